@@ -205,7 +205,8 @@ def _find_program(
 ) -> "Program | None":
     """The program to record at refs; None where no side is one. UsageError where it is missing, or not needed."""
     from bottleneck.errors import UsageError
-    from bottleneck.experiment.worktree import find_root, moved_target
+    from bottleneck.experiment.git_clone import find_root
+    from bottleneck.experiment.worktree import moved_target
     from bottleneck.harness.target import make_program
 
     with_code = [source for source in sources if source.has_code]

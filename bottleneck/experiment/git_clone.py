@@ -122,7 +122,7 @@ def _run(folder: Path, words: tuple[str, ...], settings: tuple[str, ...]) -> Git
         done = subprocess.run(  # noqa: S603 - no shell, and names of the user's are never options
             ["git", *options, *words],  # noqa: S607 - the git that the user has on the path is the one to run
             cwd=folder,
-            env=_environment(os.environ),
+            env={**{name: value for name, value in os.environ.items() if name not in _THEIRS}, **_OURS},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -134,10 +134,6 @@ def _run(folder: Path, words: tuple[str, ...], settings: tuple[str, ...]) -> Git
     except OSError as error:
         return GitOutput(NO_GIT, errors=f"git cannot be started: {error.strerror or error}")
     return GitOutput(done.returncode, done.stdout, os.fsdecode(done.stderr))
-
-
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    return {**{name: value for name, value in ours.items() if name not in _THEIRS}, **_OURS}
 
 
 MERGE_BASE = "merge-base"
@@ -279,18 +275,9 @@ def _named(name: str, commit: str) -> str:
 
 
 _DIFF = (
-    "diff",
-    "--unified=0",
-    "--find-renames",
-    "--no-color",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--relative",
-    "--ignore-submodules=all",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--diff-filter=ACMRT",
-)
+    "diff", "--unified=0", "--find-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--relative",
+    "--ignore-submodules=all", "--src-prefix=a/", "--dst-prefix=b/", "--diff-filter=ACMRT",
+)  # fmt: skip
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}

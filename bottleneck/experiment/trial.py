@@ -173,7 +173,8 @@ class _TrialRun:
         """
         effort = self._setup.effort
         again: list[Pairing] = []
-        wanted = _fresh_processes(first.logs, effort.rule)
+        is_small = abs(estimate(first.logs, effort.rule.coverage).middle) < _SMALL
+        wanted = _FRESH_FOR_SMALL if is_small else 1
         for number in range(wanted):
             self._setup.tell("confirming in a fresh process")
             with self._variants(CHANGED if number % 2 else ORIGINAL) as variants:
@@ -264,11 +265,6 @@ class _TrialRun:
             changed_us=summarise_durations([us for pairing in pairings for us in pairing.changed_us]),
             smallest_visible=-math.expm1(-smallest_visible(logs, self._setup.effort.rule)) if is_known else None,
         )
-
-
-def _fresh_processes(logs: Sequence[float], rule: EffectRule) -> int:
-    """The number of fresh processes in which an effect of this size has to show."""
-    return _FRESH_FOR_SMALL if abs(estimate(logs, rule.coverage).middle) < _SMALL else 1
 
 
 def _logs(pairings: Sequence[Pairing]) -> list[float]:

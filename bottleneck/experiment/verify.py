@@ -95,7 +95,10 @@ def add_best(
         names = (*best.change.split("+"), trial.change)
         try:
             announce(" + ".join(names), number, len(tried))
-            together = try_changes(setup, names, _promise(names, analysis))
+            promise = Prediction()
+            if analysis is not None:
+                promise = prediction_of_all(names, analysis.findings, analysis.steps.wall_us)
+            together = try_changes(setup, names, promise)
         except KeyboardInterrupt:
             return replace(done, best=best, warnings=(*done.warnings, "interrupted before all winners were added up"))
         done = replace(done, combinations=(*done.combinations, together))
@@ -113,12 +116,6 @@ def is_interrupted(done: Verification) -> bool:
 
 def _untried(setup: TrialSetup, name: str, verdict: TrialVerdict, reason: str) -> Trial:
     return Trial(name, setup.changes[name].title, verdict, reason)
-
-
-def _promise(names: Sequence[str], analysis: Analysis | None) -> Prediction:
-    if analysis is None:
-        return Prediction()
-    return prediction_of_all(names, analysis.findings, analysis.steps.wall_us)
 
 
 def _is_above(trial: Trial, other: Trial) -> bool:

@@ -17,20 +17,16 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from bottleneck.experiment.git_clone import (
-    MERGE_BASE,
     NO_GIT,
     BaseCommit,
     Git,
     GitOutput,
-    Identity,
     find_base,
     find_commit,
-    find_root,
     git_in,
     identify,
     is_dirty,
     is_merge_base,
-    touched_lines,
 )
 from bottleneck.experiment.program import Side
 from bottleneck.harness.supervise import run_quietly
@@ -88,17 +84,13 @@ def remove_left_over(git: Git) -> tuple[Path, ...]:
     common = git("rev-parse", "--path-format=absolute", "--git-common-dir")
     if not common.is_good:
         return ()
-    left = [folder for entry in _entries(Path(common.text)) if (folder := _left_over(entry)) is not None]
+    entries: list[Path] = []
+    with suppress(OSError):
+        entries = sorted(each for each in (Path(common.text) / "worktrees").iterdir() if each.name.startswith(PREFIX))
+    left = [folder for entry in entries if (folder := _left_over(entry)) is not None]
     for folder in left:
         _remove(git, folder)
     return tuple(left)
-
-
-def _entries(common: Path) -> list[Path]:
-    """The folders in which git keeps what it knows of the worktrees that are named as ours are."""
-    with suppress(OSError):
-        return sorted(each for each in (common / "worktrees").iterdir() if each.name.startswith(PREFIX))
-    return []
 
 
 def _left_over(entry: Path) -> Path | None:
@@ -144,19 +136,6 @@ def _remove(git: Git, folder: Path) -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
-
-__all__ = [
-    "MERGE_BASE",
-    "Base",
-    "Identity",
-    "base_side",
-    "find_root",
-    "identify",
-    "lacks",
-    "moved_target",
-    "sources",
-    "touched_lines",
-]
 
 # Runs the user's own words in a folder: the only use of a shell. Both streams go into one log.
 _SETUP = ("/bin/sh", "-ec", 'exec >&2; cd -- "$1"; eval "$2"', "setup")
@@ -221,8 +200,12 @@ def base_side(
         if tree.reason is not None:
             yield replace(base, reason=tree.reason)
             return
-        side = _side(base.label, root.resolve(), tree.folder, here)
-        reason = _set_up(side, setup, scratch, here) if side.folder.is_dir() else _no_folder(side, tree.folder)
+        inner = _moved(here, root.resolve(), tree.folder) if here.is_relative_to(root.resolve()) else tree.folder
+        side = Side(base.label, inner, sources(root.resolve(), tree.folder))
+        if side.folder.is_dir():
+            reason = _set_up(side, setup, scratch, here)
+        else:
+            reason = f"the base, {side.label}, has no folder {side.folder.relative_to(tree.folder)}"
         yield replace(base, reason=reason) if reason else replace(base, side=side)
 
 
@@ -278,11 +261,6 @@ def _folder_base(root: Path | None, given: Path, here: Path) -> Base:
     return Base(side, str(given), commit or "", None, bool(mine and mine.is_dirty), warnings)
 
 
-def _side(label: str, root: Path, tree: Path, here: Path) -> Side:
-    inner = tree / here.relative_to(root) if here.is_relative_to(root) else tree
-    return Side(label, inner, sources(root, tree))
-
-
 def _unusable(git: Git, root: Path) -> str | None:
     """The reason why git cannot be used here; null where it can."""
     answer = git("rev-parse", "--git-dir")
@@ -295,10 +273,6 @@ def _unusable(git: Git, root: Path) -> str | None:
     if "dubious ownership" in answer.errors:
         return f"git refuses {root}, which belongs to another user: git config --global --add safe.directory {root}"
     return f"git cannot read {root}: {answer.error_line}"
-
-
-def _no_folder(side: Side, tree: Path) -> str:
-    return f"the base, {side.label}, has no folder {side.folder.relative_to(tree)}"
 
 
 def _warnings(git: Git, found: BaseCommit, setup: str) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.experiment.git_clone import _name, parse_diff
-from bottleneck.experiment.worktree import MERGE_BASE, touched_lines
+from bottleneck.experiment.git_clone import MERGE_BASE, _name, parse_diff, touched_lines
 from tests.experiment.clones import commit, git, look, make_branched, make_clone, own_settings
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

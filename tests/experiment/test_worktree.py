@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from bottleneck.experiment import worktree
-from bottleneck.experiment.git_clone import NO_GIT, GitOutput, git_in
+from bottleneck.experiment.git_clone import MERGE_BASE, NO_GIT, GitOutput, find_root, git_in, identify
 from bottleneck.experiment.worktree import (
-    MERGE_BASE,
     PREFIX,
     base_side,
-    find_root,
-    identify,
     lacks,
     moved_target,
     remove_left_over,
