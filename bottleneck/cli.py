@@ -104,6 +104,7 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*arguments, **options)
         except KeyboardInterrupt as stopped:
+            print("bottleneck: interrupted", file=sys.stderr, flush=True)
             raise typer.Exit(128 + int(getattr(stopped, "number", signal.SIGINT))) from stopped
 
     return command

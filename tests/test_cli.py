@@ -272,7 +272,9 @@ def test_steps_of_a_saved_analysis_are_exit_2(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_a_signal_ends_says_which(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_a_signal_ends_says_which(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted() -> None:
         with answered():
             signal.raise_signal(number)
@@ -287,6 +289,7 @@ def test_a_command_that_a_signal_ends_says_which(number: signal.Signals, monkeyp
     finally:
         signal.signal(number, usual)
     assert left.value.code == 128 + number
+    assert capsys.readouterr().err == "bottleneck: interrupted\n"
 
 
 def completed(shell: str, words: str) -> str:

@@ -94,7 +94,7 @@ def test_a_failed_program_is_the_last_line_and_what_is_doubtful_stands_below_the
     said = tell(
         folder,
         """
-        Ending = lambda command, status, _: finish.Ending(command, status, 9.0)
+        Ending = lambda status, _: finish.Ending(status, 9.0)
         from bottleneck.harness import finish
         ReportSettings = lambda say, ceilings: finish_run.ReportSettings(say, ceilings, failure="the program failed")
         """,
