@@ -50,7 +50,7 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_index_links_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     linked = {f"docs/{target}" for target, _ in _LINK.findall(index)}
     appendices = {name for name in PAGES if name.startswith("docs/explanation/accuracy/")}
-    assert set(PAGES) - linked - appendices == {"docs/README.md"}
+    assert set(PAGES) - linked - appendices == {"docs/index.md"}
