@@ -10,7 +10,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,8 +110,9 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _print_error(error: BottleneckError) -> None:
-    with suppress(OSError):  # the exit code says it where standard error takes nothing
-        print("\n".join(error.lines()), file=sys.stderr)
+    from bottleneck.commands.finish_run import say  # noqa: PLC0415 - loaded only where it is used
+
+    say("\n".join(error.lines()))
 
 
 def _open_closed_streams() -> None:

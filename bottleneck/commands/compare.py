@@ -1,6 +1,5 @@
 """``bottleneck compare``: reads or records both sides, compares them, presents the result and applies --fail-on."""
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -105,6 +104,7 @@ def compare_command(
     from bottleneck.commands.interrupts import answered
     from bottleneck.commands.report import chosen_device
     from bottleneck.gate.limits import limits_of_option
+    from bottleneck.report.output import write_status
 
     check_picture(plot)
     limits = limits_of_option("--fail-on", fail_on)
@@ -119,7 +119,7 @@ def compare_command(
         draw_or_warn(partial(_draw, comparison, plot), plot)
     broken = _broken_limits(limits, comparison)
     for line in broken:
-        print(f"bottleneck: {line}", file=sys.stderr)
+        write_status(f"bottleneck: {line}")
     if broken:
         raise typer.Exit(1)
 
@@ -393,5 +393,7 @@ def _draw(comparison: "Comparison", path: Path) -> None:
 
 
 def _say(text: str) -> None:
+    from bottleneck.report.output import write_status
+
     if not text.startswith(" "):
-        print(f"bottleneck: {text.removeprefix('bottleneck: ')}", file=sys.stderr, flush=True)
+        write_status(f"bottleneck: {text.removeprefix('bottleneck: ')}")

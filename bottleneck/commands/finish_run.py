@@ -239,10 +239,9 @@ def describe_steps(recording: "Recording") -> str:
 
 def say(text: str) -> None:
     """Writes a line for the user, after all that the program wrote itself."""
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except OSError:  # whoever read it has gone
-        return
+    from bottleneck.report.output import write_status
+
+    write_status(text)
 
 
 _FORCED = "the program had to be killed: it did not end within ten seconds of being told to stop"

@@ -221,9 +221,10 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
 
 def progress_printer(*, quiet: bool) -> Callable[[str], None]:
     """A function that writes progress to standard error, or drops it; indented details go to terminals only."""
+    from bottleneck.report.output import write_status
 
     def say(text: str) -> None:
         if not quiet and (not text.startswith(" ") or sys.stderr.isatty()):
-            print(f"bottleneck: {text.strip()}", file=sys.stderr, flush=True)
+            write_status(f"bottleneck: {text.strip()}")
 
     return say

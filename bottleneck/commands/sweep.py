@@ -1,6 +1,5 @@
 """``bottleneck sweep``: measures a step over values of its parameters, and fits what is fixed and what grows."""
 
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -235,4 +234,6 @@ def _status(sweep: "Sweep", *, is_whole: bool) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    from bottleneck.report.output import write_status
+
+    write_status(text)

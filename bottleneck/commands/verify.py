@@ -303,8 +303,10 @@ def _progress(*, quiet: bool) -> Iterator[_Say]:
 
 
 def _say(text: str, _share: float | None) -> None:
+    from bottleneck.report.output import write_status
+
     if not text.startswith(" "):
-        print(f"bottleneck: {text}", file=sys.stderr, flush=True)
+        write_status(f"bottleneck: {text}")
 
 
 @contextmanager

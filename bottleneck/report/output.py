@@ -1,8 +1,10 @@
-"""Writes a report to standard output, or into a file, which is written whole or not at all."""
+"""Writes a report to standard output or into a file, whole or not at all, and status lines to standard error."""
 
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -37,6 +39,34 @@ def discard_output() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
+
+
+# Beginnings of lines that are sentences of ours; what "fix:" names is to be copied, and stays on one line.
+_SENTENCES = ("bottleneck: ", "error: ", "  why: ")
+_NARROWEST = 30
+
+
+def write_status(text: str) -> None:
+    """Writes status lines to standard error, wrapped at words on a terminal; a reader that has gone is no error."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    try:
+        print(text if width is None else wrap_status(text, width), file=sys.stderr, flush=True)
+    except OSError:
+        return
+
+
+def wrap_status(text: str, width: int) -> str:
+    """The lines, of which the long sentences of ours go on indented below; everything else is left as it is."""
+    lines = []
+    for line in text.split("\n"):
+        is_long = len(line) > width >= _NARROWEST and line.startswith(_SENTENCES)
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += (
+            textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            if is_long
+            else [line]
+        )
+    return "\n".join(lines)
 
 
 def write_bytes(content: bytes, output: Path) -> None:

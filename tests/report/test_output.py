@@ -10,7 +10,7 @@ import pytest
 
 from bottleneck.errors import UsageError
 from bottleneck.report import write_text
-from bottleneck.report.output import write_bytes
+from bottleneck.report.output import wrap_status, write_bytes, write_status
 
 
 def test_a_file_is_written_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -66,3 +66,19 @@ def test_importing_reports_imports_nothing_heavy() -> None:
 def test_the_probe_for_heavy_imports_can_find_one() -> None:
     probe = "import sys, bottleneck.report.plots.roofline; print('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def test_long_status_lines_wrap_at_words_and_nothing_else_does() -> None:
+    status = "bottleneck: the ceilings of this CPU may be too low: other programs kept 1.5 processors busy"
+    wrapped = wrap_status(status, 40).split("\n")
+    assert len(wrapped) == 3 and max(map(len, wrapped)) <= 40
+    assert wrapped[0].startswith("bottleneck: the") and all(line.startswith("  ") for line in wrapped[1:])
+    assert " ".join(line.strip() for line in wrapped) == status
+    for kept in ("  fix: bottleneck report --repair " + "x" * 60, "COMPARE " + "word " * 20, status[:40]):
+        assert wrap_status(kept, 40) == kept
+    assert wrap_status(f"COMPUTE\n{status}", 40).split("\n")[0] == "COMPUTE"
+
+
+def test_a_status_line_stays_one_line_where_no_terminal_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+    write_status("bottleneck: " + "word " * 100 + "end")
+    assert capsys.readouterr().err.count("\n") == 1
