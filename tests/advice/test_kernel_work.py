@@ -27,6 +27,23 @@ def test_a_queue_that_never_empties_hands_savings_on_to_the_end(tmp_path: Path) 
     assert halved(case_of(tmp_path, events)) == pytest.approx(500)
 
 
+@pytest.mark.parametrize(("blocks", "saved"), [(True, 1), (False, 0)])
+def test_a_host_that_waits_for_a_place_in_the_queue_launches_earlier_on_a_faster_device(
+    tmp_path: Path, blocks: bool, saved: float
+) -> None:
+    kernels, ahead, us = 3000, 1022, 100
+    # The host launches as far ahead as it may; from then on once the device has begun a kernel more.
+    calls = [
+        (at, 5.0) if at < ahead else (ahead + us * (at - ahead), us - 2.0 if blocks else 5.0) for at in range(kernels)
+    ]
+    events = [step(0, 0, ahead + us * (kernels - ahead))]
+    for at, (begins, takes) in enumerate(calls):
+        events += [launch(at + 1, begins, takes), kernel(at + 1, 20 + us * at, us)]
+    # Half of all kernel time, or no more than what the queue held when the last launch came.
+    all_us, last_us = kernels * us / 2, kernels * us - calls[-1][0]
+    assert halved(case_of(tmp_path, events)) == pytest.approx(all_us if saved else min(all_us, last_us), rel=0.05)
+
+
 def test_a_slow_host_leaves_the_last_kernel_only(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=4, every_us=10, steps=1))
     assert halved(case) == pytest.approx(2)
