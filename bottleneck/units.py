@@ -1,5 +1,8 @@
 """Scales, item sizes and the one place where numbers become text for people."""
 
+import math
+from collections.abc import Sequence
+
 US_PER_S = 1e6
 
 # Bytes per element, by the names that traces of any era use. Sub-byte types are fractions.
@@ -85,6 +88,24 @@ def format_share(share: float) -> str:
     if 99.95 <= percent < 100 - 1e-7:
         return ">99.9 %"
     return f"{percent:.1f} %"
+
+
+def apportion_groups(groups: Sequence[Sequence[float]]) -> list[list[int]]:
+    """Whole numbers beside the values of each group; sums of groups are rounded first, as they are shown alone too."""
+    totals = apportion([math.fsum(group) for group in groups])
+    return [apportion(group, total) for group, total in zip(groups, totals, strict=True)]
+
+
+def apportion(values: Sequence[float], total: int | None = None) -> list[int]:
+    """Whole numbers beside the values that add up to their rounded sum (largest remainder; earlier wins a tie).
+
+    ``total`` is a sum that was rounded elsewhere, up or down.
+    """
+    floors = [math.floor(value) for value in values]
+    missing = (round(math.fsum(values)) if total is None else total) - sum(floors)
+    by_remainder = sorted(range(len(values)), key=lambda index: floors[index] - values[index])
+    raised = set(by_remainder[:missing])
+    return [floor + (index in raised) for index, floor in enumerate(floors)]
 
 
 def _three_digits(value: float) -> str:

@@ -24,7 +24,9 @@ from bottleneck.schema.analysis import (
     LedgerEntry,
     Regime,
     Verdict,
+    describe_share,
     regime_of,
+    share_tenths,
 )
 from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.units import format_share, format_us
@@ -163,7 +165,7 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     by_kind = replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
     if not _is_mostly_unknown(judged, ranked):
         known = _bound_of(grounds, judged, shares, ranked)
-        return by_kind if _is_in_doubt(known) and by_kind.bound != known.bound else known
+        return by_kind if _is_in_doubt(grounds.ledger, known) and by_kind.bound != known.bound else known
     busy = _busy_share(grounds.ledger)
     if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
         return BoundDecision("device", None, busy, shares, ranked)
@@ -237,7 +239,7 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     sides = describe_sides(grounds.sides) if grounds.sides else None
     aside = _start_up_share(grounds.ledger)
     start_up = f"Start-up that is paid once takes {format_share(aside)} and is set aside" if aside else None
-    parts = (_opening(grounds, decision) + _doubt(decision), start_up, sides, f"First: {step}")
+    parts = (_opening(grounds, decision) + _doubt(grounds, decision), start_up, sides, f"First: {step}")
     cut_off = f"The file was cut off, so this judges only a part: {grounds.cut_off}." if grounds.cut_off else None
     sentence = " ".join([*filter(None, [cut_off, grounds.straggler]), *(f"{part}." for part in parts if part)])
     return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
@@ -259,18 +261,18 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
 
 
 def _opening(grounds: Grounds, decision: BoundDecision) -> str:
-    wall, shares = format_us(grounds.ledger.wall_us), decision.shares
+    wall = format_us(grounds.ledger.wall_us)
     if grounds.broken is not None:
         return f"Inconclusive: {grounds.broken}"
     if decision.bound == "inconclusive":
         most = _largest_kernel(grounds, ("unknown",))
         reason = f", most of it {_label(most)} ({most.reason or 'no cost formula'})" if most else ""
-        return f"Inconclusive: {format_share(shares['unknown'])} of the {wall} step is unmodelled work{reason}"
+        return f"Inconclusive: {_shown(grounds, UNMODELLED)} of the {wall} step is unmodelled work{reason}"
     if decision.bound == "device":
         return (
             f"The device limits the step: it works for {format_share(decision.share)} of {wall}, so overhead and "
             "exposed communication are excluded. Compute and memory bandwidth cannot be told apart: "
-            f"{_kinds(grounds, shares)}"
+            f"{_kinds(grounds)}"
         )
     first, second = decision.ranked[0], decision.ranked[1]
     if decision.by_kind:
@@ -278,16 +280,16 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> str:
         opening = ", ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
         known = f"{_capital(_GROUP_WORDS[first])} probably holds"
         held = "No single bound holds" if decision.bound == "mixed" else known
-        return f"{held} the {wall} step back, by the kinds of its work: {opening}; {_kinds(grounds, decision.shares)}"
+        return f"{held} the {wall} step back, by the kinds of its work: {opening}; {_kinds(grounds)}"
     if decision.bound == "mixed":
         return (
-            f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {format_share(shares[first])}, "
-            f"{_GROUP_WORDS[second]} {format_share(shares[second])}; "
+            f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {_shown(grounds, first)}, "
+            f"{_GROUP_WORDS[second]} {_shown(grounds, second)}; "
             f"of the first, the largest part is {_contributor(grounds, first)}"
         )
     close = f", {REGIMES[decision.regime].words}," if decision.regime else ""
     return (
-        f"{_capital(_GROUP_WORDS[first])}{close} holds the step back: {format_share(shares[first])} of {wall}, "
+        f"{_capital(_GROUP_WORDS[first])}{close} holds the step back: {_shown(grounds, first)} of {wall}, "
         f"its largest part {_contributor(grounds, first)}"
     )
 
@@ -296,33 +298,43 @@ def _capital(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}"
 
 
-def _kinds(grounds: Grounds, shares: Mapping[str, float]) -> str:
+def _shown(grounds: Grounds, group: str) -> str:
+    """The share of a group as the ledger's table shows it."""
+    entries = grounds.ledger.entries
+    return describe_share(share_tenths(entries), [entry for entry in entries if entry.group == group])
+
+
+def _shown_account(grounds: Grounds, entry: LedgerEntry) -> str:
+    return describe_share(share_tenths(grounds.ledger.entries), [entry])
+
+
+def _kinds(grounds: Grounds) -> str:
     """The unmodelled work by kind, largest first, with the reason for most of it."""
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
-    named = [f"{_kind_of_work(one.account)} {format_share(one.share)}" for one in entries[:3]]
+    named = [f"{_kind_of_work(one.account)} {_shown_account(grounds, one)}" for one in entries[:3]]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
-    return f"{format_share(shares[UNMODELLED])} is unmodelled: {', '.join(named)}{reason}"
+    return f"{_shown(grounds, UNMODELLED)} is unmodelled: {', '.join(named)}{reason}"
 
 
 def _kind_of_work(account: str) -> str:
     return "other work" if account == UNMODELLED else phrase_of(account).removeprefix("unmodelled ")
 
 
-def _is_in_doubt(decision: BoundDecision) -> bool:
-    """True if unmodelled work, were it of the next group, would overturn the bound."""
+def _is_in_doubt(ledger: Ledger, decision: BoundDecision) -> bool:
+    """True if unmodelled work, were it of the next group, would overturn the bound. Both leave start-up aside."""
     # Unknown work is work: it may be compute or memory, never overhead or communication.
-    shares, first = decision.shares, decision.ranked[0]
+    shares, first = _set_start_up_aside(ledger, decision.shares), decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
     is_open = decision.bound in {"inconclusive", "device"} or decision.by_kind
     return not is_open and 0 < shares["unknown"] >= shares[first] - rival
 
 
-def _doubt(decision: BoundDecision) -> str:
+def _doubt(grounds: Grounds, decision: BoundDecision) -> str:
     """Addition where unmodelled work could overturn the verdict; else empty."""
-    if not _is_in_doubt(decision):
+    if not _is_in_doubt(grounds.ledger, decision):
         return ""
-    return f"; another {format_share(decision.shares['unknown'])} is unmodelled work, which could overturn this"
+    return f"; another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
 
 
 def _contributor(grounds: Grounds, group: str) -> str:
@@ -332,7 +344,7 @@ def _contributor(grounds: Grounds, group: str) -> str:
     if entry.account not in _NAMED_BY_KERNEL:
         line = kernel.source if kernel is not None else _line_of(grounds, entry.account)
         where = f" at {line}" if line else f", as in {_label(kernel)}" if kernel is not None else ""
-        return f"{phrase_of(entry.account)}{where} ({format_share(entry.share)})"
+        return f"{phrase_of(entry.account)}{where} ({_shown_account(grounds, entry)})"
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 

@@ -4,7 +4,7 @@ Terminal and markdown render the same ``Document``, so they cannot disagree.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
@@ -19,13 +19,14 @@ from bottleneck.report.kernel_names import short_names
 from bottleneck.report.memory_section import memory
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import cut_text
+from bottleneck.report.text import cut_text, percents
 from bottleneck.schema.analysis import (
     GROUPS,
     REGIMES,
     Analysis,
     Caveat,
     Device,
+    Phase,
     RecordingInfo,
     TelemetrySummary,
     Totals,
@@ -199,7 +200,7 @@ def facts(analysis: Analysis) -> Facts:
         ("left out", left_out(analysis.steps)),
         ("kept", windows(analysis.steps)),
         ("profiler", option_costs(analysis.option_costs)),
-        ("phases", ", ".join(f"{phase.name} {format_share(phase.share)}" for phase in analysis.phases)),
+        ("phases", _phases(analysis.phases)),
         ("device", _device(analysis.device)),
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
@@ -211,6 +212,12 @@ def facts(analysis: Analysis) -> Facts:
     return tuple((label, text) for label, text in rows if text)
 
 
+def _phases(phases: Sequence[Phase]) -> str:
+    """The phases with the shares that their table shows."""
+    shares = percents([phase.share for phase in phases])
+    return ", ".join(f"{phase.name} {share}" for phase, share in zip(phases, shares, strict=False))
+
+
 def _timing(timing: Timing) -> str:
     spread = f", {format_us(timing.low)} to {format_us(timing.high)}" if timing.n > 1 else ""
     return f"{format_us(timing.median)} (median of {timing.n}{spread})"
@@ -220,7 +227,7 @@ def _step(times: StepTimes) -> str:
     if times.unprofiled_us is None:
         known = f"{_timing(times.profiled_us)} while profiled; " if times.profiled_us else ""
         return f"{known}not timed without the profiler"
-    unsettled = ", not settled when they were taken" if times.settled is False else ""
+    unsettled = " (step times still had a trend)" if times.settled is False else ""
     parts = [f"{_timing(times.unprofiled_us)} without the profiler{unsettled}"]
     if times.profiled_us:
         parts.append(f"{_timing(times.profiled_us)} with it")

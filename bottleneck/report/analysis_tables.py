@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.text import PERCENT, UNKNOWN, Scale, apportion, apportion_groups, percents, scale_of, top_rows
+from bottleneck.report.text import PERCENT, UNKNOWN, Scale, percents, scale_of, top_rows
 from bottleneck.report.wording import bound_word, calls_number, describe_calls, describe_shapes, is_marked
 from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
@@ -22,10 +22,12 @@ from bottleneck.schema.analysis import (
     Queue,
     RankSummary,
     UserRange,
+    describe_share,
     regime_of,
+    share_tenths,
 )
 from bottleneck.schema.op_names import COMPILED_REGION
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import apportion, apportion_groups, format_share, format_si, format_us
 
 
 def phases(analysis: Analysis) -> TableSection | None:
@@ -421,8 +423,13 @@ def ledger(analysis: Analysis, most: int | None = None) -> TableSection:
     scale = scale_of(math.fsum(entry.us for entry in entries))
     groups = [(group, [entry for entry in entries if entry.group == group]) for group in GROUPS]
     groups.sort(key=lambda item: -math.fsum(entry.us for entry in item[1]))
-    parts = _rounded(groups, lambda entry: scale.quanta(entry.us))
-    tenths = _rounded(groups, lambda entry: entry.share * 1000)
+    rounded = apportion_groups([[scale.quanta(entry.us) for entry in members] for _, members in groups])
+    parts = {
+        entry: number
+        for (_, members), numbers in zip(groups, rounded, strict=True)
+        for entry, number in zip(members, numbers, strict=True)
+    }
+    tenths = share_tenths(entries)
     rows = [
         row for group, members in groups if members for row in _group_rows(group, members, (scale, parts, tenths), most)
     ]
@@ -437,17 +444,6 @@ def ledger(analysis: Analysis, most: int | None = None) -> TableSection:
         ),
         (*rows, total),
     )
-
-
-def _rounded(
-    groups: Sequence[tuple[str, list[LedgerEntry]]], value: Callable[[LedgerEntry], float]
-) -> dict[LedgerEntry, int]:
-    rounded = apportion_groups([[value(entry) for entry in members] for _, members in groups])
-    return {
-        entry: number
-        for (_, members), numbers in zip(groups, rounded, strict=True)
-        for entry, number in zip(members, numbers, strict=True)
-    }
 
 
 def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded, most: int | None) -> list[TableRow]:
@@ -469,10 +465,8 @@ def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded, most: 
 
 def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str]:
     scale, parts, tenths = rounded
-    us, share = math.fsum(entry.us for entry in entries), math.fsum(entry.share for entry in entries)
-    time = scale.show(sum(parts[entry] for entry in entries), us)
-    count = sum(tenths[entry] for entry in entries)
-    return time, format_share(share if count in {0, 1000} else count / 1000)
+    time = scale.show(sum(parts[entry] for entry in entries), math.fsum(entry.us for entry in entries))
+    return time, describe_share(tenths, entries)
 
 
 def kernels(analysis: Analysis, top: int) -> TableSection | None:

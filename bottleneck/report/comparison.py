@@ -21,12 +21,12 @@ from bottleneck.report.document import (
 )
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import Scale, apportion, scale_of
+from bottleneck.report.text import Scale, scale_of
 from bottleneck.report.wording import calls_number, describe_shapes
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
-from bottleneck.units import format_share, format_us
+from bottleneck.units import apportion, format_share, format_us
 
 _NUMBERS = re.compile(r"(\d+)")
 _ANY = "*"

@@ -18,7 +18,8 @@ from bottleneck.report.document import (
 )
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.terminal import UNICODE, TerminalStyle, waterfall_lines
-from bottleneck.report.text import UNKNOWN, apportion, clean, sparkline_cells
+from bottleneck.report.text import UNKNOWN, clean, sparkline_cells
+from bottleneck.units import apportion
 
 _PROSE = 600
 _NAME_WIDTH = 60

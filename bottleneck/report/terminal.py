@@ -25,8 +25,9 @@ from bottleneck.report.document import (
     WaterfallBar,
 )
 from bottleneck.report.kernel_names import cut_end, cut_start, short_names
-from bottleneck.report.text import apportion, clean, sparkline_cells
+from bottleneck.report.text import clean, sparkline_cells
 from bottleneck.schema.checks import Check, Status
+from bottleneck.units import apportion
 
 STYLES = {
     "compute": "green",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from bottleneck.schema.analysis import IdleCause, KernelSummary
+from bottleneck.units import apportion
 
 _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u202f", " "))
 
@@ -90,24 +91,6 @@ def percents(shares: Sequence[float]) -> tuple[str, ...]:
         ">99.9" if part == "100.0" and share < 1 - 1e-9 else part for part, share in zip(parts, shares, strict=True)
     ]
     return tuple(f"{text} %" for text in (*whole, total))
-
-
-def apportion_groups(groups: Sequence[Sequence[float]]) -> list[list[int]]:
-    """Whole numbers beside the values of each group; sums of groups are rounded first, as they are shown alone too."""
-    totals = apportion([math.fsum(group) for group in groups])
-    return [apportion(group, total) for group, total in zip(groups, totals, strict=True)]
-
-
-def apportion(values: Sequence[float], total: int | None = None) -> list[int]:
-    """Whole numbers beside the values that add up to their rounded sum (largest remainder; earlier wins a tie).
-
-    ``total`` is a sum that was rounded elsewhere, up or down.
-    """
-    floors = [math.floor(value) for value in values]
-    missing = (round(math.fsum(values)) if total is None else total) - sum(floors)
-    by_remainder = sorted(range(len(values)), key=lambda index: floors[index] - values[index])
-    raised = set(by_remainder[:missing])
-    return [floor + (index in raised) for index, floor in enumerate(floors)]
 
 
 def sparkline_cells(values: Sequence[float], width: int, levels: str) -> str:

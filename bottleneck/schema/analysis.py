@@ -5,7 +5,7 @@ shares lie in 0-1, and null means unknown.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
 from bottleneck.schema.memory import MemoryUse
+from bottleneck.units import apportion_groups, format_share
 
 SCHEMA = "bottleneck/analysis/2"
 
@@ -144,6 +145,26 @@ class Ledger:
     def group_shares(self) -> dict[str, float]:
         """Share of the step per group, every group present."""
         return {group: math.fsum(entry.share for entry in self.entries if entry.group == group) for group in GROUPS}
+
+
+def share_tenths(entries: Iterable[LedgerEntry]) -> dict[LedgerEntry, int]:
+    """Tenths of a per cent per account that has time: those of a group add up to the group's, and all to the step's."""
+    held = sorted((entry for entry in entries if entry.us > 0), key=lambda entry: -entry.us)
+    groups = [[entry for entry in held if entry.group == group] for group in GROUPS]
+    groups.sort(key=lambda members: -math.fsum(entry.us for entry in members))
+    rounded = apportion_groups([[entry.share * 1000 for entry in members] for members in groups])
+    return {
+        entry: number
+        for members, numbers in zip(groups, rounded, strict=True)
+        for entry, number in zip(members, numbers, strict=True)
+    }
+
+
+def describe_share(tenths: Mapping[LedgerEntry, int], entries: Iterable[LedgerEntry]) -> str:
+    """The share of some accounts as a percentage, the same in tables and sentences."""
+    held = [entry for entry in entries if entry in tenths]
+    count = sum(tenths[entry] for entry in held)
+    return format_share(math.fsum(entry.share for entry in held) if count in {0, 1000} else count / 1000)
 
 
 @dataclass(frozen=True)

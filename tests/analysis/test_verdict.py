@@ -8,7 +8,17 @@ import pytest
 from bottleneck.analysis.ledger import ledger_of
 from bottleneck.analysis.verdict import Grounds, _record_instead, decide
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import GROUPS, Caveat, Finding, IdleCause, Interval, KernelSummary, Verdict
+from bottleneck.schema.analysis import (
+    GROUPS,
+    Caveat,
+    Finding,
+    IdleCause,
+    Interval,
+    KernelSummary,
+    Verdict,
+    describe_share,
+    share_tenths,
+)
 from bottleneck.schema.evidence import TwoSided
 
 _KERNEL = KernelSummary(
@@ -248,6 +258,25 @@ def test_verdict_says_when_work_without_a_cost_could_overturn_it() -> None:
     assert doubtful.bound == "memory" and "25.0 % is unmodelled work, which could overturn this" in doubtful.sentence
     firm = decide(_grounds({"memory": 60, "unknown": 15, "compute": 20, "overhead.python": 5}))
     assert firm.bound == "memory" and "overturn" not in firm.sentence
+
+
+def test_doubt_is_judged_without_start_up_as_the_bound_is() -> None:
+    # Without start-up 50 % are memory, 25 % compute and 25 % unmodelled; with it overhead would hide that.
+    accounts = {"memory": 40.0, "compute": 20.0, "unknown": 20.0, "overhead.start_up": 20.0}
+    assert "could overturn this" in decide(_grounds(accounts)).sentence
+    # Overhead leads by 25 points; with start-up it would seem to lead by 40.
+    accounts = {"memory": 15.0, "overhead.python": 35.0, "unknown": 30.0, "overhead.start_up": 20.0}
+    assert "could overturn this" in decide(_grounds(accounts)).sentence
+
+
+def test_shares_of_the_sentence_are_those_of_the_table() -> None:
+    accounts = {"compute": 785.5, "memory": 107.3, "overhead.python": 107.2}
+    grounds = _grounds(accounts)
+    tenths = share_tenths(grounds.ledger.entries)
+    assert sum(tenths.values()) == 1000
+    (compute,) = [entry for entry in tenths if entry.group == "compute"]
+    shown = describe_share(tenths, [compute])
+    assert f"holds the step back: {shown} of" in decide(grounds).sentence
 
 
 def test_sentence_adds_up_the_shapes_of_one_op_before_it_names_the_largest() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.report.text import UNKNOWN, apportion, apportion_groups, clean, percents, scale_of, sparkline_cells
+from bottleneck.report.text import UNKNOWN, clean, percents, scale_of, sparkline_cells
+from bottleneck.units import apportion, apportion_groups
 from tests.report.samples import HOSTILE_NAMES
 
 
