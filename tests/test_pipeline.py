@@ -139,7 +139,7 @@ def test_a_step_of_the_hand_built_trace_is_told_to_the_microsecond(gpu: Path) ->
     assert account(analysis, "communication") == 0
     assert account(analysis, "transfer") == pytest.approx(60)
     relu = next(row for row in analysis.kernels if row.op == "aten::relu")
-    assert (relu.bound, relu.calls, relu.us, relu.source) == ("memory", 1, 300, "train.py:12")
+    assert (relu.bound, relu.calls, relu.us, relu.source) == ("memory", 1, 300, "train() (train.py:12)")
     assert relu.bytes_low == 2 * 8192 * 8192 * 4
     product = next(row for row in analysis.kernels if row.name == GEMM)
     assert product.op == "aten::addmm"
@@ -581,9 +581,9 @@ def test_amounts_come_from_the_window_with_the_fewest_options_and_names_from_the
     assert math.fsum(row.us for row in both.idle) == pytest.approx(59.0)
     assert both.kernels[0].shapes == "[[64, 64], [64, 64]]"
     lines = python_by_line(both)
-    assert lines["train.py:20"] == pytest.approx(40.0, rel=0.05)
-    assert lines["train.py:10"] + lines["train.py:4"] == pytest.approx(20.0, rel=0.1)
-    assert python_by_line(alone)["train.py:20"] < 20.0
+    assert lines["tail() (train.py:20)"] == pytest.approx(40.0, rel=0.05)
+    assert lines["loop() (train.py:10)"] + lines["one() (train.py:4)"] == pytest.approx(20.0, rel=0.1)
+    assert python_by_line(alone)["tail() (train.py:20)"] < 20.0
 
 
 def test_a_light_window_that_is_gone_changes_nothing(tmp_path: Path) -> None:

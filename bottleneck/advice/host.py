@@ -22,7 +22,7 @@ from bottleneck.schema.accounts import PAGES
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import PYTHON_FRAME
+from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
@@ -266,7 +266,8 @@ def python_call(evidence: Evidence) -> Draft | None:
     spent_us = sum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_PYTHON:
         return None
-    is_framework = rows[0].source in _framework_lines(evidence)
+    place = place_of(rows[0].source or "")
+    is_framework = place is not None and place[:2] in _framework_lines(evidence)
     return Draft(
         slug="python-call",
         title="The framework's own loop takes a part of each step"
@@ -281,7 +282,7 @@ def python_call(evidence: Evidence) -> Draft | None:
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
-            else f"Take what runs at {rows[0].source} out of the step, or do it in another thread."
+            else f"Take what runs {at_source(rows[0].source)} out of the step, or do it in another thread."
         ),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
@@ -292,8 +293,8 @@ def python_call(evidence: Evidence) -> Draft | None:
 
 
 @remembered
-def _framework_lines(evidence: Evidence) -> frozenset[str]:
-    """Lines, 'file.py:57', of a training framework's trainer, and of the program's frames around its loop."""
+def _framework_lines(evidence: Evidence) -> frozenset[tuple[str, int]]:
+    """Files and lines of a training framework's trainer, and of the program's frames around its loop."""
     events = evidence.linked.trace.events
     names = events["name"]
     is_theirs = text_matches(names, _FRAMEWORK.search, 1200)
@@ -305,7 +306,7 @@ def _framework_lines(evidence: Evidence) -> frozenset[str]:
         chosen |= is_frame & (thread == thread[row]) & (start <= start[row]) & (end >= end[row])
     found = (PYTHON_FRAME.match(str(name)) for name in names[chosen].unique())
     places = ((match["path"].replace("\\", "/"), match["line"]) for match in found if match)
-    return frozenset(f"{path.rpartition('/')[2]}:{line}" for path, line in places)
+    return frozenset((path.rpartition("/")[2], int(line)) for path, line in places)
 
 
 def _is_call(row: IdleCause) -> bool:

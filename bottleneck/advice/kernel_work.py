@@ -16,6 +16,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, union
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_us
 
@@ -357,7 +358,7 @@ class KernelWork:
         lines = []
         for one in np.argsort(-us, kind="stable")[:most].tolist():
             at = sources[first[one]]
-            place = f" at {source.categories[at]}" if at >= 0 else ""
+            place = f" {at_source(source.categories[at])}" if at >= 0 else ""
             sizes = self._shown_sizes(int(self.signature[places[first[one]]]))
             part = format_share(float(us[one]) / self.evidence.step_us) if self.evidence.step_us > 0 else "?"
             lines.append(

@@ -9,7 +9,7 @@ from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import TRAINING
+from bottleneck.schema.op_names import TRAINING, at_source
 from bottleneck.units import format_share, format_us
 
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
@@ -75,7 +75,7 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         title="Products too small for several threads",
         evidence=(
             f"{format_per_step(evidence, spent_us)} in small products, with {threads} thread{'s' * (threads != 1)}",
-            *(f"{row.name} at {row.source}: {format_us(row.us)}, {row.reason}" for row in rows[:3]),
+            *(f"{row.name} {at_source(row.source)}: {format_us(row.us)}, {row.reason}" for row in rows[:3]),
         ),
         advice="Try one thread, and use the other processors for other work.",
         code="torch.set_num_threads(1)",
@@ -163,7 +163,8 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
         slug="subnormal-numbers",
         title="Arithmetic far slower than its floors, as numbers near zero make it",
         evidence=tuple(
-            f"{row.name} at {row.source}: {format_us(row.us)}, {format_share(row.explained or 0.0)} of it explained"
+            f"{row.name} {at_source(row.source)}: {format_us(row.us)}, "
+            f"{format_share(row.explained or 0.0)} of it explained"
             for row in rows[:3]
         ),
         advice="Flush subnormal numbers to zero and see whether the step gets faster.",

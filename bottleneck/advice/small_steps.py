@@ -24,6 +24,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_si, format_us
 
@@ -207,7 +208,7 @@ def looped_op(evidence: Evidence) -> Draft | None:
             f"{source} calls {name} {format_count(count)} times per step",
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
-        advice=f"Do at {source} for the whole tensor at once what the loop does row by row.",
+        advice=f"Do {at_source(source)} for the whole tensor at once what the loop does row by row.",
         code="out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
         gain_us=Interval(high_us / 2, high_us),
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),

@@ -29,6 +29,7 @@ from bottleneck.schema.analysis import (
     share_tenths,
 )
 from bottleneck.schema.evidence import Evidence, TwoSided
+from bottleneck.schema.op_names import at_source
 from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.
@@ -343,7 +344,7 @@ def _contributor(grounds: Grounds, group: str) -> str:
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account not in _NAMED_BY_KERNEL:
         line = kernel.source if kernel is not None else _line_of(grounds, entry.account)
-        where = f" at {line}" if line else f", as in {_label(kernel)}" if kernel is not None else ""
+        where = f" {at_source(line)}" if line else f", as in {_label(kernel)}" if kernel is not None else ""
         return f"{phrase_of(entry.account)}{where} ({_shown_account(grounds, entry)})"
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
@@ -409,7 +410,7 @@ def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
     account = ACCOUNTS[entry.account]
     advice = (account.host_advice if grounds.host_only else None) or account.advice
     line = _line_of(grounds, entry.account)
-    return advice.format(at=f" at {line}" if line else "")
+    return advice.format(at=f" {at_source(line)}" if line else "")
 
 
 def describe_sides(sides: TwoSided) -> str:
@@ -457,7 +458,7 @@ def _line_of(grounds: Grounds, account: str) -> str | None:
 def _label(kernel: KernelSummary) -> str:
     """The op with its line, else the kernel, short enough for a sentence."""
     name = name_in_sentence(kernel.name if kernel.bound == "communication" else kernel.op or kernel.name)
-    return f"{name} at {kernel.source}" if kernel.source else name
+    return f"{name} {at_source(kernel.source)}" if kernel.source else name
 
 
 def _continuing(advice: str) -> str:

@@ -9,6 +9,7 @@ from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.comparison import CompareSide
 from bottleneck.schema.counters import Counts
 from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.op_names import place_of
 
 # File -> the lines that the diff between the refs touches.
 Touched = Mapping[str, frozenset[int]]
@@ -93,17 +94,19 @@ class Diff:
         return found
 
     def touches(self, source: str | None) -> bool | None:
-        """True if it touches 'file.py:57'; None without a diff or a line.
+        """True if it touches 'file.py:57'; None without a diff or a line, and where a function is all that is known.
 
         Traces name files by the end of their paths, a diff from the root of the repository: one ends with the other.
         """
         if source is None or self.touched is None:
             return None
-        file, _, line = source.replace("\\", "/").rpartition(":")
-        if not line.isdecimal() or len(line) > 9:
+        place = place_of(source.replace("\\", "/"))
+        if place is None:
             return False
-        files = self._by_name.get(file.rpartition("/")[2], ())
-        return any(int(line) in lines and _is_end(file, path) for path, lines in files)
+        if place.is_function:
+            return None
+        files = self._by_name.get(place.file.rpartition("/")[2], ())
+        return any(place.line in lines and _is_end(place.file, path) for path, lines in files)
 
 
 def _is_end(one: str, other: str) -> bool:

@@ -495,11 +495,14 @@ def by_line(work: StepCounter, sources: SourceFiles) -> tuple[Site, ...]:
 
 
 def merged_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:
-    """One site for each line, sorted; sites of the same line are merged."""
+    """One site for each line, sorted: forward ops, their backward ops and breaks of a graph at a line are added up."""
     found: dict[tuple[str, int], Site] = {}
     for site in sites:
-        one = found.setdefault((site.file, site.line), site)
-        counts, ops = {**site.counts, **one.counts}, {**site.ops, **one.ops}
+        one = found.get((site.file, site.line), replace(site, counts={}, ops={}))
+        counts, ops = (
+            {name: first.get(name, 0) + second.get(name, 0) for name in {**second, **first}}
+            for first, second in ((one.counts, site.counts), (one.ops, site.ops))
+        )
         found[site.file, site.line] = replace(one, counts=counts, ops=ops)
     return tuple(found[key] for key in sorted(found))
 

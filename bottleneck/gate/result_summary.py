@@ -7,6 +7,7 @@ from dataclasses import replace
 from bottleneck.report.ci.phrases import describe_culprit, format_change, time_change_words
 from bottleneck.schema.comparison import ChangeRow, Comparison
 from bottleneck.schema.gate_result import CounterChange, WorkloadResult
+from bottleneck.schema.op_names import at_source
 from bottleneck.units import format_us
 
 _LISTED = 3
@@ -89,7 +90,7 @@ def _rows(comparison: Comparison) -> list[str]:
 
 def _row_line(row: ChangeRow) -> str:
     module = f" in {row.module}" if row.module else ""
-    place = f" at {row.source}{', changed here' if row.is_touched else ''}" if row.source else ""
+    place = f" {at_source(row.source)}{', changed here' if row.is_touched else ''}" if row.source else ""
     return f"+{format_us(row.change_us)} {row.name} ({row.kind}){module}{place}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import PYTHON_FRAME
+from bottleneck.schema.op_names import PYTHON_FRAME, place_of
 
 _LONGEST_TEXT = 200
 _LARGEST_FILE = 5_000_000
@@ -23,12 +23,14 @@ class SourceFiles:
         self._lines: dict[str, Sequence[str]] = {}
 
     def locate(self, source: str) -> tuple[str, int]:
-        """File and line of 'train.py:57', the file relative to the working folder where it lies in it."""
-        name, _, line = source.rpartition(":")
-        paths = self._paths.get(source, ())
+        """File and line of a source, the file relative to the working folder where it lies in it."""
+        place = place_of(source)
+        if place is None:
+            return source, 0
+        paths = self._paths.get((place.file, place.line), ())
         # Two files of one name with code in the same line: nobody knows which.
-        path = next(iter(paths)) if len(paths) == 1 else name
-        return self.relative(path), int(line)
+        path = next(iter(paths)) if len(paths) == 1 else place.file
+        return self.relative(path), place.line
 
     def relative(self, path: str) -> str:
         """The path as seen from the working folder; what lies elsewhere keeps its name only."""
@@ -74,17 +76,18 @@ def _folders(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*search_path, "")))
 
 
-def _paths_by_source(evidence: Evidence) -> Mapping[str, set[str]]:
-    """The paths that each 'train.py:57' of the tables stands for."""
-    wanted = set(_used_sources(evidence))
-    found: dict[str, set[str]] = {}
+def _paths_by_source(evidence: Evidence) -> Mapping[tuple[str, int], set[str]]:
+    """The paths that each file and line of the tables stands for."""
+    places = [place for source in _used_sources(evidence) if (place := place_of(source)) is not None]
+    wanted = {(place.file, place.line) for place in places}
+    found: dict[tuple[str, int], set[str]] = {}
     for label in evidence.linked.trace.events["name"].cat.categories if wanted else ():
         match = PYTHON_FRAME.match(label) if "): " in label else None
         if match is not None:
             path = match["path"].replace("\\", "/")
-            source = f"{path.rpartition('/')[2]}:{match['line']}"
-            if source in wanted:
-                found.setdefault(source, set()).add(path)
+            key = path.rpartition("/")[2], int(match["line"])
+            if key in wanted:
+                found.setdefault(key, set()).add(path)
     return found
 
 

@@ -1,6 +1,7 @@
 """Names of trace events that several stages recognise: step marks, modules, Python frames, in-place ops."""
 
 import re
+from typing import NamedTuple
 
 # Annotations that PyTorch itself adds: the profiler's steps, optimizers and data loaders; frames of nn.Modules.
 PROFILER_STEP = re.compile(r"^ProfilerStep#")
@@ -17,6 +18,42 @@ TRAINING = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
 
 # 'path/file.py(57): function', as Kineto writes a Python frame. The longest real one is far below the limit.
 PYTHON_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
+# A source is 'model.py:57', a line, or 'step() (model.py:4)', a function by the line of its definition, where the trace
+# marks no lines. That of a backward op is the one of its forward op: 'backward of model.py:57'.
+BACKWARD_OF = "backward of "
+
+
+class Place(NamedTuple):
+    """The file, without its folders, and the line of a source; ``is_function`` where it is that of a definition."""
+
+    file: str
+    line: int
+    is_function: bool
+
+
+def place_of(source: str) -> Place | None:
+    """The file and line of a source; null where it has none."""
+    text = source.removeprefix(BACKWARD_OF)
+    is_function = text.endswith(")") and " (" in text
+    file, _, line = (text[text.rindex(" (") + 2 : -1] if is_function else text).rpartition(":")
+    return Place(file, int(line), is_function) if file and line.isdecimal() and len(line) < 10 else None
+
+
+def function_source(function: str, line: str) -> str:
+    """'step() (model.py:4)'; '<module> (model.py:1)'. A lambda or a comprehension is its line."""
+    if function.startswith("<") and function != "<module>":
+        return line
+    return f"{function}{'' if function == '<module>' else '()'} ({line})"
+
+
+def at_source(source: str | None) -> str:
+    """'at model.py:57', 'in step() (model.py:4)', 'in backward of model.py:57', 'at no known line'."""
+    if source is None:
+        return "at no known line"
+    is_line = source.endswith(tuple("0123456789")) and not source.startswith(BACKWARD_OF)
+    return f"{'at' if is_line else 'in'} {source}"
+
+
 BUILT_IN_CALL = re.compile(r"^<built-in (?:function|method) (?P<name>[^\s>]{1,200})")
 
 # 'aten::add_', and 'aten::add_.Tensor' with an overload: the op writes to its operand.

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.schema.linked_trace import Trace
-from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME
+from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source
 from bottleneck.schema.tables import PLACES, category, nearest_ancestor
 from bottleneck.trace.joins import ends_ns, is_any_of, names, starts_ns, threads
 from bottleneck.trace.nesting import Ints, Nest, nest
@@ -59,11 +59,15 @@ def kind_of_frame(name: str) -> int:
     return OWN
 
 
-def short_source(name: str) -> str:
-    """'model.py:57' of 'path/model.py(57): forward'; only for names that ``kind_of_frame`` does not call INTERNAL."""
+def short_source(name: str, *, is_line: bool) -> str:
+    """'model.py:57' of 'path/model.py(57): forward', 'forward() (model.py:57)' where that is the function's first line.
+
+    Only for names that ``kind_of_frame`` does not call INTERNAL.
+    """
     match = PYTHON_FRAME.match(name)
     assert match is not None, "a frame without a line has no source"
-    return f"{match['path'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']}"
+    place = f"{match['path'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']}"
+    return place if is_line else function_source(name[match.end() :][:_LONGEST_FUNCTION], place)
 
 
 def function_of(name: str) -> str:
@@ -76,6 +80,7 @@ def function_of(name: str) -> str:
 # square of the depth.
 _DEEPEST_MODULE = 64
 _LONGEST_MODULE_NAME = 200
+_LONGEST_FUNCTION = 80
 
 _NEVER_NS = np.iinfo(np.int64).min
 
@@ -129,6 +134,11 @@ class Stacks:
         self.trace = trace
         self.labels = list(trace.events["name"].cat.categories)
         self.rows = _rows_by_kind(trace, self.labels)
+
+    @cached_property
+    def line_names(self) -> frozenset[int]:
+        """Names of frames that stand for a line; the others stand at the first line of their function."""
+        return frozenset(np.unique(names(self.trace, np.flatnonzero(is_any_of(self.trace, ("line",))))).tolist())
 
     @cached_property
     def modules(self) -> Frames:
@@ -214,7 +224,10 @@ def _paths(frames: Frames, labels: list[str]) -> tuple[Ints, list[str]]:
 def _sources(stacks: Stacks, thread: Ints, at_ns: Ints) -> Labels:
     labels = stacks.labels
     name, since_ns = frames_at(stacks, thread, at_ns)
-    text = {each: short_source(labels[each]) for each in np.unique(name[name >= 0]).tolist()}
+    text = {
+        each: short_source(labels[each], is_line=each in stacks.line_names)
+        for each in np.unique(name[name >= 0]).tolist()
+    }
     sources = sorted(set(text.values()))
     position = {source: code for code, source in enumerate(sources)}
     code = np.full(len(labels) + 1, -1, dtype=np.int64)

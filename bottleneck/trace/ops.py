@@ -9,6 +9,7 @@ import pandas as pd
 from pandas.arrays import IntegerArray
 
 from bottleneck.schema.linked_trace import Trace, Window
+from bottleneck.schema.op_names import BACKWARD_OF
 from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor
 from bottleneck.trace.frames import Labels, Places
 from bottleneck.trace.joins import are_named, ends_ns, match_latest, starts_ns, threads
@@ -98,6 +99,7 @@ def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd
 def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     """Places of the ops in which a backward op, and all ops inside it, have the place of their forward op.
 
+    Their source says so: 'backward of model.py:57'.
     A module or line that was entered inside the backward op itself is nearer the truth and stays: a recomputed
     forward pass under activation checkpointing.
     """
@@ -105,7 +107,11 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     sequence, forward_thread = as_integers(args["sequence"]), as_integers(args["forward_thread"])
     forward = forward_of(sequence, forward_thread, trees.nest.track, trees.nest.start_ns)
     root = nearest_ancestor(trees.nest.parent, forward >= 0)
-    return Places(_inherited(places.module, trees, forward, root), _inherited(places.source, trees, forward, root))
+    module, _ = _inherited(places.module, trees, forward, root)
+    source, is_backward = _inherited(places.source, trees, forward, root)
+    code = np.where(is_backward, source.code + len(source.labels), source.code)
+    labels = [*source.labels, *(f"{BACKWARD_OF}{label}" for label in source.labels)]
+    return Places(module, Labels(code, labels, source.since_ns))
 
 
 def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective: Flags) -> Places:
@@ -128,12 +134,13 @@ def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective
     return Places(handed(places.module), handed(places.source))
 
 
-def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> Labels:
+def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> tuple[Labels, Flags]:
+    """The labels with those of forward ops where a backward op has none of its own, and the ops that this holds for."""
     began_ns = np.append(trees.nest.start_ns, 0)[root]
     known = np.append(labels.code, -1)[np.append(forward, -1)[root]]
     nearer = (labels.code >= 0) & (labels.since_ns >= began_ns)
-    code = np.where((root >= 0) & (known >= 0) & ~nearer, known, labels.code)
-    return Labels(code, labels.labels, labels.since_ns)
+    is_taken = (root >= 0) & (known >= 0) & ~nearer
+    return Labels(np.where(is_taken, known, labels.code), labels.labels, labels.since_ns), is_taken
 
 
 def taken(column: "pd.Series[str]", rows: Ints) -> pd.Categorical:

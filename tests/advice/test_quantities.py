@@ -79,4 +79,4 @@ def test_the_lines_that_most_calls_come_from_are_named(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(4, 5, 10))
     rows = quantities.rows_of_ops(case, ["aten::add"])
     assert np.array_equal(rows, np.flatnonzero(quantities.ops_in_window(case)))
-    assert quantities.sources_of(case, rows) == ("train.py:12",)
+    assert quantities.sources_of(case, rows) == ("train() (train.py:12)",)

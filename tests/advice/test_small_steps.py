@@ -124,7 +124,7 @@ def test_a_loop_over_rows_is_worth_the_overhead_at_its_line(tmp_path: Path) -> N
     case = case_of(tmp_path, rows_one_by_one(40))
     draft = looped_op(case)
     assert draft is not None and draft.gain_us is not None
-    assert draft.evidence[0] == "loop.py:7 calls aten::select 40 times per step"
+    assert draft.evidence[0] == "forward() (loop.py:7) calls aten::select 40 times per step"
     assert 0 < draft.gain_us.high <= case.step_us
 
 
@@ -137,7 +137,7 @@ def test_layers_below_one_line_are_no_loop(tmp_path: Path) -> None:
     events = rows_one_by_one(24)
     layers = [frame("layers.py(30): forward", 20 * at + 0.5, 18) for at in range(24)]
     wrapped = case_of(tmp_path, [*events, *layers])
-    assert set(wrapped.linked.ops["source"]) == {"layers.py:30"}
+    assert set(wrapped.linked.ops["source"]) == {"forward() (layers.py:30)"}
     assert looped_op(wrapped) is None
 
 
@@ -152,5 +152,7 @@ def test_a_loop_that_the_device_does_not_wait_for_is_worth_nothing(tmp_path: Pat
     linked = replace(device.linked, trace=trace, ops=case.linked.ops, window=case.linked.window)
     hidden = replace(device, linked=linked)
     assert looped_op(hidden) is None
-    waits = with_ledger(hidden, {"memory": 50.0, "overhead.python": 50.0}, [idle_row("python", 50.0, "loop.py:7")])
+    waits = with_ledger(
+        hidden, {"memory": 50.0, "overhead.python": 50.0}, [idle_row("python", 50.0, "forward() (loop.py:7)")]
+    )
     assert looped_op(waits) is not None

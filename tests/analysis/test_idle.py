@@ -256,8 +256,8 @@ def test_wait_names_the_line_that_waited_and_not_the_line_behind_it(tmp_path: Pa
         ],
     )
     waits = idle[idle["cause"] == "sync"]
-    assert set(waits["source"]) == {"train.py:57"}
-    assert idle[idle["cause"] == "dispatch"]["source"].tolist() == ["train.py:60"]
+    assert set(waits["source"]) == {"log() (train.py:57)"}
+    assert idle[idle["cause"] == "dispatch"]["source"].tolist() == ["step() (train.py:60)"]
 
 
 def test_wait_outside_any_op_names_no_line_where_no_frame_is_open(tmp_path: Path) -> None:
@@ -294,37 +294,37 @@ def _scene(*host: dict[str, object]) -> list[dict[str, object]]:
         (
             [frame("<built-in function sleep>", 100, 500)],
             "python",
-            (500, "train.py:40", None, "main > sleep"),
+            (500, "main() (train.py:40)", None, "main > sleep"),
         ),
         (
             [frame("model.py(7): log", 100, 500), launch(9, 200, 300, "cudaDeviceSynchronize")],
             "sync",
-            (300, "model.py:7", None, "cudaDeviceSynchronize"),
+            (300, "log() (model.py:7)", None, "cudaDeviceSynchronize"),
         ),
         (
             [op("aten::to", 100, 300), launch(9, 200, 100, "cudaStreamSynchronize")],
             "sync",
-            (100, "train.py:40", None, "aten::to > cudaStreamSynchronize"),
+            (100, "main() (train.py:40)", None, "aten::to > cudaStreamSynchronize"),
         ),
         (
             [frame("nn.Module: Linear_0", 100, 300), op("aten::reshape", 150, 200), op("aten::view", 160, 100)],
             "dispatch",
-            (200, "train.py:40", "Linear_0", "aten::reshape"),
+            (200, "main() (train.py:40)", "Linear_0", "aten::reshape"),
         ),
         (
             [op("aten::empty", 100, 300), launch(9, 120, 250, "cudaMalloc")],
             "allocator",
-            (250, "train.py:40", None, "cudaMalloc"),
+            (250, "main() (train.py:40)", None, "cudaMalloc"),
         ),
         (
             [launch(9, 120, 250, "cuModuleLoadData")],
             "compile",
-            (250, "train.py:40", None, "cuModuleLoadData"),
+            (250, "main() (train.py:40)", None, "cuModuleLoadData"),
         ),
         (
             [complete("Python GC", "user_annotation", 120, 250)],
             "gc",
-            (250, "train.py:40", None, "Python GC"),
+            (250, "main() (train.py:40)", None, "Python GC"),
         ),
     ],
 )
@@ -342,15 +342,15 @@ def test_wait_for_data_names_the_loader_and_the_line_that_loads(tmp_path: Path) 
         frame("data.py(6): __getitem__", 150, 400),
     ]
     told = _told(_analysed(tmp_path, _scene(*host)), "input")
-    assert told[0] == (400, "data.py:6", None, loader)
-    assert (100, "train.py:40", None, loader) in told
+    assert told[0] == (400, "__getitem__() (data.py:6)", None, loader)
+    assert (100, "main() (train.py:40)", None, loader) in told
 
 
 def test_one_gap_is_split_over_the_lines_at_which_its_time_passed(tmp_path: Path) -> None:
     host = [frame("model.py(7): encode", 100, 500), frame("data.py(3): crop", 200, 100)]
     told = _told(_analysed(tmp_path, _scene(*host)), "python")
-    assert (400, "model.py:7", None, "encode") in told
-    assert (100, "data.py:3", None, "crop") in told
+    assert (400, "encode() (model.py:7)", None, "encode") in told
+    assert (100, "crop() (data.py:3)", None, "crop") in told
 
 
 def test_copy_to_pageable_memory_holds_the_host_and_one_to_pinned_memory_does_not(tmp_path: Path) -> None:
@@ -359,10 +359,12 @@ def test_copy_to_pageable_memory_holds_the_host_and_one_to_pinned_memory_does_no
         return _analysed(tmp_path, _scene(call, memcpy(7, 350, 10, 4096, kind)))
 
     blocking = copied("DtoH (Device -> Pageable)")
-    assert _told(blocking, "sync")[0] == (290, "train.py:40", None, "cudaMemcpyAsync (pageable, DtoH)")
+    assert _told(blocking, "sync")[0] == (290, "main() (train.py:40)", None, "cudaMemcpyAsync (pageable, DtoH)")
     free = copied("DtoH (Device -> Pinned)")
     assert _told(free, "sync") == []
-    assert ("train.py:40", None, "cudaMemcpyAsync (pinned, DtoH)") in [row[1:] for row in _told(free, "launch")]
+    assert ("main() (train.py:40)", None, "cudaMemcpyAsync (pinned, DtoH)") in [
+        row[1:] for row in _told(free, "launch")
+    ]
 
 
 def test_silent_backward_thread_waits_at_the_line_of_the_main_thread(tmp_path: Path) -> None:
@@ -373,7 +375,7 @@ def test_silent_backward_thread_waits_at_the_line_of_the_main_thread(tmp_path: P
         kernel(7, 400, 10),
     ]
     idle = _analysed(tmp_path, _scene(*host))
-    assert ("train.py:40", None, "main > run_backward") in [row[1:] for row in _told(idle, "python")]
+    assert ("main() (train.py:40)", None, "main > run_backward") in [row[1:] for row in _told(idle, "python")]
     assert [row[3] for row in _told(idle, "dispatch")] == ["MulBackward0"]
 
 

@@ -49,7 +49,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
         (
             [frame("train.py(41): main", 0, 10_000), frame("<built-in function sleep>", 1, 9_998)],
             "python",
-            "train.py:41",
+            "main() (train.py:41)",
             "main > sleep",
             10_000,
         ),
@@ -63,7 +63,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
                 launch(3, 28, 7_940, "cudaStreamSynchronize"),
             ],
             "sync",
-            "train.py:42",
+            "main() (train.py:42)",
             "aten::item > cudaStreamSynchronize",
             8_000,
         ),
@@ -76,7 +76,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
                 frame("<built-in function sleep>", 51, 11_940),
             ],
             "input",
-            "data.py:7",
+            "__getitem__() (data.py:7)",
             _LOADER,
             12_000,
         ),
@@ -87,7 +87,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
                 complete("Python GC", "user_annotation", 9, 14_980),
             ],
             "gc",
-            "train.py:44",
+            "main() (train.py:44)",
             "collect",
             15_000,
         ),
@@ -98,7 +98,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
                 launch(8, 20, 19_900, "cudaMalloc"),
             ],
             "allocator",
-            "model.py:57",
+            "forward() (model.py:57)",
             "cudaMalloc",
             19_900,
         ),
@@ -110,7 +110,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
                 op("aten::mm", 50, 10_000),
             ],
             "compile",
-            "model.py:58",
+            "forward() (model.py:58)",
             "torch/_dynamo/convert_frame.py: __call__",
             20_000,
         ),
@@ -121,7 +121,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
                 launch(8, 20, 19_900, "cuModuleLoadData"),
             ],
             "compile",
-            "model.py:59",
+            "forward() (model.py:59)",
             "cuModuleLoadData",
             19_900,
         ),
@@ -145,7 +145,7 @@ def test_injected_cause_has_its_name_its_line_and_its_time(
 def test_timeline_without_an_injection_shows_none_of_these_causes(tmp_path: Path) -> None:
     analysis = _timeline(tmp_path, [])
     assert not {"sync", "input", "gc", "allocator", "compile"} & {row.cause for row in analysis.idle}
-    assert not _of(analysis, "python", "train.py:41")
+    assert not _of(analysis, "python", "main() (train.py:41)")
 
 
 def test_injected_wait_of_the_host_leaves_the_queue_empty(tmp_path: Path) -> None:
@@ -158,4 +158,4 @@ def test_injected_wait_of_the_host_leaves_the_queue_empty(tmp_path: Path) -> Non
 def test_cause_under_cover_of_device_work_costs_nothing(tmp_path: Path, length: float) -> None:
     covered = [launch(5, -4_900, 10), kernel(5, -1_900, length + 2_000)]
     analysis = _timeline(tmp_path, [*covered, frame("train.py(41): main", 0, length)])
-    assert sum(row.us for row in _of(analysis, "python", "train.py:41")) == pytest.approx(0, abs=1)
+    assert sum(row.us for row in _of(analysis, "python", "main() (train.py:41)")) == pytest.approx(0, abs=1)

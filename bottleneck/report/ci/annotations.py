@@ -29,6 +29,7 @@ from bottleneck.report.ci.phrases import (
 from bottleneck.report.text import clean
 from bottleneck.schema.counters import COUNTERS, Site
 from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, WorkloadResult
+from bottleneck.schema.op_names import place_of
 
 Level = Literal["error", "warning", "note"]
 
@@ -154,9 +155,9 @@ def _slowest(result: WorkloadResult) -> AlertLocation | None:
     places = _places([site for site in sites if site is not None])
     rows = [] if result.comparison is None else sorted(result.comparison.rows, key=lambda row: -row.change_us)
     for row in rows:
-        file, _, line = (row.source or "").rpartition(":")
-        if row.change_us > 0 and line.isdecimal():
-            places = (*places, *_places([Site(file, int(line), "")]))
+        place = place_of(row.source or "")
+        if row.change_us > 0 and place is not None:
+            places = (*places, *_places([Site(place.file, place.line, "")]))
     return places[0] if places else None
 
 
