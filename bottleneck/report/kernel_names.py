@@ -172,6 +172,21 @@ def cut_start(text: str, width: int, ellipsis: str = "…") -> str:
     return ellipsis + _tail(text, width - len(ellipsis)) if width > len(ellipsis) else _tail(text, width)
 
 
+_PART = re.compile(r" > |\.")
+
+
+def cut_place(text: str, width: int, ellipsis: str = "…") -> str:
+    """The text in at most ``width`` cells: the end of a source; of a module path its first part and its last ones."""
+    marks = list(_PART.finditer(text))
+    if cell_len(text) <= width or ":" in text or len(marks) < 2:
+        return cut_start(text, width, ellipsis)
+    separator = marks[0][0]
+    first = text[: marks[0].end()] + ellipsis + separator
+    tails = (text[mark.end() :] for mark in marks[1:])
+    fits = (first + tail for tail in tails if cell_len(first + tail) <= width)
+    return next(fits, cut_start(text, width, ellipsis))
+
+
 def _numbered(text: str, width: int, ellipsis: str, taken: set[str]) -> str:
     short, number = cut_middle(text, width, ellipsis), 2
     while short in taken and width > 8:

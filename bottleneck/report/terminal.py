@@ -24,7 +24,7 @@ from bottleneck.report.document import (
     Waterfall,
     WaterfallBar,
 )
-from bottleneck.report.kernel_names import cut_end, cut_start, short_names
+from bottleneck.report.kernel_names import cut_end, cut_place, short_names
 from bottleneck.report.text import clean, sparkline_cells
 from bottleneck.schema.checks import Check, Status
 from bottleneck.units import apportion
@@ -318,7 +318,7 @@ def _shorten(column: TableColumn, texts: list[str], width: int, style: TerminalS
     ellipsis = style.glyphs.ellipsis
     if column.kind == "name":
         return short_names(texts, width, ellipsis)
-    cut = cut_start if column.kind == "place" else cut_end
+    cut = cut_place if column.kind == "place" else cut_end
     return [cut(text, width, ellipsis) for text in texts]
 
 

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from bottleneck.report.kernel_names import (
     cut_end,
     cut_middle,
+    cut_place,
     cut_start,
     essential_name,
     plain_name,
@@ -94,3 +95,17 @@ def test_cutting_keeps_the_part_that_tells() -> None:
     assert cut_middle("gemm_128x256_tn_align8", 13) == "gemm_1…align8"
     assert cut_end("abcdef", 4, "...") == "a..."
     assert [cut_middle("abcdef", width) for width in (0, 1, 2)] == ["", "a", "ab"]
+
+
+def test_a_long_module_path_keeps_its_first_and_its_last_parts() -> None:
+    path = "encoder.layer.0.attention.self.query"
+    assert cut_place(path, 40) == path
+    assert cut_place(path, 30) == "encoder.….attention.self.query"
+    assert cut_place(path, 20) == "encoder.….self.query"
+    assert cut_place(path, 16) == "encoder.….query"
+    assert cut_place("Model > Block x 24 > Attention > Linear", 30) == "Model > … > Attention > Linear"
+
+
+def test_a_source_and_a_path_without_room_keep_their_end() -> None:
+    assert cut_place("long_name_of_a_file.py:57", 12) == "…_file.py:57"
+    assert cut_place("encoder.layer.0.attention", 9) == "…ttention"
