@@ -70,7 +70,8 @@ def compare_command(
     form: Annotated[ReportFormat | None, format_option("the comparison")] = None,
     output: Annotated[Path | None, output_option("the comparison")] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the waterfall to this .png or .svg file.")
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the waterfall to this .png, .svg or .pdf file."),
     ] = None,
     top: Annotated[
         int, typer.Option("--top", min=1, max=1000, metavar="N", help="Show so many ops; 10 unless given.")

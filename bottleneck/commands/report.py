@@ -49,11 +49,19 @@ def report_command(
     output: Annotated[Path | None, output_option("the report")] = None,
     roofline: Annotated[
         Path | None,
-        typer.Option("--roofline", metavar="FILE", help="Also draw the roofline to this .png or .svg file."),
+        typer.Option("--roofline", metavar="FILE", help="Also draw the roofline to this .png, .svg or .pdf file."),
     ] = None,
     queue: Annotated[
         Path | None,
-        typer.Option("--queue", metavar="FILE", help="Also draw the queue depth to this .png or .svg file."),
+        typer.Option("--queue", metavar="FILE", help="Also draw the queue depth to this .png, .svg or .pdf file."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="Also draw the ledger, of each rank, to such a file."),
+    ] = None,
+    savings: Annotated[
+        Path | None,
+        typer.Option("--savings", metavar="FILE", help="Also draw what each finding would save to such a file."),
     ] = None,
     whole: WholeOption = False,
     steps: StepsOption = None,
@@ -111,7 +119,8 @@ def report_command(
 
     if open_page:
         form, output = _page(form, output)
-    for path in (roofline, queue):
+    pictures = {"roofline": roofline, "queue": queue, "ledger": ledger, "savings": savings}
+    for path in pictures.values():
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
     options = replace(chosen, captures=tuple(capture or ()))
@@ -127,7 +136,7 @@ def report_command(
     with reading_progress() as on_trace:
         explained = saved_analysis(paths, options) or explain(paths, options, on_trace)
     analysis = explained.analysis if isinstance(explained, Explanation) else explained
-    for picture, path in (("roofline", roofline), ("queue", queue)):
+    for picture, path in pictures.items():
         if path is not None:
             draw_or_warn(partial(PICTURES[picture], analysis, path), path)
     if form is TraceReportFormat.HTML:

@@ -56,7 +56,7 @@ _FORM_OF_SUFFIX = {
     ".htm": "html",
     ".gz": "perfetto",
 }
-PICTURE_SUFFIXES = (".png", ".svg")
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 StepsOption = Annotated[
     str | None,
@@ -201,7 +201,7 @@ def check_picture(path: Path | None) -> None:
     from bottleneck.errors import UsageError
 
     if path is not None and path.suffix not in PICTURE_SUFFIXES:
-        raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png or .svg")
+        raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png, .svg or .pdf")
 
 
 def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], None] | None = None) -> bool:

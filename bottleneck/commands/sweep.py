@@ -79,10 +79,10 @@ def sweep_command(
     form: Annotated[ReportFormat | None, format_option("the sweep")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png or .svg draws it."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png, .svg, .pdf draws it."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the sweep to this .png or .svg file.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the sweep to this .png, .svg or .pdf file.")
     ] = None,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep the recording of every point in this folder.")

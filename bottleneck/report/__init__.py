@@ -60,5 +60,24 @@ def _queue(analysis: Analysis, path: Path) -> None:
     save_queue(analysis, path)
 
 
+def _ledger(analysis: Analysis, path: Path) -> None:
+    """The ledger as a bar, or one for each rank."""
+    from bottleneck.report.plots.ledger_bars import save_ledger  # noqa: PLC0415 - as above
+
+    save_ledger([analysis], path)
+
+
+def _savings(analysis: Analysis, path: Path) -> None:
+    """What each finding would save, as a waterfall."""
+    from bottleneck.report.plots.savings_plot import save_savings  # noqa: PLC0415 - as above
+
+    save_savings(analysis, path)
+
+
 FORMATS: Mapping[str, Render] = {"terminal": _terminal, "markdown": _markdown, "json": _json, "html": _html}
-PICTURES: Mapping[str, Callable[[Analysis, Path], None]] = {"roofline": _roofline, "queue": _queue}
+PICTURES: Mapping[str, Callable[[Analysis, Path], None]] = {
+    "roofline": _roofline,
+    "queue": _queue,
+    "ledger": _ledger,
+    "savings": _savings,
+}

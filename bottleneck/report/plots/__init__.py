@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,14 +10,18 @@ from matplotlib.figure import Figure
 
 from bottleneck.report.output import write_bytes
 
+_STYLE = Path(__file__).with_name("plots.mplstyle")
+# What keeps the time of drawing out of a file.
+_DATES: Mapping[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
 
 def save_figure(draw: Callable[[], Figure], path: Path) -> None:
-    """Draws into a file whose name ends in .png or .svg; the same figure gives the same SVG."""
+    """Draws into a file whose name ends in .png, .svg or .pdf; the same figure gives the same SVG and PDF."""
     kind = path.suffix.removeprefix(".")
-    assert kind in {"png", "svg"}, f"no such picture format: {path.name}"
+    assert kind in _DATES, f"no such picture format: {path.name}"
     drawn = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "bottleneck", "hatch.linewidth": 0.6}), warnings.catch_warnings():
+    with mpl.rc_context(fname=_STYLE), warnings.catch_warnings():
         # A font without the characters of some kernel name draws boxes; the tables have the name.
         warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
-        draw().savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        draw().savefig(drawn, format=kind, metadata=_DATES[kind])
     write_bytes(drawn.getvalue(), path)

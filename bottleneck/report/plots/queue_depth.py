@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from bottleneck.errors import UsageError
 from bottleneck.report.analysis_tables import queue_caption
 from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.groups import trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.analysis import Analysis
 
@@ -52,7 +53,9 @@ def queue_figure(analysis: Analysis) -> Figure:
     axes.tick_params(labelsize=9, length=3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.text(0.03, 0.91, "Queue depth of the device", fontsize=13, fontweight="bold")
-    subtitle = f"{clean(analysis.device.name, 50) or 'device not named'}; {queue_caption(queue)}"
+    subtitle = (
+        f"{trace_name(analysis, 40)}; {clean(analysis.device.name, 50) or 'device not named'}; {queue_caption(queue)}"
+    )
     figure.text(0.03, 0.875, textwrap.fill(subtitle, 110), fontsize=9, color="0.3", va="top", linespacing=1.3)
     for text in figure.findobj(Text):
         text.set_parse_math(False)

@@ -15,8 +15,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from bottleneck.report.analysis_document import PEAK_SOURCES, headline
-from bottleneck.report.kernel_names import short_names
+from bottleneck.report.kernel_names import cut_end, short_names
 from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.groups import trace_name
 from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, place_first_free, place_labels
 from bottleneck.report.roofline_points import (
     RooflinePoint,
@@ -224,7 +225,8 @@ def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint
     handles = _legend(shown) + ([_star()] if whole_step(analysis) is not None else [])
     verdict, device = analysis.verdict, analysis.device
     figure.text(0.03, 0.945, _title(verdict), fontsize=14, fontweight="bold")
-    figure.text(0.03, 0.9, f"{clean(device.name, 50) or 'device not named'}; {_remarks(device, shown)}", **_SUBTITLE)
+    named = f"{trace_name(analysis, 36)}: {clean(device.name, 40) or 'device not named'}"
+    figure.text(0.03, 0.9, cut_end(f"{named}; {_remarks(device, shown)}", 110), **_SUBTITLE)
     figure.legend(
         handles=handles,
         loc="upper left",
