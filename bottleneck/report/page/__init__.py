@@ -35,9 +35,8 @@ from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary,
 from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_us
 
-_SCRIPTS = tuple(
-    f"assets/{name}.js" for name in ("numbers", "elements", "tables", "ledger", "timeline", "roofline", "page")
-)
+_PARTS = ("numbers", "elements", "tables", "ledger", "timeline", "roofline", "memory", "page")
+_SCRIPTS = tuple(f"assets/{name}.js" for name in _PARTS)
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
 _LONGEST_LABEL = 200
@@ -79,6 +78,9 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         no_timeline=_NO_TIMELINE,
         tables=_present((*named, tables.idle(analysis, _ROWS), tables.collectives(analysis, _ROWS))),
         ranks=tables.ranks(analysis, len(analysis.ranks)),
+        straggler=_straggler(analysis),
+        has_memory=analysis.memory is not None,
+        sections=[section for section in _SECTIONS if _is_there(section[0], analysis)],
     )
 
 
@@ -199,6 +201,18 @@ def _trust(analysis: Analysis) -> ListSection:
     hidden = len(items) - _FIRST_CAVEATS
     more = ((f"{hidden} more caveat{'' if hidden == 1 else 's'} below.",),) if hidden > 0 else ()
     return ListSection("How far to trust this", ((lead,), *items[:_FIRST_CAVEATS], *more))
+
+
+def _straggler(analysis: Analysis) -> str:
+    """The sentences of the caveats on ranks: who waits for whom."""
+    told = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
+    return " ".join(f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in told)
+
+
+def _is_there(section: str, analysis: Analysis) -> bool:
+    """False for a section that this analysis leaves out."""
+    parts = {"findings": analysis.findings, "memory": analysis.memory, "ranks": analysis.ranks}
+    return bool(parts.get(section, True))
 
 
 def _present(sections: Iterable[Section | None]) -> list[Section]:
@@ -339,6 +353,8 @@ _SECTIONS = (
     ("timeline", "Timeline"),
     ("roofline", "Roofline"),
     ("tables", "Tables"),
+    ("memory", "Memory"),
+    ("ranks", "Ranks"),
     ("trust", "Trust"),
 )
 

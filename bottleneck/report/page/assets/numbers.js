@@ -76,3 +76,6 @@ function formatCalls(calls) {
   if (Math.abs(calls - Math.round(calls)) <= 1e-6 * Math.max(calls, Math.round(calls))) return calls.toFixed(0);
   return calls >= 0.05 ? calls.toFixed(1) : "<0.1";
 }
+
+/** A number that belongs to no sum. */
+const showRate = (scale, value) => value === null || value === undefined ? UNKNOWN : showQuanta(scale, roundEven(quantaOf(scale, value)), value);

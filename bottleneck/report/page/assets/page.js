@@ -10,7 +10,6 @@ function rateScale(rows, field, unit) {
   const digits = most > 0 ? Math.floor(Math.log10(most / size)) : 0;
   return { unit: prefix + unit, size, decimals: Math.min(Math.max(2 - digits, 0), 3) };
 }
-const showRate = (scale, value) => value === null || value === undefined ? UNKNOWN : showQuanta(scale, roundEven(quantaOf(scale, value)), value);
 
 function timeColumns(rows) {
   const scale = scaleOfRows(rows);

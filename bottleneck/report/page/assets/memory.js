@@ -1,0 +1,72 @@
+"use strict";
+// Memory over the step with what lives at its peak, and the heat map of ranks by account.
+
+if (analysis.memory) drawMemory(byId("memory-view"), analysis.memory);
+if (analysis.ranks.length) drawRanks(byId("rank-view"), analysis.ranks);
+
+function drawMemory(host, memory) {
+  const frame = make("div", { class: "canvas", role: "img", "aria-label": `Memory over the step: at most ${formatSi(memory.peak_bytes, "B")} allocated, after ${formatUs(memory.peak_at_us)}.` });
+  const kinds = make("div"), live = make("div");
+  const known = memory.reserved_bytes === null ? "" : `, ${formatSi(memory.reserved_bytes, "B")} reserved at most`;
+  host.replaceChildren(
+    make("p", { class: "note", text: `Most at once: ${formatSi(memory.peak_bytes, "B")} allocated ${memory.device === null ? "by the host" : `on device ${memory.device}`}, ${formatUs(memory.peak_at_us)} after the host began the first step${known}.${memory.reason ? ` ${memory.reason[0].toUpperCase()}${memory.reason.slice(1)}.` : ""}` }),
+    frame, make("h3", { text: "At the peak, by kind" }), kinds, make("h3", { text: "Allocations that live at the peak" }), live,
+  );
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const hasReserved = memory.curve.some(([, , reserved]) => reserved !== null);
+  let chart = null;
+  function build() {
+    if (chart) chart.destroy();
+    const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line") }, font: "11px sans-serif" };
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    chart = new uPlot({
+      width: frame.clientWidth, height: 240, legend: { show: false }, scales: { x: { time: false }, y: { range: (_, low, high) => [0, high * 1.05] } }, cursor: { y: false },
+      axes: [{ ...axis, values: (_, splits) => splits.map(formatUs) }, { ...axis, size: 76, values: (_, splits) => splits.map((value) => formatSi(value, "B")) }],
+      series: [{}, { stroke: css("memory"), fill: css("chosen"), width: 1.5, paths: stepped, points: { show: false } }, ...(hasReserved ? [{ stroke: css("ink"), dash: [5, 4], width: 1, paths: stepped, points: { show: false } }] : [])],
+      hooks: { draw: [(self) => {
+        const x = self.valToPos(memory.peak_at_us, "x", true);
+        self.ctx.strokeStyle = css("overhead");
+        self.ctx.lineWidth = 2;
+        self.ctx.beginPath();
+        self.ctx.moveTo(x, self.bbox.top);
+        self.ctx.lineTo(x, self.bbox.top + self.bbox.height);
+        self.ctx.stroke();
+      }] },
+    }, [memory.curve.map(([us]) => us), memory.curve.map(([, used]) => used), ...(hasReserved ? [memory.curve.map(([, , reserved]) => reserved)] : [])], frame);
+  }
+  themeListeners.push(build);
+  let width = 0;
+  new ResizeObserver(() => { if (frame.clientWidth !== width) { width = frame.clientWidth; build(); } }).observe(frame);
+  const [prefix, size] = memory.peak_bytes >= 1e9 ? ["G", 1e9] : memory.peak_bytes >= 1e6 ? ["M", 1e6] : ["k", 1e3];
+  const scale = { unit: `${prefix}B`, size, decimals: 2 };
+  const columns = (title, text, below) => [
+    { title, kind: "name", text, below, share: (row) => row.bytes / memory.peak_bytes },
+    { title: "allocations", kind: "number", text: (row) => (row.count === null ? UNKNOWN : String(row.count)), value: (row) => row.count },
+    { title: scale.unit, csv: "B", kind: "number", sum: true, scale, value: (row) => row.bytes, text: () => "" },
+    { title: "share", kind: "number", sum: true, scale: PERCENT, value: (row) => row.bytes / memory.peak_bytes, text: () => "", help: "of the peak" },
+  ];
+  if (memory.kinds.length) drawTable(kinds, { caption: "Memory at the peak by kind", noun: "kind", rows: memory.kinds, columns: columns("kind", (row) => row.kind, (row) => row.reason) });
+  const others = [[memory.earlier_bytes, "allocated before recording began"], [memory.other_bytes, "too small to be listed"]].filter(([bytes]) => bytes > 0);
+  const rows = [...memory.allocations, ...others.map(([bytes, op]) => ({ bytes, op, kind: "unknown", count: null, module: null, source: null, longest_us: null }))];
+  drawTable(live, { caption: "Allocations that live at the peak", noun: "allocation", rows, search: (row) => [row.op, row.module, row.source, row.kind].filter(Boolean).join(" "),
+    columns: columns("op", (row) => row.op || "outside ops", (row) => [row.kind, row.source, row.module, row.longest_us === null ? null : `lives ${formatUs(row.longest_us)}`].filter(Boolean).join(" · ")) });
+}
+
+/** Ranks by account: each cell holds the time and is the darker, the larger its share of the slowest step. */
+function drawRanks(host, ranks) {
+  const most = Math.max(...ranks.map((rank) => rank.wall_us), 1e-9), scale = scaleOf(most);
+  const accounts = [...new Set(ranks.flatMap((rank) => rank.ledger.filter((entry) => entry.us > 0).map((entry) => entry.account)))];
+  const total = (account) => sum(ranks.map((rank) => sum(rank.ledger.filter((entry) => entry.account === account).map((entry) => entry.us))));
+  accounts.sort((a, b) => total(b) - total(a));
+  const title = (account) => { const known = words.accounts[account]; return known && known.label !== known.group ? `${known.group}: ${known.label}` : account; };
+  host.replaceChildren(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map of ranks by account" }, make("table", { class: "heat" },
+    make("caption", { class: "hidden", text: `Ranks by account, in ${scale.unit} per step` }),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: `rank, ${scale.unit}` }), accounts.map((account) => make("th", { scope: "col", class: "k-number", text: title(account) })), make("th", { scope: "col", class: "k-number", text: "wall" }), make("th", { scope: "col", class: "k-number", text: "late" }))),
+    make("tbody", {}, ranks.map((rank) => {
+      const us = accounts.map((account) => sum(rank.ledger.filter((entry) => entry.account === account).map((entry) => entry.us)));
+      const shown = columnOf(scale, us);
+      return make("tr", {}, make("th", { scope: "row", text: String(rank.rank) }),
+        us.map((value, at) => make("td", { class: "k-number", style: { "--heat": `${Math.round(value / most * 100)}%` } }, make("span", { text: shown[at] }))),
+        make("td", { class: "k-number wall", text: shown.at(-1) }), make("td", { class: "k-number wall", text: showRate(scale, rank.skew_us) }));
+    })))));
+}
