@@ -22,7 +22,10 @@ from bottleneck.report.page import to_html
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = ROOT.parent / "shared" / "traces"
 _LOADS = 5
-_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
+  const [paint] = list.getEntriesByName("first-contentful-paint");
+  if (paint) done(paint.startTime);
+}).observe({ type: "paint", buffered: true }))"""
 
 
 def chosen() -> list[Path]:
@@ -38,7 +41,6 @@ def paint_ms(browser: Any, page: Path) -> float:
     for _ in range(_LOADS):
         view = browser.new_page(viewport={"width": 1280, "height": 900})
         view.goto(page.as_uri())
-        view.wait_for_function(f"{_PAINT} !== null")
         times.append(view.evaluate(_PAINT))
         view.close()
     return statistics.median(times)

@@ -104,7 +104,7 @@ def test_page_opens_without_error_request_or_sideways_scrolling(open_page: Calla
     text, _ = PAGES[name]()
     for width in (1280, 390):
         page = open_page(text, viewport={"width": width, "height": 844})
-        page.view.wait_for_function("document.querySelector('#table-view').childElementCount > 0")
+        page.view.wait_for_selector("#table-view > *")
         assert page.complaints == [] and page.requests == []
         assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
@@ -252,7 +252,7 @@ def test_analysis_json_can_be_downloaded(open_page: Callable[..., Opened], tmp_p
 @pytest.mark.parametrize("name", ["cpu", "h100", "ranks", "hostile"])
 def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Opened], name: str, scheme: str) -> None:
     page = open_page(PAGES[name]()[0], color_scheme=scheme)
-    page.view.wait_for_function("document.querySelector('#table-view').childElementCount > 0")
+    page.view.wait_for_selector("#table-view > *")
     found = axe.Axe().run(page.view).response["violations"]
     bad = [each for each in found if each["impact"] in {"serious", "critical"}]
     assert not bad, [(each["id"], each["nodes"][0]["html"][:200]) for each in bad]
