@@ -209,7 +209,7 @@ alpha = 0.01
 
 
 def _gate_arguments(folder: Path, chance: random.Random) -> list[str]:
-    """A gate whose lock-file or settings are mutated; what it would run does not exist."""
+    """A gate or comparison whose lock-file or settings are mutated; what a gate would run does not exist."""
     (folder / ".bottleneck").mkdir()
     lock = folder / ".bottleneck" / "examples-mlp.lock.toml"
     shutil.copyfile(LOCKS / "examples-mlp.lock.toml", lock)
@@ -218,7 +218,10 @@ def _gate_arguments(folder: Path, chance: random.Random) -> list[str]:
     chosen = chance.choice((lock, settings))
     chosen.write_bytes(mutate_bytes(chosen.read_bytes(), chance))
     os.chdir(folder)
-    return ["accept", "--list"] if chance.random() < 0.2 else ["gate", "--only", "counters"]
+    whole = str(LOCKS / "examples-mlp.lock.toml")
+    return chance.choice(
+        (["compare", str(lock), whole], ["compare", whole, str(lock)], ["accept", "--reason", "x"], ["gate"])
+    )
 
 
 def run_case(seed: int, number: int, inputs: Mapping[str, list[Path]]) -> Outcome:
