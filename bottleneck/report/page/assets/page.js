@@ -58,7 +58,7 @@ const TABLES = [
       search: (row) => [row.name, words.kernels[row.at].call, row.op, row.module, row.source, row.dtype, row.family, row.bound, row.reason].filter(Boolean).join(" "),
       columns: [
         { title: "op and shapes", kind: "name", text: (row) => words.kernels[row.at].call, shape: (row) => words.kernels[row.at].group,
-          below: (row) => [row.op === row.name ? null : words.kernels[row.at].name, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
+          below: (row) => [row.op === row.name || words.kernels[row.at].call === row.name ? null : words.kernels[row.at].name, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
         { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls, help: "runs per step" },
         ...timeColumns(rows),
         { title: flops.unit, csv: "FLOP/s", kind: "number", text: (row) => showRate(flops, row.flops_per_s), value: (row) => row.flops_per_s, help: "FLOPs by the time" },

@@ -82,11 +82,11 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     columns.forEach((column, at) => {
       const text = column.sum ? sumText(column) : column.text(row);
       const cell = make("td", { class: `k-${column.kind}` });
-      if (column.shape) cell.append(shape(column.shape(row)));
+      const content = [column.shape ? shape(column.shape(row)) : null, make("span", { text: text || (at === 0 ? "(no name)" : "") })];
       if (at === 0 && details) {
-        const button = make("button", { type: "button", class: "open", "aria-expanded": "false", text: text || "(no name)", on: { click: () => toggle(row, line, button) } });
+        const button = make("button", { type: "button", class: "open", "aria-expanded": "false", on: { click: () => toggle(row, line, button) } }, content);
         cell.append(button);
-      } else cell.append(make("span", { text }));
+      } else cell.append(...content.filter(Boolean));
       if (column.below && column.below(row)) cell.append(make("small", { text: column.below(row) }));
       if (column.share) {
         const share = column.share(row);

@@ -44,7 +44,7 @@ function drawTimeline(host, packed, events) {
   host.replaceChildren(
     make("div", { class: "tools-row" }, button("+", "Zoom in", () => zoomed(0.5)), button("−", "Zoom out", () => zoomed(2)), button("Whole step", "Show the whole step", () => setView(0, packed.length_us)), toggles, told),
     make("div", { class: "canvas" }, canvas, tip),
-    make("p", { class: "note", text: `${packed.step}, the step of median length, as it was recorded: ${formatUs(packed.length_us)} under the profiler, ${packed.count} events${packed.left_out ? `, and ${packed.left_out} shorter ones left out` : ""}. Device work and idle time are coloured by the account of the ledger. Drag to move, scroll to zoom, double click for the whole step; a click on a row of a table marks its intervals here.` }),
+    make("p", { class: "note", text: `${packed.step}${analysis.steps.count > 1 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(packed.length_us)} under the profiler, ${packed.count} events${packed.left_out ? `, and ${packed.left_out} shorter ones left out` : ""}. Device work and idle time are coloured by the account of the ledger. Drag to move, scroll to zoom, double click for the whole step; a click on a row of a table marks its intervals here.` }),
   );
 
   function layOut() {
@@ -184,7 +184,7 @@ function drawTimeline(host, packed, events) {
     pen.fillRect(0, top, width, QUEUE);
     pen.fillStyle = colours.memory;
     pen.beginPath();
-    pen.moveTo(0, bottom);
+    pen.moveTo(Math.max(toX(queue[0][0], width), 0), bottom);
     queue.forEach(([us, depth], at) => {
       const x = toX(us, width), end = at + 1 < queue.length ? toX(queue[at + 1][0], width) : width;
       if (end < 0 || x > width) return;
