@@ -153,6 +153,16 @@ def test_rows_behind_a_cut_are_counted_in_one(open_page: Callable[..., Opened]) 
     assert len(page.texts("#table-view [role=tabpanel]:not([hidden]) tbody tr")) == len(analysis.kernels) + 1
 
 
+def test_work_and_waiting_of_a_line_re_add_along_its_row(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    page.view.locator("#table-view [role=tab]", has_text="Source lines").click()
+    rows = page.view.locator("#table-view [role=tabpanel]:not([hidden]) tbody tr").all()
+    assert len(rows) >= 3
+    for row in rows:
+        work, waiting, both = map(_number, row.locator("td.k-number").all_inner_texts()[1:4])
+        assert work + waiting == pytest.approx(both)
+
+
 def test_search_and_sort_and_the_copied_text_hold_the_same_rows(open_page: Callable[..., Opened]) -> None:
     text, analysis = PAGES["cpu"]()
     page = open_page(text)

@@ -14,7 +14,7 @@ function rateScale(rows, field, unit) {
 function timeColumns(rows) {
   const scale = scaleOfRows(rows);
   return [
-    { title: scale.unit, csv: "us", kind: "number", sum: true, scale, value: (row) => row.us, text: () => "", help: "time per step" },
+    { title: scale.unit, csv: "us", kind: "number", sum: true, isWhole: true, scale, value: (row) => row.us, text: () => "", help: "time per step" },
     { title: "share", csv: "share", kind: "number", sum: true, scale: PERCENT, value: (row) => row.us / wallUs, text: () => "", help: "of the step" },
   ];
 }
@@ -114,7 +114,7 @@ const TABLES = [
 function drawFolds(host, rows, noun, isBehind) {
   const both = rows.map((row) => ({ ...row, work_us: row.us, us: row.us + row.idle_us })).filter((row) => row.us > 0).sort((a, b) => b.us - a.us);
   const scale = scaleOfRows(both);
-  const part = (field, title, help) => ({ title, csv: `${title} us`, kind: "number", sum: true, scale, value: (row) => row[field], text: () => "", help });
+  const part = (field, title, help) => ({ title, csv: `${title} us`, kind: "number", sum: true, isPart: true, scale, value: (row) => row[field], text: () => "", help });
   const mostly = (row) => Object.entries(row.shares).sort((a, b) => b[1] - a[1])[0];
   drawTable(host, {
     caption: `Time by ${noun}`, noun, rows: both, search: (row) => row.name,

@@ -61,6 +61,15 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
       const given = found.length === rows.length ? totals[column.key] : undefined;
       return [column, columnOf(column.scale, values, given === undefined ? null : given)];
     }));
+    // Columns that split another are rounded within its rows, so that they re-add along the row too.
+    const whole = columns.find((column) => column.isWhole), split = columns.filter((column) => column.isPart);
+    if (whole && split.length) {
+      const numbers = cells.get(whole).slice(0, -1).map((text) => (text.startsWith("<") ? 0 : Math.round(Number(text) * 10 ** whole.scale.decimals)));
+      const amounts = (column) => [...shown.map((row) => column.value(row)), ...(rest.length ? [sum(rest.map((row) => column.value(row)))] : [])];
+      const values = split.map(amounts);
+      const parts = numbers.map((number, at) => apportion(values.map((column) => quantaOf(whole.scale, column[at])), number));
+      split.forEach((column, of) => cells.set(column, [...parts.map((part, at) => showQuanta(whole.scale, part[of], values[of][at])), showQuanta(whole.scale, sum(parts.map((part) => part[of])), sum(values[of]))]));
+    }
     const unitOf = (column, text) => column.scale.unit === "%" ? `${text} %` : text;
     body.replaceChildren(...shown.map((row, at) => drawRow(row, (column) => unitOf(column, cells.get(column)[at]))));
     const summary = (words, place, role) => make("tr", { class: `r-${role}` }, columns.map((column, at) => make("td", {
