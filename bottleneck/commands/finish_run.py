@@ -11,19 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from bottleneck.commands.interrupts import Interrupted, held_back
 from bottleneck.units import format_share
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
-    from bottleneck.commands.report_options import Extent
     from bottleneck.harness.finish import Ending, Follower, SensorReading
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
     from bottleneck.harness.supervise import End
+    from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.recording import Recording
+
+    Render = Callable[[Analysis, TextIO], str]
 
 # Below this much free space nothing worth mentioning can be written.
 _FULL_BYTES = 2**20
@@ -44,14 +46,15 @@ class FinishResult:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Settings of a report: output of its text, source of this CPU's ceilings, and extent.
+    """Settings of a report: output of its text, source of this CPU's ceilings, and how the text is made.
 
-    ``ceilings`` takes the number of threads. ``failure`` says how the program ended, if not as it should.
+    ``ceilings`` takes the number of threads. ``render`` is null for the terminal report on one screen. ``failure`` says
+    how the program ended, if not as it should.
     """
 
     say: Callable[[str], None]
     ceilings: Callable[[int | None], "Calibration | None"]
-    extent: "Extent" = "screen"
+    render: "Render | None" = None
     failure: str | None = None
 
 
@@ -189,7 +192,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     explained = explain([folder])
     analysis = explained.analysis
     # First of all what the user waits for; a disk may be full.
-    settings.say(terminal_text(analysis, sys.stderr, settings.extent).rstrip("\n"))
+    settings.say((settings.render or terminal_text)(analysis, sys.stderr).rstrip("\n"))
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
     except UsageError as error:
@@ -258,7 +261,7 @@ class Reporter:
     ending: "Ending"
     sampling: "SensorReading"
     result: FinishResult | None = None
-    extent: "Extent" = "screen"
+    render: "Render | None" = None
     is_quiet: bool = False
     early: list[str] = field(default_factory=list)
 
@@ -275,7 +278,7 @@ class Reporter:
             return
         telemetry = self.sampling.stop()
         if not self._has_to_wait():
-            settings = ReportSettings(self.early.append, known_ceilings, self.extent)
+            settings = ReportSettings(self.early.append, known_ceilings, self.render)
             self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
         if not self.is_quiet and not _is_taken_over():
             found = self.result.headline if self.result is not None else None
@@ -301,7 +304,7 @@ class Reporter:
             say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
             return FinishResult(succeeded=False, is_finished=False)
         failure = words if ending.status != 0 or remarks else None
-        settings = ReportSettings(say, measured_ceilings, self.extent, failure)
+        settings = ReportSettings(say, measured_ceilings, self.render, failure)
         if self.result is None:
             return finish_and_report(self.plan, ending, settings)
         add_ending(folder, ending)

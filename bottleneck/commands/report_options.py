@@ -38,6 +38,14 @@ class TraceReportFormat(StrEnum):
     PERFETTO = "perfetto"
 
 
+class TextFormat(StrEnum):
+    """The ways to render a report as text in a terminal or a log."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
 class TerminalOrJson(StrEnum):
     """The ways to render a report that has no markdown form."""
 
@@ -255,6 +263,17 @@ def terminal_text(analysis: "Analysis", stream: TextIO, extent: Extent = "screen
         if extent == "screen"
         else to_terminal(analysis, style, all_findings=extent == "all findings")
     )
+
+
+def report_text(
+    analysis: "Analysis", stream: TextIO, form: TextFormat = TextFormat.TERMINAL, extent: Extent = "screen"
+) -> str:
+    """The report in a format, for a stream."""
+    from bottleneck.report import FORMATS
+
+    if form is TextFormat.TERMINAL:
+        return terminal_text(analysis, stream, extent)
+    return FORMATS[form](analysis, all_findings=extent == "all findings")
 
 
 def output_style(output: Path | None) -> "TerminalStyle":

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,16 +22,18 @@ from bottleneck.commands.finish_run import (
 from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
     AllFindings,
-    Extent,
     Full,
     ProgramArguments,
     Quiet,
     Settings,
+    TextFormat,
     Train,
     extent_of,
+    report_text,
 )
 
 if TYPE_CHECKING:
+    from bottleneck.commands.finish_run import Render
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan, Program, RecordOptions
@@ -56,7 +59,7 @@ class RunOptions:
     strict: bool = False
     telemetry_ms: int = 20
     quiet: bool = False
-    extent: Extent = "screen"
+    render: "Render | None" = None
 
 
 class ProgramCommand(TyperCommand):
@@ -138,6 +141,9 @@ def run_command(
     telemetry_ms: Annotated[
         int, typer.Option("--telemetry-ms", min=0, max=60_000, help="Period at which sensors are read; 0 for never.")
     ] = 20,
+    form: Annotated[
+        TextFormat, typer.Option("--format", "-f", metavar="|".join(TextFormat), help="How to print the report.")
+    ] = TextFormat.TERMINAL,
     full: Full = False,
     all_findings: AllFindings = False,
     quiet: Quiet = False,
@@ -149,7 +155,8 @@ def run_command(
     bottleneck run --set batch_size=64 workload.py
     bottleneck run -m package.train --config small
 
-    Options stand before FILE; everything after it belongs to the program. The exit status is the program's own.
+    Options stand before FILE; everything after it belongs to the program. The report goes to stderr, in any --format:
+    stdout stays the program's own. The exit status is the program's own.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.harness.messages import RecordOptions
     from bottleneck.harness.target import make_program
@@ -168,8 +175,8 @@ def run_command(
         memory=memory,
         batch_test=batch_test,
     )
-    extent = extent_of(full=full, all_findings=all_findings)
-    raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, quiet, extent)))
+    render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
+    raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, quiet, render)))
 
 
 def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int:
@@ -222,7 +229,7 @@ def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOption
     sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3 if job.rank == 0 else 0.0)
     with answered():
         ending = Ending(None, busy_processors())
-        status, result = run_rank(plan, ending, group, sampling, options.extent)
+        status, result = run_rank(plan, ending, group, sampling, options.render)
     if not result.is_worth_keeping and options.output is None:
         from bottleneck.harness.folder import remove_made
 
@@ -240,7 +247,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     state = RunState(plan, ending.environment, ending.busy_processors)
     state = replace(state, versions=ending.versions, processors=ending.processors)
     sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3)
-    reporter = Reporter(plan, ending, sampling, extent=options.extent, is_quiet=options.quiet)
+    reporter = Reporter(plan, ending, sampling, render=options.render, is_quiet=options.quiet)
     follower = Follower(Path(plan.folder), reporter.report_early)
     kills = MemoryKills(count_memory_kills())
 
@@ -288,7 +295,7 @@ def run_rank(
     ending: "Ending",
     group: "RankGroup",
     sampling: "SensorReading",
-    extent: Extent = "screen",
+    render: "Render | None" = None,
 ) -> tuple[int, FinishResult]:
     """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
     from bottleneck.harness.finish import Follower
@@ -309,7 +316,7 @@ def run_rank(
         ending = replace(ending, remarks=(words,))
     result = FinishResult(succeeded=True)
     if _is_last(group, in_order=status == 0):
-        report = ReportSettings(say, measured_ceilings, extent, words if status else None)
+        report = ReportSettings(say, measured_ceilings, render, words if status else None)
         result = finish_and_report(plan, replace(ending, status=status, telemetry=telemetry), report)
         group.close()
     return status, result

@@ -34,7 +34,7 @@ plan = replace(PLAN, folder=str(folder))
 mark = claim(folder)
 mark.note(RunState(plan, {{}}, 0.0, status=3))
 {setup}
-told = finish_and_report(plan, Ending(3, 0.0), ReportSettings(print, {ceilings}))
+told = finish_and_report(plan, Ending(3, 0.0), ReportSettings(print, {ceilings}, {render}))
 print("told:", told.succeeded, told.is_finished, told.is_worth_keeping)
 mark.release(is_finished=told.is_finished)
 """
@@ -51,8 +51,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tell(folder: Path, setup: str = "", ceilings: str = "lambda threads: None") -> list[str]:
-    code = _TELL.format(setup=textwrap.dedent(setup), ceilings=ceilings)
+def tell(folder: Path, setup: str = "", ceilings: str = "lambda threads: None", render: str = "None") -> list[str]:
+    code = _TELL.format(setup=textwrap.dedent(setup), ceilings=ceilings, render=render)
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run(
@@ -72,6 +72,15 @@ def test_with_room_everything_is_written_and_told(folder: Path) -> None:
     assert said[-1] == "told: True True True"
     assert said[-2] == "bottleneck: the page for a browser: recording/report.html"
     assert files(folder) == {"recording.json", "trace.rank0.json.gz", "analysis.json", "report.html", "roofline.png"}
+
+
+def test_the_report_is_printed_in_the_format_that_was_asked_for(folder: Path) -> None:
+    setup = "from functools import partial; from bottleneck.commands.report_options import TextFormat, report_text"
+    said = tell(folder, setup, render="partial(report_text, form=TextFormat.JSON)")
+    start, end = said.index("{"), said.index("}")
+    assert json.loads("\n".join(said[start : end + 1])) == json.loads(
+        (folder / "recording" / "analysis.json").read_text(encoding="utf-8")
+    )
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_cost_the_report(folder: Path) -> None:
@@ -96,7 +105,7 @@ def test_a_failed_program_is_the_last_line_and_what_is_doubtful_stands_below_the
         """
         Ending = lambda status, _: finish.Ending(status, 9.0)
         from bottleneck.harness import finish
-        ReportSettings = lambda say, ceilings: finish_run.ReportSettings(say, ceilings, failure="the program failed")
+        ReportSettings = lambda *settings: finish_run.ReportSettings(*settings, failure="the program failed")
         """,
     )
     assert said[-2] == "bottleneck: the program failed; the report is of what it did until then"
