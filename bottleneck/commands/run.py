@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from bottleneck.harness.messages import Plan, Program, RecordOptions
     from bottleneck.harness.rank_coordination import Job, RankGroup
 
-# The processor time that `run` adds to a program, in seconds: on two cores of a server, of examples/train_script.py and
-# examples/mlp.py. Where the ceilings of the CPU are not known, measuring them takes half a minute.
+# The processor time that `run` adds to a program, in seconds, on two cores of a busy server: measured with
+# examples/train_script.py, estimated from the whole run of examples/mlp.py. Where the ceilings of the CPU are not
+# known, measuring them takes half a minute.
 _ADDED_S = {"script": 6, "workload": 12, "model": 12}
 _CALIBRATION_S = 30
 _GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/kfd")

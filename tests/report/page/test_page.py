@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
+import html
 import json
+import math
 import re
 from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
@@ -122,13 +125,16 @@ def test_page_holds_the_analysis_whole(analysis: Analysis) -> None:
     assert from_json(embedded) == from_json(to_json(analysis))
 
 
-def test_rows_of_the_ledger_re_add_as_shown() -> None:
-    page = Parsed(to_html(samples.gpu_overhead()))
-    rows = re.findall(r"(?:compute|memory|overhead|unknown)[^0-9]*?([\d.]+) ([\d.]+) %", page.words)
-    assert rows  # the bar's legend and the table hold shares
-    analysis = samples.gpu_overhead()
-    total = f"{sum(entry.us for entry in analysis.ledger) / 1000:.2f} 100.0 %"
-    assert f"total {total}" in page.words
+@pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
+def test_rows_of_the_ledger_and_the_legend_of_its_bar_re_add_as_shown(analysis: Analysis) -> None:
+    page = to_html(analysis)
+    legend = re.findall(r"<b>([^<]+) %</b>", page[page.index('class="legend"') : page.index("</figure>")])
+    table = Parsed(page[page.index('id="ledger-table"') : page.index('id="evidence"')])
+    *rows, total = [row.cells for row in tables.ledger(analysis).rows if row.group or row.role == "total"]
+    shown = [html.escape(row[-1].removesuffix(" %")) for row in rows]
+    assert legend == shown and all(" ".join(filter(None, row)) in table.words for row in (*rows, total))
+    if all(re.fullmatch(r"[\d.]+ %", row[-1]) for row in rows):  # none is below what one digit shows
+        assert f"{math.fsum(float(row[-1][:-2]) for row in rows):.1f} %" == total[-1] == "100.0 %"
 
 
 @pytest.mark.parametrize("analysis", [samples.gpu_overhead(), samples.hostile()], ids=["plain", "hostile"])
