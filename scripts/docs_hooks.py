@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: publishes the files outside docs/ that its pages link to."""
+"""Hooks of the documentation site: publish what its pages link to outside docs/, files and recordings (as pages)."""
 
 import re
 from pathlib import Path
@@ -10,42 +10,55 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = ROOT / "sample_traces"
 _LINK = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)")
 
 
-def file_outside(docs: Path, page: Path, link: str) -> str | None:
-    """The path of a link's target below the repository, or None where the target lies in docs/ or is no file."""
+def published(docs: Path, page: Path, link: str) -> tuple[str, Path] | None:
+    """Path on the site and source of a link's target, null where it lies in docs/ or outside the repository.
+
+    A file is published as a copy, a recording of sample_traces/ as its page.
+    """
     target = (page.parent / link).resolve()
-    if target.is_relative_to(docs) or not target.is_relative_to(ROOT) or not target.is_file():
+    if target.is_relative_to(docs) or not target.is_relative_to(ROOT):
         return None
-    return target.relative_to(ROOT).as_posix()
+    if target.parent == SAMPLES and target.is_dir():
+        return f"pages/{target.name}.html", target
+    return (f"files/{target.relative_to(ROOT).as_posix()}.txt", target) if target.is_file() else None
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Adds a copy of each linked file under files/."""
+    """Adds what the pages link to outside docs/."""
     from mkdocs.structure.files import File  # noqa: PLC0415 - mkdocs is there only when the site is built
 
     docs = Path(config.docs_dir).resolve()
-    outside = {
-        path
-        for page in files.documentation_pages()
-        if page.abs_src_path
-        for link in _LINK.findall(Path(page.abs_src_path).read_text("utf-8"))
-        if (path := file_outside(docs, Path(page.abs_src_path), link))
-    }
-    for path in sorted(outside):
-        files.append(File.generated(config, f"files/{path}.txt", abs_src_path=str(ROOT / path)))
+    pages = [Path(page.abs_src_path) for page in files.documentation_pages() if page.abs_src_path]
+    links = [(page, link) for page in pages for link in _LINK.findall(page.read_text("utf-8"))]
+    found = dict(filter(None, (published(docs, page, link) for page, link in links)))
+    for path, source in found.items():
+        content = to_page(source) if source.is_dir() else source.read_bytes()
+        files.append(File.generated(config, path, content=content))
     return files
 
 
-def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: "Files") -> str:  # noqa: ARG001 - mkdocs names its arguments
-    """Points links that leave docs/ to the copies."""
+def to_page(recording: Path) -> str:
+    """The page of a recording."""
+    from bottleneck.analysis.step_tracks import lay_out  # noqa: PLC0415 - only where the site is built
+    from bottleneck.pipeline import explain  # noqa: PLC0415
+    from bottleneck.report.page import to_html  # noqa: PLC0415
+
+    explained = explain([recording])
+    return to_html(explained.analysis, lay_out(explained))
+
+
+def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", **_: object) -> str:
+    """Points links that leave docs/ to what is published of them."""
     docs = Path(config.docs_dir).resolve()
     source = Path(page.file.abs_src_path or "")
     up = "../" * page.file.src_uri.count("/")
 
     def to_copy(match: re.Match[str]) -> str:
-        path = file_outside(docs, source, match[1])
-        return f"]({up}files/{path}.txt" if path else match[0]
+        found = published(docs, source, match[1])
+        return f"]({up}{found[0]}" if found else match[0]
 
     return _LINK.sub(to_copy, markdown)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.docs_hooks import file_outside
+from scripts.docs_hooks import published
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -26,14 +26,16 @@ def test_the_site_lists_every_page_of_docs_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "published"),
+    ("link", "path"),
     [
-        ("../../ci/perf.yml", "ci/perf.yml"),
+        ("../../ci/perf.yml", "files/ci/perf.yml.txt"),
+        ("../../sample_traces/mlp", "pages/mlp.html"),
         ("../reference/gate.md", None),
         ("../../../../../../../../../etc/hostname", None),
         ("../../no_such_file", None),
     ],
-    ids=["file-of-the-repository", "page", "file-of-the-machine", "missing"],
+    ids=["file-of-the-repository", "recording", "page", "file-of-the-machine", "missing"],
 )
-def test_only_files_of_the_repository_outside_docs_are_published(link: str, published: str | None) -> None:
-    assert file_outside(DOCS, DOCS / "howto" / "gate-in-ci.md", link) == published
+def test_only_files_and_recordings_of_the_repository_are_published(link: str, path: str | None) -> None:
+    found = published(DOCS, DOCS / "howto" / "gate-in-ci.md", link)
+    assert (found and found[0]) == path
