@@ -223,7 +223,7 @@ MLP = str(EXAMPLES / "mlp.py")
         ((MLP, "--param", "batch_size=1"), "there is nothing to compare"),
         ((MLP, "--param", "batch_sise=1,2"), "no parameter 'batch_sise'"),
         ((MLP, "--param", "batch_size=1,2", "--set", "batch_size=4"), "a value by --set and several by --param"),
-        ((MLP, "--param", "batch_size=1,2", "--plot", "sweep.pdf"), ".png or .svg"),
+        ((MLP, "--param", "batch_size=1,2", "--plot", "sweep.bmp"), ".svg or .pdf"),
         ((MLP, "--param", "batch_size=1,2", "--plot", "a.png", "-o", "b.png"), "both name a picture"),
         ((MLP, "--param", "batch_size=1,2", "--backends", "eager,egaer"), "no such backend"),
         ((MLP, "--param", "batch_size=1,2", "--keep", str(EXAMPLES)), "is not empty"),

@@ -65,6 +65,9 @@ def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) 
     """
     result = _finish_and_report(plan, ending, settings)
     if settings.failure is not None:
+        if not result.is_worth_keeping and ending.telemetry is not None and ending.telemetry.notes:
+            # The sensors have something to say even where the program left nothing.
+            settings.say("\n".join(f"bottleneck: {each}" for each in ("recorded nothing", *ending.telemetry.notes)))
         _say_failure(settings, result, Path(plan.folder))
     return result
 

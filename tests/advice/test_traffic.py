@@ -36,7 +36,7 @@ def test_operands_in_different_orders_are_strided_access(tmp_path: Path) -> None
     assert draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(300 - 60 / 0.8, abs=5)  # 201 MB at 3.35 TB/s
     assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
-    assert "aten::add at train.py:12: 300 us per step" in draft.evidence[1]
+    assert "aten::add in train() (train.py:12): 300 us per step" in draft.evidence[1]
 
 
 def test_every_second_number_is_strided_access(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_copy_that_kernels_wait_for_could_run_before(tmp_path: Path) -> None:
     draft = copies_not_overlapped(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED))
     assert draft is not None and draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(3_000, rel=0.02)
-    assert "train.py:12" in draft.evidence
+    assert "train() (train.py:12)" in draft.evidence
     assert not any("pageable" in line for line in draft.evidence)
 
 

@@ -44,8 +44,11 @@ def test_a_variant_is_made_and_gives_a_time_for_each_step_of_a_turn(worker: Work
 
 
 def test_settings_of_a_change_reach_the_workload(worker: Worker) -> None:
-    original, changed = worker.build("original"), worker.build("changed", ("less-work",))
-    assert changed.step_us < original.step_us
+    us = {
+        name: min(worker.turn(name, 20, 1, worker.build(name, changes).step_us))
+        for name, changes in {"original": (), "changed": ("least-work",)}.items()
+    }
+    assert us["changed"] < us["original"]  # the quickest step of each: others may be disturbed
     assert worker.build("doubled", ("double", "nothing")).samples == 2
 
 

@@ -1,15 +1,19 @@
 """The option that shows what noise would hide, from the command line to the report."""
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bottleneck import pipeline
+from bottleneck.analysis import step_tracks
 from bottleneck.cli import _run
 from bottleneck.commands import finish_run as telling
 from bottleneck.commands import run
 from bottleneck.commands.finish_run import ReportSettings
-from bottleneck.commands.report_options import Extent
+from bottleneck.commands.report_options import Extent, report_text
+from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.report import FORMATS
 from tests.report.samples import gpu_overhead
 
@@ -32,10 +36,19 @@ def test_report_shows_what_noise_hides_only_where_asked(
 @pytest.mark.parametrize(
     ("options", "extent"), [([], "screen"), (["--full"], "full"), (["--full", "--all-findings"], "all findings")]
 )
-def test_run_takes_the_option_before_the_file(monkeypatch: pytest.MonkeyPatch, options: list[str], extent: str) -> None:
-    asked: list[tuple[str, tuple[str, ...]]] = []
-    monkeypatch.setattr(run, "run", lambda wanted: asked.append((wanted.extent, wanted.arguments)) or 0)
-    assert _run(["run", *options, "train.py", "--all-findings"]) == 0
+def test_run_takes_the_option_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], extent: str
+) -> None:
+    asked: list[tuple[object, tuple[str, ...]]] = []
+
+    def note(program: Program, _: RecordOptions, settings: run.RunOptions) -> int:
+        assert isinstance(settings.render, partial)
+        asked.append((settings.render.keywords["extent"], program.arguments))
+        return 0
+
+    monkeypatch.setattr(run, "run", note)
+    (tmp_path / "train.py").write_text("")
+    assert _run(["run", *options, str(tmp_path / "train.py"), "--all-findings"]) == 0
     assert asked == [(extent, ("--all-findings",))]
 
 
@@ -44,8 +57,9 @@ def test_what_run_says_follows_the_option(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, extent: Extent, is_shown: bool
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(pipeline, "analyse", lambda _: gpu_overhead())
-    telling._report(tmp_path, ReportSettings(said.append, lambda _: None, extent))
+    monkeypatch.setattr(pipeline, "explain", lambda _: SimpleNamespace(analysis=gpu_overhead()))
+    monkeypatch.setattr(step_tracks, "lay_out", lambda _: None)
+    telling._report(tmp_path, ReportSettings(said.append, lambda _: None, partial(report_text, extent=extent)))
     assert ("[pageable-copy]" in said[0]) is is_shown
     assert ("Top kernels" in said[0]) is (extent != "screen")
     assert "pageable-copy" in (tmp_path / "analysis.json").read_text()

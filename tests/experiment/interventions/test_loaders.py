@@ -214,7 +214,7 @@ MLP = Path(__file__).parents[3] / "examples" / "mlp.py"
 
 def test_the_step_works_on_twice_as_many_samples() -> None:
     torch: Any = pytest.importorskip("torch")
-    parameters = make_subject(str(MLP), settings={"batch_size": 3, "hidden": 8}).parameters
+    parameters = {"batch_size": 3, "hidden": 8}
     subject = make_subject(str(MLP), settings={**parameters, **double_batch(parameters)})
     assert {len(tensor) for tensor in subject.tensors} == {6}
     assert isinstance(subject.trained()[0], torch.nn.Parameter)
