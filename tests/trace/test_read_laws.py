@@ -71,8 +71,9 @@ def test_a_shift_of_all_times_moves_only_the_wall_clock(tmp_path: Path, events: 
     for event in shifted["traceEvents"]:
         whole, _, fraction = event["ts"].partition(".")
         event["ts"] = f"{int(whole) + shift_us}.{fraction}" if fraction else str(int(whole) + shift_us)
-    moved = read_bytes(tmp_path, _unquoted(json.dumps(shifted)))
-    assert_same(moved, read_bytes(tmp_path, text), "start_unix_ns", "integer_timestamps")
+    moved, still = read_bytes(tmp_path, _unquoted(json.dumps(shifted))), read_bytes(tmp_path, text)
+    assert_same(moved, still, "start_unix_ns", "integer_timestamps", "origin_ns")
+    assert moved.origin_ns - still.origin_ns == 1_000 * shift_us
 
 
 def _unquoted(text: str) -> str:
