@@ -186,7 +186,8 @@ def terminal() -> tuple[int, int]:
 def read_until(terminal: tuple[int, int], words: bytes, run: Run) -> bytes:
     """What the terminal shows until these words, or until the program has ended; a line may be broken at any space."""
     seen = b""
-    while b" ".join(words.split()) not in b" ".join(seen.split()):
+    sought = re.compile(rb"\s+".join(re.escape(part) for part in re.split(rb"\s+", words)))
+    while not sought.search(seen):
         has_ended = run.process.poll() is not None
         if select.select([terminal[0]], [], [], 0.05)[0]:
             seen += os.read(terminal[0], 1024)
