@@ -184,6 +184,15 @@ def test_a_dirty_tree_on_main_is_held_against_its_last_commit_and_says_so(lab: L
     assert told["base"].startswith("HEAD (")
 
 
+def test_a_file_is_written_in_the_format_of_its_suffix(lab: Lab, gate: Gate) -> None:
+    code, said = gate("-o", "gate.html")
+    assert (lab.clone / "gate.html").read_text().startswith("<!doctype html>")
+    assert f"exit code {code}" in said
+    gate("-o", "told.md", "--format", "json")
+    assert json.loads((lab.clone / "told.md").read_text())["exit_code"] == code
+    assert gate("-o", "gate.html", "--format", "json,html")[0] == 2
+
+
 def test_a_clean_tree_on_main_says_that_only_the_last_commit_is_in_question(lab: Lab, gate: Gate) -> None:
     git(lab.clone, "checkout", "--quiet", "main")
     git(lab.clone, "merge", "--quiet", "change")

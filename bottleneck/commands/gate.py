@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bottleneck.commands.report_options import Quiet, send, stream_style
+from bottleneck.commands.report_options import Quiet, form_of_suffix, send, stream_style, write_report
 
 if TYPE_CHECKING:
     from bottleneck.gate.run_gate import GateRun
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bottleneck.schema.gate_result import Gate
 
 _PRINTED_FORMATS = ("terminal",)
-_WRITTEN_FORMATS = ("markdown", "json", "junit", "sarif", "github", "gitlab")
+_WRITTEN_FORMATS = ("markdown", "json", "html", "junit", "sarif", "github", "gitlab")
 
 
 class Only(StrEnum):
@@ -60,7 +60,13 @@ def gate_command(
         bool, typer.Option("--selftest", help="Inject regressions and demand red; then the base against itself: green.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write the formats of --format into this folder.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR|FILE",
+            help="Write the formats of --format into this folder, or one into a file that ends in .html, .md or .json.",
+        ),
     ] = None,
     formats: Annotated[
         str | None,
@@ -68,7 +74,8 @@ def gate_command(
             "--format",
             "-f",
             metavar="NAME,…",
-            help="To print, or to write to --out: terminal, markdown, json, junit, sarif, github, gitlab, openmetrics.",
+            help="To print, or to write to --out: terminal, markdown, json, html, junit, sarif, github, gitlab, "
+            "openmetrics.",
         ),
     ] = None,
     pairs: Annotated[
@@ -88,6 +95,7 @@ def gate_command(
     bottleneck gate model.py --only counters
     bottleneck gate now.json.gz --against before.json.gz
     bottleneck gate --out gate --format markdown,junit,sarif
+    bottleneck gate -o gate.html           a page for a browser
 
     Exit code 0 where all is within its budget, 1 for a regression, 4 where a workload fails, 5 where nothing could be
     measured; 5 too for what stays undecided or is new, where the settings or --strict require it.
@@ -200,9 +208,18 @@ def _checked_formats(formats: str | None, output: Path | None) -> tuple[str, ...
     for name in names:
         if name not in GATE_FORMATS:
             raise UsageError(f"there is no format {name}", fix=f"choose from {', '.join(GATE_FORMATS)}")
-    if output is None and len(names) > 1:
-        raise UsageError("one format can be printed", fix="name a folder for the others: --out gate")
+    file_form = _form_of_file(output)
+    if len(names) > 1 and (output is None or file_form is not None):
+        raise UsageError("one format can be printed or be in one file", fix="name a folder for all of them: --out gate")
+    if file_form is not None:
+        return names or (file_form,)
     return names or (_PRINTED_FORMATS if output is None else _WRITTEN_FORMATS)
+
+
+def _form_of_file(output: Path | None) -> str | None:
+    """The format that the suffix of a file names; null for a folder."""
+    named = None if output is None or output.is_dir() else form_of_suffix(output)
+    return named if named in _WRITTEN_FORMATS else None
 
 
 def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
@@ -211,8 +228,12 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
     from bottleneck.report.ci.outputs import GATE_FORMATS, write_formats
 
     if output is not None:
-        paths = write_formats(done, output, formats)
-        print(f"bottleneck: wrote {', '.join(map(str, paths))}", file=sys.stderr)
+        if _form_of_file(output) is None:
+            written = ", ".join(map(str, write_formats(done, output, formats)))
+        else:
+            write_report(GATE_FORMATS[formats[0]].render(done), output)
+            written = str(output)
+        print(f"bottleneck: wrote {written}", file=sys.stderr)
     if output is None and formats[0] != "terminal":
         send(GATE_FORMATS[formats[0]].render(done))
         return

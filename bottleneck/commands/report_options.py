@@ -162,8 +162,13 @@ def format_option(what: str, formats: type[StrEnum] = ReportFormat) -> Any:
 
 def form_of(form: _Form | None, output: Path | None, forms: type[_Form]) -> _Form:
     """The format of ``--format``, else of the suffix of ``--output`` if ``forms`` has it, else terminal text."""
-    named = _FORM_OF_SUFFIX.get(output.suffix.lower()) if output is not None else None
+    named = form_of_suffix(output) if output is not None else None
     return form or forms(named if named in set(forms) else "terminal")
+
+
+def form_of_suffix(output: Path) -> str | None:
+    """The format that the name of a file asks for; null where its suffix names none."""
+    return _FORM_OF_SUFFIX.get(output.suffix.lower())
 
 
 def output_option(what: str) -> Any:

@@ -80,7 +80,7 @@ def test_inputs_reach_the_gate_word_by_word(clone: Path, tmp_path: Path) -> None
     lines = "a.py --set n=3\n\n  b c.py\n"
     job(clone, tmp_path, workloads=lines, against="v1", only="counters", arguments="--strict  --seed 3").run(STEPS)
     out = f"--out={clone / 'gate'}"
-    formats = "--format=markdown,json,junit,sarif,github"
+    formats = "--format=markdown,json,html,junit,sarif,github"
     assert kept(tmp_path)[3:] == [
         *("gate", out, formats, "--against=v1", "--only=counters", "--strict", "--seed", "3", "--"),
         *("a.py --set n=3", "  b c.py"),
@@ -90,7 +90,7 @@ def test_inputs_reach_the_gate_word_by_word(clone: Path, tmp_path: Path) -> None
 def test_without_inputs_the_settings_of_the_project_decide(clone: Path, tmp_path: Path) -> None:
     job(clone, tmp_path).run(STEPS)
     assert kept(tmp_path)[3:] == [
-        *("gate", f"--out={clone / 'gate'}", "--format=markdown,json,junit,sarif,github", "--")
+        *("gate", f"--out={clone / 'gate'}", "--format=markdown,json,html,junit,sarif,github", "--")
     ]
 
 

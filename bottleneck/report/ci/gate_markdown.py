@@ -5,8 +5,8 @@ Its first line is a mark by which the comment is found again. The story of each 
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
+from bottleneck.report.ci.gate_document import bare_comparison
 from bottleneck.report.ci.phrases import (
     CHANGES,
     VERDICTS,
@@ -118,10 +118,8 @@ def _details(result: WorkloadResult) -> list[str]:
 
 
 def _compared(comparison: Comparison) -> list[str]:
-    """The comparison without its title, its counters, which stand above, and folders of this run; headings smaller."""
-    before, after = replace(comparison.before, path=""), replace(comparison.after, path="")
-    bare = replace(comparison, before=before, after=after, counters=())
-    lines = to_markdown(bare, top=_ROWS).rstrip("\n").split("\n")[2:]
+    """The comparison without its title, with smaller headings."""
+    lines = to_markdown(bare_comparison(comparison), top=_ROWS).rstrip("\n").split("\n")[2:]
     return [f"#{line}" if line.startswith("### ") else line for line in lines]
 
 

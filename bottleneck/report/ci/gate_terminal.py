@@ -4,38 +4,25 @@ import re
 
 from rich.text import Text
 
+from bottleneck.report.ci.gate_document import counter_table, labelled_lines
 from bottleneck.report.ci.phrases import (
-    CHANGES,
     VERDICTS,
-    amounts,
     asides,
     closing,
-    describe_cause,
-    describe_limit,
-    describe_time,
     differing,
     headline,
     split_command,
-    story,
     verdict_of,
     worst_first,
 )
-from bottleneck.report.document import TableColumn, TableRow, TableSection
 from bottleneck.report.terminal import PLAIN, TerminalStyle, table_lines, to_text, wrapped
-from bottleneck.schema.gate_result import CounterChange, Gate, GateVerdict, WorkloadResult
+from bottleneck.schema.gate_result import Gate, GateVerdict, WorkloadResult
 
 _PROSE = 600
 _COMMAND = 2000
 _INDENT = 7
 _STYLES: dict[GateVerdict, str] = {"fail": "bold red", "failed": "bold red", "pass": "green"}
-_COLUMNS = (
-    TableColumn("counter", "name"),
-    TableColumn("before", "number"),
-    TableColumn("after", "number"),
-    TableColumn("change", "number"),
-    TableColumn("limit", "words"),
-    TableColumn("", "words"),
-)
+_EMPHASIS = {"what": "bold", "base": "dim"}
 # A log of GitHub Actions obeys lines that begin with two colons, and '##[' anywhere in a line (ActionCommand.cs of
 # actions/runner); others obey '##vso[' and '##teamcity['. Names of programs must not become commands.
 _COMMAND_START = re.compile(r"^\s*(::)")
@@ -60,27 +47,16 @@ def _gate_lines(gate: Gate, style: TerminalStyle) -> list[Text]:
 
 
 def _workload(result: WorkloadResult, style: TerminalStyle) -> list[Text]:
-    out = [*_headline(result, style), *_story(result, style)]
-    is_passed = result.verdict == "pass"
-    if not is_passed and result.time is not None:
-        out += _labelled("time", describe_time(result.time), style)
-    if not is_passed and result.base:
-        out += _labelled("base", result.base, style, "dim")
-    changes = [] if is_passed else differing(result)
+    """The headline, the labelled lines with each label once, the counters, and further facts."""
+    out, last = _headline(result, style), ""
+    for label, text in labelled_lines(result):
+        out += _labelled("" if label == last else label, text, style, _EMPHASIS.get(label, ""))
+        last = label
+    changes = [] if result.verdict == "pass" else differing(result)
     if changes:
-        out += [Text("  ") + line for line in _table(changes, style.narrowed(2))]
+        out += [Text("  ") + line for line in table_lines(counter_table(changes), style.narrowed(2))]
     for label, text in asides(result):
         out += _aside(label, text, style)
-    return out
-
-
-def _story(result: WorkloadResult, style: TerminalStyle) -> list[Text]:
-    """The three lines, each label once."""
-    out: list[Text] = []
-    last = ""
-    for label, text in story(result):
-        out += _labelled("" if label == last else label, text, style, "bold" if label == "what" else "")
-        last = label
     return out
 
 
@@ -130,18 +106,6 @@ def _aside(label: str, text: str, style: TerminalStyle) -> list[Text]:
 def _command(command: str, style: TerminalStyle, indent: int) -> list[Text]:
     """A command on a line of its own that is not broken: who copies it should get it whole."""
     return [Text(" " * indent + style.text(command, _COMMAND), "bold")] if command else []
-
-
-def _table(changes: list[CounterChange], style: TerminalStyle) -> list[Text]:
-    causes = [tuple(describe_cause(change)) for change in changes]
-    rows = tuple(
-        TableRow(
-            (change.metric, *amounts(change), describe_limit(change), CHANGES[change.verdict]),
-            details=() if cause == before else cause,
-        )
-        for change, cause, before in zip(changes, causes, [(), *causes], strict=False)
-    )
-    return table_lines(TableSection("", _COLUMNS, rows), style)
 
 
 def _harmless(line: Text) -> Text:

@@ -40,6 +40,14 @@ def _markdown(gate: Gate) -> str:
     return render(gate)
 
 
+def _html(gate: Gate) -> str:
+    """A page for a browser."""
+    from bottleneck.report.ci.gate_document import build  # noqa: PLC0415 - as above
+    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    return document_to_html(build(gate))
+
+
 _MEASUREMENT = {field.name for field in fields(Ratio)}  # those of Timing too
 _HEAD = ("schema", "version", "verdict", "exit_code", "sentence")
 
@@ -63,6 +71,7 @@ GATE_FORMATS: Mapping[str, GateFormat] = {
     "terminal": GateFormat("gate.txt", _terminal),
     "markdown": GateFormat("gate.md", _markdown),
     "json": GateFormat("gate.json", to_json),
+    "html": GateFormat("gate.html", _html),
     "junit": GateFormat("junit.xml", render_junit),
     "sarif": GateFormat("gate.sarif", render_sarif),
     "github": GateFormat("annotations.txt", render_github),

@@ -370,6 +370,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
+        label=lambda text: clean(text, _LONGEST_NAME),
         share=format_share,
         kind=lambda section: type(section).__name__,
         group=_css_group,

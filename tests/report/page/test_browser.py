@@ -268,13 +268,31 @@ def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Op
     assert not bad, [(each["id"], each["nodes"][0]["html"][:200]) for each in bad]
 
 
-def test_a_comparison_opens_without_error(open_page: Callable[..., Opened]) -> None:
+def _other_pages() -> dict[str, str]:
+    """Pages of reports that are not of one analysis."""
+    from bottleneck.report.ci.outputs import GATE_FORMATS
     from bottleneck.report.comparison import build
+    from tests.report.gates import GATES
 
-    for make in (comparisons.slower, comparisons.hostile):
-        page = open_page(document_to_html(build(make())))
-        assert page.complaints == [] and page.requests == []
-        assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    gates = {f"gate {name}": GATE_FORMATS["html"].render(GATES[name]) for name in ("several", "hostile")}
+    compared = {"comparison": comparisons.slower(), "hostile comparison": comparisons.hostile()}
+    return {**gates, **{name: document_to_html(build(each)) for name, each in compared.items()}}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_of_other_reports_open_without_error_or_sideways_scrolling(
+    open_page: Callable[..., Opened], width: int
+) -> None:
+    for name, text in _other_pages().items():
+        page = open_page(text, viewport={"width": width, "height": 844})
+        assert page.complaints == [] and page.requests == [], name
+        assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+
+
+def test_words_of_a_table_are_not_broken_letter_by_letter_on_a_phone(open_page: Callable[..., Opened]) -> None:
+    page = open_page(_other_pages()["gate several"], viewport={"width": 390, "height": 844})
+    widths = page.view.evaluate("[...document.querySelectorAll('td:first-child, td.k-words')].map(e => e.clientWidth)")
+    assert widths and min(widths) >= 90
 
 
 def test_theme_follows_the_button(open_page: Callable[..., Opened]) -> None:

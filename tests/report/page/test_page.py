@@ -7,7 +7,6 @@ import json
 import math
 import re
 from dataclasses import fields, is_dataclass, replace
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis
 from tests.report import samples
+from tests.report.page.parsed_page import ParsedPage
 from tests.report.samples import SAMPLES
 
 NASTY = (
@@ -40,45 +40,9 @@ NASTY = (
 )
 
 
-class Parsed(HTMLParser):
-    """The elements of a page in order, the text outside scripts and styles, and the text of each script and style."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.inside: dict[str, list[str]] = {"script": [], "style": []}
-        self._open = ""
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._open = tag if tag in self.inside else ""
-        if self._open:
-            self.inside[tag].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.inside[self._open][-1] += data
-        else:
-            self.text.append(data)
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
-
-    def embedded(self, name: str) -> str:
-        scripts = [attrs for tag, attrs in self.tags if tag == "script"]
-        return next(text for attrs, text in zip(scripts, self.inside["script"], strict=True) if attrs.get("id") == name)
-
-
 def skeleton(page: str) -> list[str]:
     """The names of the elements and of their attributes: what no text may change."""
-    return [f"{tag} {' '.join(attrs)}" for tag, attrs in Parsed(page).tags]
+    return [f"{tag} {' '.join(attrs)}" for tag, attrs in ParsedPage(page).tags]
 
 
 # Words of our own, of which there is a closed list; and code, whose lines are counted: a short one is shown.
@@ -112,7 +76,7 @@ def with_texts(value: Any, text: str) -> Any:
 
 @pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 def test_page_says_what_the_terminal_says(analysis: Analysis) -> None:
-    words, document = Parsed(to_html(analysis)).words, build(analysis)
+    words, document = ParsedPage(to_html(analysis)).words, build(analysis)
     said = [document.headline, document.sentence, *(text for _, text in document.facts)]
     said += [caveat.message[1:] for caveat in analysis.caveats]
     for text in said:
@@ -121,7 +85,7 @@ def test_page_says_what_the_terminal_says(analysis: Analysis) -> None:
 
 @pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 def test_page_holds_the_analysis_whole(analysis: Analysis) -> None:
-    embedded = Parsed(to_html(analysis)).embedded("analysis")
+    embedded = ParsedPage(to_html(analysis)).embedded("analysis")
     assert from_json(embedded) == from_json(to_json(analysis))
 
 
@@ -129,7 +93,7 @@ def test_page_holds_the_analysis_whole(analysis: Analysis) -> None:
 def test_rows_of_the_ledger_and_the_legend_of_its_bar_re_add_as_shown(analysis: Analysis) -> None:
     page = to_html(analysis)
     legend = re.findall(r"<b>([^<]+) %</b>", page[page.index('class="legend"') : page.index("</figure>")])
-    table = Parsed(page[page.index('id="ledger-table"') : page.index('id="evidence"')])
+    table = ParsedPage(page[page.index('id="ledger-table"') : page.index('id="evidence"')])
     *rows, total = [row.cells for row in tables.ledger(analysis).rows if row.group or row.role == "total"]
     shown = [html.escape(row[-1].removesuffix(" %")) for row in rows]
     assert legend == shown and all(" ".join(filter(None, row)) in table.words for row in (*rows, total))
@@ -139,7 +103,7 @@ def test_rows_of_the_ledger_and_the_legend_of_its_bar_re_add_as_shown(analysis: 
 
 @pytest.mark.parametrize("analysis", [samples.gpu_overhead(), samples.hostile()], ids=["plain", "hostile"])
 def test_policy_lets_only_the_pages_own_script_and_style_act(analysis: Analysis) -> None:
-    page = Parsed(to_html(analysis))
+    page = ParsedPage(to_html(analysis))
     policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
 
@@ -153,7 +117,7 @@ def test_policy_lets_only_the_pages_own_script_and_style_act(analysis: Analysis)
 
 
 def test_page_names_no_address_to_load_from() -> None:
-    for tag, attrs in Parsed(to_html(samples.hostile())).tags:
+    for tag, attrs in ParsedPage(to_html(samples.hostile())).tags:
         assert tag not in {"iframe", "object", "embed", "base", "form", "img"}
         assert not any(name.startswith("on") or name == "style" for name in attrs)
         for name in ("src", "href", "action", "data"):
@@ -174,7 +138,7 @@ def test_text_that_is_marked_up_shows_as_it_is() -> None:
     found = replace(analysis.findings[0], code=NASTY[1])
     page = to_html(replace(analysis, findings=(found,)))
     for text in NASTY[:2]:
-        assert text in Parsed(page).words and text not in page
+        assert text in ParsedPage(page).words and text not in page
 
 
 def test_documents_of_other_reports_are_pages_too() -> None:
@@ -183,7 +147,7 @@ def test_documents_of_other_reports_are_pages_too() -> None:
 
     for make in (comparisons.slower, comparisons.hostile):
         document = build_comparison(make())
-        page = Parsed(document_to_html(document))
+        page = ParsedPage(document_to_html(document))
         assert " ".join(clean(document.sentence, 2000).split()) in page.words
         assert [tag for tag, _ in page.tags].count("script") == 1
 
@@ -191,6 +155,6 @@ def test_documents_of_other_reports_are_pages_too() -> None:
 def test_rows_of_kernels_name_their_account() -> None:
     analysis = samples.gpu_overhead()
     stated = replace(analysis, kernels=tuple(replace(row, account="overhead.allocator") for row in analysis.kernels))
-    words = [json.loads(Parsed(to_html(each)).embedded("words"))["kernels"] for each in (analysis, stated)]
+    words = [json.loads(ParsedPage(to_html(each)).embedded("words"))["kernels"] for each in (analysis, stated)]
     assert [row["account"] for row in words[0]][:4] == ["compute", "memory", "memory", "overhead.launch_floor"]
     assert {row["account"] for row in words[1]} == {"overhead.allocator"}
