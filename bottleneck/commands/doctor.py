@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.report_options import (
-    TerminalOrJson,
+    CheckupFormat,
     form_of,
     format_option,
     output_option,
@@ -27,7 +27,7 @@ def doctor_command(
         list[Path] | None,
         typer.Argument(metavar="[TRACE]...", help="Traces, recordings or folders of traces; none: this machine."),
     ] = None,
-    form: Annotated[TerminalOrJson | None, format_option("the check-up", TerminalOrJson)] = None,
+    form: Annotated[CheckupFormat | None, format_option("the check-up", CheckupFormat)] = None,
     output: Annotated[Path | None, output_option("the check-up")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when a trace is damaged.")] = False,
 ) -> None:
@@ -37,16 +37,20 @@ def doctor_command(
     bottleneck doctor
     bottleneck doctor trace.json.gz
     bottleneck doctor recording/ --strict
+    bottleneck doctor -o doctor.html      a page for a browser
 
     Nothing is changed, and no network is used. Without a trace the exit status is 0 where `bottleneck run` can work and
     4 where it cannot.
     """  # noqa: D301 - a backspace makes click keep the lines of an example
     from bottleneck import __version__
-    from bottleneck.report.doctor import to_json, to_terminal
+    from bottleneck.report.doctor import to_html, to_json, to_terminal
 
     checkups = _check(paths or ())
-    is_json = form_of(form, output, TerminalOrJson) is TerminalOrJson.JSON
-    text = to_json(checkups, __version__) if is_json else to_terminal(checkups, output_style(output))
+    form = form_of(form, output, CheckupFormat)
+    if form is CheckupFormat.TERMINAL:
+        text = to_terminal(checkups, output_style(output))
+    else:
+        text = to_html(checkups) if form is CheckupFormat.HTML else to_json(checkups, __version__)
     write_report(text, output)
     raise typer.Exit(_status(checkups, strict=strict))
 

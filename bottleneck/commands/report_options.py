@@ -46,6 +46,14 @@ class TextFormat(StrEnum):
     JSON = "json"
 
 
+class CheckupFormat(StrEnum):
+    """The ways to render a check-up."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    HTML = "html"
+
+
 class TerminalOrJson(StrEnum):
     """The ways to render a report that has no markdown form."""
 

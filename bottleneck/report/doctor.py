@@ -1,10 +1,12 @@
-"""Builds the document of a check-up by ``doctor``, and renders check-ups as text and JSON."""
+"""Builds the document of a check-up by ``doctor``, and renders check-ups as text, JSON and a page."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from bottleneck.report import terminal
-from bottleneck.report.document import CheckSection, Document
+from bottleneck.report.document import CheckSection, Document, ListSection
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import clean
@@ -30,6 +32,30 @@ def build(checkup: Checkup) -> Document:
 def to_terminal(checkups: Sequence[Checkup], style: TerminalStyle = PLAIN) -> str:
     """All check-ups as text, with a blank line between them; escape sequences only where the style has colour."""
     return "\n".join(terminal.render(build(checkup), style) for checkup in checkups)
+
+
+def to_html(checkups: Sequence[Checkup]) -> str:
+    """All check-ups as one page for a browser; of several the sections name the subject."""
+    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    documents = [build(checkup) for checkup in checkups]
+    if len(documents) == 1:
+        return document_to_html(documents[0])
+    verdicts = Counter(checkup.verdict for checkup in checkups)
+    lead = ListSection("Check-ups", tuple((f"{each.subject}: {each.verdict}. {each.sentence}",) for each in checkups))
+    sections = (
+        replace(section, title=f"{checkup.subject}: {section.title}")
+        for checkup, document in zip(checkups, documents, strict=True)
+        for section in document.sections
+    )
+    together = Document(
+        headline="check-up",
+        sentence=f"{len(checkups)} traces: {', '.join(f'{n} {word}' for word, n in verdicts.items())}.",
+        tone="bad" if any(document.tone == "bad" for document in documents) else "good",
+        sections=(lead, *sections),
+        closing=tally([check for checkup in checkups for check in checkup.checks]),
+    )
+    return document_to_html(together)
 
 
 def to_json(checkups: Sequence[Checkup], version: str) -> str:

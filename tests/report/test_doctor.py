@@ -6,9 +6,11 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from bottleneck.report.doctor import to_json, to_terminal
+from bottleneck.report.doctor import to_html, to_json, to_terminal
 from bottleneck.report.terminal import TerminalStyle
+from bottleneck.report.text import clean
 from bottleneck.schema.checks import Check, Checkup, at_fault, tally
+from tests.report.page.parsed_page import ParsedPage
 
 EVIL = "evil \x1b[31m\x07 [/] \u202e$\\frac{ </script>"
 ROWS = (
@@ -98,3 +100,14 @@ def test_the_json_holds_nothing_that_acts_on_a_terminal() -> None:
 def test_rows_are_counted_by_status_and_only_those_that_decide_are_at_fault() -> None:
     assert tally(ROWS) == "1 ok, 1 limited, 1 missing, 1 unknown"
     assert [row.slug for row in at_fault(ROWS)] == ["json"]
+
+
+def test_page_says_of_each_subject_what_the_text_says() -> None:
+    other = Checkup("trace", "other.json", "sound", "Whole.", ROWS[:1])
+    for checkups in ((CHECKUP,), (CHECKUP, other)):
+        words = ParsedPage(to_html(checkups)).words
+        for checkup in checkups:
+            assert checkup.subject in words and checkup.verdict in words and checkup.sentence in words
+            for row in checkup.checks:
+                for text in (row.status, row.title, row.fact, row.why, row.remedy, row.command):
+                    assert " ".join(clean(text, 2000).split()) in words
