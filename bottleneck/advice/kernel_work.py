@@ -339,10 +339,12 @@ class KernelWork:
         return (f"{words}: elsewhere the device waits for the host anyway",)
 
     def claims(self, less_us: Floats) -> Mapping[str, float]:
-        """Claims on the kernels by name, in microseconds per step."""
-        names = self.evidence.linked.kernels["name"].cat
-        total = np.bincount(names.codes.to_numpy()[self.row], weights=less_us, minlength=len(names.categories))
-        return {f"kernel:{names.categories[code]}": float(total[code]) for code in np.flatnonzero(total > 0).tolist()}
+        """Claims on the rows of the analysis' kernels, in microseconds per step."""
+        charged = self.evidence.kernel_time
+        assert charged is not None, "kernels are timed before advice is given"
+        row = as_integers(charged["row"])[self.row]
+        total = np.bincount(row[row >= 0], weights=less_us[row >= 0])
+        return {f"kernel:{at}": float(total[at]) for at in np.flatnonzero(total > 0).tolist()}
 
     def describe(self, rows: Flags, most: int = 3) -> tuple[str, ...]:
         """Descriptions of these rows by op, line and sizes, longest first: time per step, share of the step, runs."""

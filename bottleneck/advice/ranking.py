@@ -16,7 +16,7 @@ class Draft:
 
     ``gain_us`` is the time saved per step if nothing else changes, null where only a trial can show it, for the
     reason in ``gain_reason``; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
-    accounts of the ledger, or "kernel:NAME" for the time of one kernel row, that the gain comes from, in microseconds
+    accounts of the ledger, or "kernel:N" for row N of the analysis' kernels, that the gain comes from, in microseconds
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step. The last
     four fields are those of ``Finding``.
     """
@@ -61,12 +61,13 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
     step_us = analysis.steps.wall_us
     noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
     accounts = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
-    bounded = [(draft, _bounded(draft, accounts)) for draft in drafts]
-    bounded.sort(key=lambda each: -_weight(*each))
+    claimed = [(draft, _by_name(draft.claims, analysis)) for draft in drafts]
+    bounded = [(draft, claims, _bounded(draft, claims, accounts)) for draft, claims in claimed]
+    bounded.sort(key=lambda each: -_weight(each[0], each[2]))
     left_us = dict(accounts)
     findings = []
-    for draft, gain_us in bounded:
-        added_us = None if gain_us is None else _take(left_us, draft.claims, gain_us)
+    for draft, claims, gain_us in bounded:
+        added_us = None if gain_us is None else _take(left_us, claims, gain_us)
         findings.append(
             Finding(
                 slug=draft.slug,
@@ -86,6 +87,7 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
                 corrects_results=draft.corrects_results,
                 per=draft.per,
                 on_request=draft.on_request,
+                claims=dict(draft.claims),
             )
         )
     return tuple(findings)
@@ -102,11 +104,21 @@ def smallest_visible_us(steps: StepTimes) -> float:
     return 0.0 if timing is None or timing.n < 2 else (timing.high - timing.low) / 2
 
 
-def _bounded(draft: Draft, accounts: Mapping[str, float]) -> Interval | None:
+def _by_name(claims: Mapping[str, float], analysis: StepAnalysis) -> Mapping[str, float]:
+    """The claims with those on rows of one kernel name as one: rows that share the device share its time too."""
+    pooled: dict[str, float] = {}
+    for claim, us in claims.items():
+        part, is_row, row = claim.partition("kernel:")
+        name = f"kernel:{analysis.kernels[int(row)].name}" if is_row else part
+        pooled[name] = pooled.get(name, 0.0) + us
+    return pooled
+
+
+def _bounded(draft: Draft, claims: Mapping[str, float], accounts: Mapping[str, float]) -> Interval | None:
     """The gain, no more than the step holds of what it claims: the rest of the step stays."""
     if draft.gain_us is None:
         return None
-    most_us = min(accounts[_WHOLE], _free_us(accounts, draft.claims) if draft.claims else accounts[_WHOLE])
+    most_us = min(accounts[_WHOLE], _free_us(accounts, claims) if claims else accounts[_WHOLE])
     high = float(min(max(draft.gain_us.high, 0.0), most_us))
     return Interval(float(min(max(draft.gain_us.low, 0.0), high)), high)
 

@@ -403,7 +403,8 @@ class Finding:
     """One piece of advice with its predicted gain per step, if nothing else is changed.
 
     ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
-    ranked above it are done: over all findings it does not add up to more than the step. ``tries`` names the changes
+    ranked above it are done: over all findings it does not add up to more than the step. ``claims`` is the time that
+    the gain would come from; without any it is the whole step. ``tries`` names the changes
     that `bottleneck verify` applies for it, ``verify`` is the command. ``within_noise`` marks a gain that is smaller
     than what the step times of this recording can tell apart. Where ``per`` is "sample", the gain is that of as many
     samples as the recorded step had, in a step that takes longer.
@@ -437,6 +438,13 @@ class Finding:
         Literal["step", "sample"], Doc("whether the gain is of the time per step, or of the time per sample")
     ] = "step"
     on_request: Annotated[bool, Doc("whether reports show it only with --all-findings")] = False
+    claims: Annotated[
+        Mapping[str, float],
+        Doc(
+            "time per step that the gain would come from, by account of the ledger or 'kernel:N', row N of kernels",
+            "us",
+        ),
+    ] = field(default_factory=dict)
 
     def describe_speedup(self) -> str | None:
         """The predicted speedup in words; null where none is predicted.
