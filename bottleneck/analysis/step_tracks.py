@@ -33,6 +33,7 @@ class _Track:
     name: Sequence[str]
     group: Integers
     row: Integers
+    module: Integers
     nests: bool = False
 
 
@@ -64,14 +65,15 @@ def _device_tracks(evidence: Evidence) -> list[_Track]:
     if linked.is_host_only:
         return []
     kernels, several = linked.kernels, len(set(linked.kernels["device"].tolist())) > 1
-    names, (group, row) = kernels["name"].astype(str).to_numpy(), _accounts(evidence)
+    names, (group, row), module = kernels["name"].astype(str).to_numpy(), _accounts(evidence), _modules(evidence)
     start = kernels["ts_us"].to_numpy()
     end = start + kernels["dur_us"].to_numpy()
     tracks = []
     for code, rows in grouped(kernels["stream"].cat.codes.to_numpy().astype(np.int64)):
         title = f"stream {str(kernels['stream'].cat.categories[code]).rpartition('/')[2]}"
         whole = f"device {kernels['device'].iloc[rows[0]]}, {title}" if several else title
-        tracks.append(_Track(whole, "device", start[rows], end[rows], names[rows].tolist(), group[rows], row[rows]))
+        told = names[rows].tolist(), group[rows], row[rows], module[rows]
+        tracks.append(_Track(whole, "device", start[rows], end[rows], *told))
     return sorted(tracks, key=lambda track: -float(np.sum(track.end - track.start)))
 
 
@@ -84,6 +86,14 @@ def _accounts(evidence: Evidence) -> tuple[Integers, Integers]:
     groups = [GROUPS.index(ACCOUNTS[name].group) for name in charged["account"].cat.categories]
     group = np.array([*groups, -1], dtype=np.int64)[charged["account"].cat.codes.to_numpy()]
     return group, as_integers(charged["row"])
+
+
+def _modules(evidence: Evidence) -> Integers:
+    """Position in the analysis' modules of each row of KERNELS; -1 for none."""
+    places = {fold.name: at for at, fold in enumerate(evidence.analysis.modules)}
+    module = evidence.linked.kernels["module"].cat
+    of_code = [places.get(str(name), -1) for name in module.categories]
+    return np.array([*of_code, -1], dtype=np.int64)[module.codes.to_numpy()]
 
 
 def _idle_tracks(evidence: Evidence, host: Host) -> list[_Track]:
@@ -108,8 +118,8 @@ def _idle_track(title: str, pieces: Pieces, idle: Gaps, evidence: Evidence, host
     texts = zip(causes, waits.source.texts(), waits.module.texts(), waits.detail.texts(), strict=True)
     row = np.array([places.get(key, -1) for key in texts], dtype=np.int64)
     names = [label_of(f"overhead.{cause}") for cause in causes]
-    group = np.full(row.size, _OVERHEAD, dtype=np.int64)
-    return _Track(title, "idle", pieces.start, pieces.end, names, group, row)
+    group, module = (np.full(row.size, code, dtype=np.int64) for code in (_OVERHEAD, -1))
+    return _Track(title, "idle", pieces.start, pieces.end, names, group, row, module)
 
 
 def _key(cause: IdleCause) -> tuple[str, str | None, str | None, str | None]:
@@ -124,12 +134,14 @@ def _host_tracks(evidence: Evidence, host: Host) -> list[_Track]:
     names = events["name"].cat.categories.to_numpy(dtype=object)[events["name"].cat.codes.to_numpy()]
     start = events["ts_us"].to_numpy()
     end = start + events["dur_us"].to_numpy()
-    group, row = (np.full(len(events), -1, dtype=np.int64) for _ in range(2))
+    group, row, module = (np.full(len(events), -1, dtype=np.int64) for _ in range(3))
     if linked.is_host_only:
-        group[ops["event"].to_numpy()], row[ops["event"].to_numpy()] = _accounts(evidence)
+        of_op = ops["event"].to_numpy()
+        (group[of_op], row[of_op]), module[of_op] = _accounts(evidence), _modules(evidence)
 
     def track(title: str, kind: str, rows: Integers) -> _Track:
-        return _Track(title, kind, start[rows], end[rows], names[rows].tolist(), group[rows], row[rows], nests=True)
+        told = names[rows].tolist(), group[rows], row[rows], module[rows]
+        return _Track(title, kind, start[rows], end[rows], *told, nests=True)
 
     ranges = np.flatnonzero((events["category"] == "annotation").to_numpy() & (thread == host.main_thread))
     calls = np.flatnonzero(events["category"].isin(("op", "runtime")).to_numpy())
@@ -148,7 +160,8 @@ def _inside(track: _Track, low: float, high: float) -> _Track:
     rows = np.flatnonzero((track.start < high) & (track.end > low))
     names = [track.name[at] for at in rows.tolist()]
     start, end = np.maximum(track.start[rows], low), np.minimum(track.end[rows], high)
-    return _Track(track.title, track.kind, start, end, names, track.group[rows], track.row[rows], track.nests)
+    told = names, track.group[rows], track.row[rows], track.module[rows]
+    return _Track(track.title, track.kind, start, end, *told, nests=track.nests)
 
 
 def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, linked: Linked) -> StepTracks:
@@ -163,6 +176,7 @@ def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, linked
                     "name": pd.Series(list(track.name), dtype=object),
                     "group": track.group,
                     "row": track.row,
+                    "module": track.module,
                 }
             )
             for lane, track in enumerate(tracks)
@@ -183,7 +197,7 @@ def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, linked
         Lane(track.title, track.kind, int(deepest.get(lane, 0)) + 1)  # type: ignore[arg-type]
         for lane, track in enumerate(tracks)
     )
-    columns = {key: frame[key].to_numpy(dtype=np.int64) for key in ("lane", "depth", "name", "group", "row")}
+    columns = {key: frame[key].to_numpy(dtype=np.int64) for key in ("lane", "depth", "name", "group", "row", "module")}
     return StepTracks(
         step=step,
         start_us=low - linked.window.start_us,

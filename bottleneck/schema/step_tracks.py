@@ -22,8 +22,8 @@ class StepTracks:
 
     The arrays have one element per event, sorted by lane, depth and start. ``start_us`` and ``dur_us`` of the events
     count from the step's beginning; ``group`` is the index in GROUPS, -1 for none; ``row`` the position in the
-    analysis' kernels, in an idle lane that in its causes of idle time, -1 for none. ``left_out`` counts the shortest
-    events beyond the limit.
+    analysis' kernels, in an idle lane that in its causes of idle time, -1 for none; ``module`` that in its modules.
+    ``left_out`` counts the shortest events beyond the limit.
     """
 
     step: str
@@ -38,4 +38,5 @@ class StepTracks:
     event_dur_us: npt.NDArray[np.float64]
     group: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
+    module: npt.NDArray[np.int64]
     left_out: int = 0

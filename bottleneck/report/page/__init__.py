@@ -278,6 +278,7 @@ def _packed(timeline: StepTracks) -> dict[str, Any]:
         (timeline.event_dur_us, "<f4"),
         (timeline.name, "<u4"),
         (timeline.row, "<i4"),
+        (timeline.module, "<i4"),
         (timeline.lane, "<u2"),
         (timeline.depth, "<u2"),
         (timeline.group, "<i2"),

@@ -5,23 +5,25 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bottleneck.analysis.step_tracks import lay_out
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import scale_of
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_si, format_us
 from tests.report import comparisons, samples
 from tests.trace_cache import explained
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [
@@ -37,11 +39,22 @@ PUBLIC = {
 }
 
 
-def _of_trace(path: Path) -> tuple[str, Analysis]:
+def _trace(path: Path) -> Explanation:
     if not path.exists():
         pytest.skip(f"{path.name} is not here")
-    found = explained(path)
+    return explained(path)
+
+
+def _of_trace(path: Path) -> tuple[str, Analysis]:
+    found = _trace(path)
     return to_html(found.analysis, lay_out(found)), found.analysis
+
+
+def _tracks_of(name: str) -> tuple[Explanation, StepTracks]:
+    found = _trace(TRACES / PUBLIC[name] if name in PUBLIC else ROOT / "sample_traces" / "mlp")
+    tracks = lay_out(found)
+    assert tracks is not None
+    return found, tracks
 
 
 def _by_hand(analysis: Analysis) -> tuple[str, Analysis]:
@@ -239,12 +252,97 @@ def test_everything_is_reached_by_keyboard(open_page: Callable[..., Opened]) -> 
     assert page.view.locator("#evidence [role=tab]").nth(1).get_attribute("aria-selected") == "true"
 
 
-def test_a_chosen_account_is_marked_in_the_timeline(open_page: Callable[..., Opened]) -> None:
-    page = open_page(PAGES["cpu"]()[0])
+def _marked(page: Opened) -> str:
+    """The sentence on what is marked in the timeline; empty where nothing is."""
+    return str(page.view.locator("#timeline-view .marked [role=status]").inner_text())
+
+
+def _intervals(tracks: StepTracks, kernels: Collection[int], causes: Collection[int] = ()) -> str:
+    """Number and time of the intervals of these rows of kernels and idle time, as the page says them."""
+    kind = np.array([lane.kind for lane in tracks.lanes])[tracks.lane]
+    mine = (kind == "idle") & np.isin(tracks.row, list(causes))
+    mine |= ~np.isin(kind, ("idle", "ranges")) & np.isin(tracks.row, list(kernels))
+    us = tracks.event_dur_us.copy()
+    ends = tracks.event_start_us + us
+    for at in np.flatnonzero(tracks.depth > 0):
+        around = (tracks.lane == tracks.lane[at]) & (tracks.depth == tracks.depth[at] - 1)
+        around &= (tracks.event_start_us <= tracks.event_start_us[at]) & (ends >= ends[at])
+        us[np.flatnonzero(around)[-1]] -= tracks.event_dur_us[at]
+    count = int(np.count_nonzero(mine))
+    return f"{count} interval{'' if count == 1 else 's'} of this step, {format_us(float(us[mine].sum()))}"
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_what_is_chosen_is_marked_in_the_timeline_and_said(open_page: Callable[..., Opened], name: str) -> None:
+    explained_, tracks = _tracks_of(name)
+    analysis = explained_.analysis
+    page = open_page(to_html(analysis, tracks))
     page.view.wait_for_selector("#timeline-view canvas")
-    page.view.locator('#ledger-table button[data-account="overhead.python"]').click()
-    said = page.texts("#timeline-view [role=status]")[0]
-    assert re.match(r"overhead: python: [1-9]\d* intervals of this step, ", said)
+    assert _marked(page) == ""
+    account = max((each for each in analysis.ledger if each.account.startswith("overhead.")), key=lambda each: each.us)
+    button = page.view.locator(f'#ledger-table button[data-account="{account.account}"]')
+    button.click()
+    causes = [at for at, each in enumerate(analysis.idle) if f"overhead.{each.cause}" == account.account]
+    rows = [at for at, each in enumerate(analysis.kernels) if each.account == account.account]
+    assert _marked(page).endswith(f": {_intervals(tracks, rows, causes)}")
+    button.click()
+    assert _marked(page) == ""
+    for tab, mine in (
+        ("Ops and shapes" if name == "cpu" else "Kernels", lambda _: [0]),
+        ("Source lines", lambda line: [at for at, each in enumerate(analysis.kernels) if each.source == line]),
+    ):
+        page.view.locator("#table-view [role=tab]", has_text=tab).first.click()
+        row = page.view.locator("#table-view [role=tabpanel]:not([hidden]) button.open").first
+        if not row.count():
+            continue
+        row.focus()
+        page.view.keyboard.press("Enter")
+        waits = [
+            at for at, each in enumerate(analysis.idle) if tab == "Source lines" and each.source == row.inner_text()
+        ]
+        assert _marked(page).endswith(f": {_intervals(tracks, mine(row.inner_text()), waits)}")
+        page.view.keyboard.press("Escape")
+        assert _marked(page) == ""
+    assert page.complaints == []
+
+
+def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callable[..., Opened]) -> None:
+    explained_, tracks = _tracks_of("cpu")
+    analysis = explained_.analysis
+    page = open_page(to_html(analysis, tracks))
+    page.view.wait_for_selector("#timeline-view canvas")
+    page.view.locator("#table-view [role=tab]", has_text="Modules").click()
+    rows = page.view.locator("#table-view [role=tabpanel]:not([hidden]) button.open")
+    counts = []
+    for at in range(rows.count()):
+        rows.nth(at).click()
+        counts.append(int((re.search(r": (\d+) interval", _marked(page)) or ["", "0"])[1]))
+        rows.nth(at).click()
+    idle = np.array([lane.kind == "idle" for lane in tracks.lanes])[tracks.lane]
+    waits = [at for at, each in enumerate(analysis.idle) if each.module is not None]
+    inside = (~idle & (tracks.module >= 0) & (tracks.row >= 0)) | (idle & np.isin(tracks.row, waits))
+    assert len(counts) >= 2 and sum(counts) == np.count_nonzero(inside)
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_a_finding_marks_the_rows_that_its_gain_comes_from(open_page: Callable[..., Opened], name: str) -> None:
+    explained_, tracks = _tracks_of(name)
+    analysis = explained_.analysis
+    page = open_page(to_html(analysis, tracks))
+    page.view.wait_for_selector("#timeline-view canvas")
+    buttons = page.view.locator("button[data-finding]:visible")
+    assert buttons.count() >= 1
+    for at in range(buttons.count()):
+        finding = next(each for each in analysis.findings if each.slug == buttons.nth(at).get_attribute("data-finding"))
+        rows = {int(claim[7:]) for claim in finding.claims if claim.startswith("kernel:")}
+        rows |= {place for place, each in enumerate(analysis.kernels) if each.account in finding.claims}
+        causes = {place for place, each in enumerate(analysis.idle) if f"overhead.{each.cause}" in finding.claims}
+        buttons.nth(at).focus()
+        page.view.keyboard.press("Enter")
+        assert _marked(page).endswith(f": {_intervals(tracks, rows, causes)}")
+        assert buttons.nth(at).get_attribute("aria-pressed") == "true"
+        buttons.nth(at).click()
+        assert _marked(page) == "" and buttons.nth(at).get_attribute("aria-pressed") == "false"
 
 
 def test_analysis_json_can_be_downloaded(open_page: Callable[..., Opened], tmp_path: Path) -> None:
@@ -261,6 +359,7 @@ def test_analysis_json_can_be_downloaded(open_page: Callable[..., Opened], tmp_p
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["cpu", "h100", "ranks", "hostile"])
 def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Opened], name: str, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page = open_page(PAGES[name]()[0], color_scheme=scheme)
     page.view.wait_for_selector("#table-view > *")
     found = axe.Axe().run(page.view).response["violations"]

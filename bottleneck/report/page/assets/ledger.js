@@ -57,16 +57,46 @@ function shownQuanta(key) {
 }
 
 const selectionListeners = [];
-/** Tells charts which rows are chosen; null for none. */
-function select(rows, name) {
+let selected = null;
+/** Tells charts which rows of kernels and idle time are chosen, of which modules; null for none. */
+function select(rows, name = "", modules = null) {
   const kernels = new Set(), idle = new Set();
   for (const row of rows || []) (row.kernel !== undefined ? kernels.add(row.kernel) : idle.add(row.idle));
-  for (const act of selectionListeners) act(rows ? { kernels, idle, name } : null);
+  selected = rows && { kernels, idle, modules, name };
+  for (const act of selectionListeners) act(selected);
+}
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && selected) select(null); });
+
+/** The rows of kernels and idle time of which this is true. */
+const rowsWhere = (holds) => [
+  ...analysis.kernels.flatMap((row, kernel) => (holds(row, words.kernels[kernel].account) ? [{ kernel }] : [])),
+  ...analysis.idle.flatMap((row, idle) => (holds(row, `overhead.${row.cause}`) ? [{ idle }] : [])),
+];
+
+/** The rows that a finding's gain would come from; all of the step where it names none. */
+function rowsOfFinding(finding) {
+  const claims = Object.keys(finding.claims), accounts = new Set(claims.filter((claim) => !claim.startsWith("kernel:")));
+  const kernels = new Set(claims.filter((claim) => claim.startsWith("kernel:")).map((claim) => analysis.kernels[Number(claim.slice(7))]));
+  return rowsWhere((row, account) => kernels.has(row) || accounts.has(account));
+}
+
+for (const button of document.querySelectorAll("button[data-finding]")) {
+  const finding = analysis.findings.find((each) => each.slug === button.dataset.finding), rows = finding ? rowsOfFinding(finding) : [];
+  button.hidden = !rows.length || !byId("step") || byId("step").textContent === "null";
+  const name = finding ? finding.title : "";
+  button.addEventListener("click", () => {
+    if (selected && selected.name === name) { select(null); return; }
+    select(rows, name);
+    byId("timeline").scrollIntoView({ block: "start" });
+  });
+  selectionListeners.push((selection) => button.setAttribute("aria-pressed", String(selection !== null && selection.name === name)));
 }
 
 function showAccount(key, { scroll = true } = {}) {
   const entries = accountsOf(key);
   if (!entries.length) return;
+  const name = key.startsWith(words.whole_group) ? key.slice(words.whole_group.length) : `${words.accounts[key].group}: ${words.accounts[key].label}`;
+  if (scroll && selected && selected.name === name) { select(null); return; }
   for (const element of document.querySelectorAll("[data-account]")) {
     const mine = element.dataset.account === key;
     element.classList.toggle("chosen", mine);
@@ -77,7 +107,6 @@ function showAccount(key, { scroll = true } = {}) {
   const us = sum(entries.map((entry) => entry.us)), missing = us - sum(rows.map((row) => row.us));
   // Analyses made by hand or by other versions may hold less: the rest is a row too, so that the sum stays the account's.
   if (missing > 1e-6 * wallUs) rows.push({ account: key, us: missing, calls: 0, cause: "in no row of this analysis", work: null, kernelName: null });
-  const name = key.startsWith(words.whole_group) ? key.slice(words.whole_group.length) : `${words.accounts[key].group}: ${words.accounts[key].label}`;
   const meaning = entries.length === 1 ? words.accounts[entries[0].account].meaning : entries.map((entry) => words.accounts[entry.account].label).join(", ");
   const quanta = shownQuanta(key);
   const panel = byId("evidence"), tabs = make("div");

@@ -69,9 +69,9 @@ const TABLES = [
       details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]),
     });
   } },
-  { title: "Ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host, rows) => drawFolds(host, rows, "op", (kernel, row) => kernel.op === row.name) },
-  { title: "Modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw: (host, rows) => drawFolds(host, rows, "module", null) },
-  { title: "Source lines", rows: analysis.lines, draw: (host, rows) => drawFolds(host, rows, "line", (kernel, row) => kernel.source === row.name) },
+  { title: "Ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host, rows) => drawFolds(host, rows, "op", (row) => [rowsWhere((each) => each.op === row.name)]) },
+  { title: "Modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw: (host, rows) => drawFolds(host, rows, "module", rowsOfModules) },
+  { title: "Source lines", rows: analysis.lines, draw: (host, rows) => drawFolds(host, rows, "line", (row) => [rowsWhere((each) => each.source === row.name)]) },
   { title: "Idle time", rows: analysis.idle.map((idle, at) => ({ ...idle, at })), draw: (host, rows) => drawTable(host, {
     caption: "Idle time by cause", noun: "cause", rows, search: (row) => [row.cause, row.detail, row.source, row.module].filter(Boolean).join(" "),
     columns: [
@@ -110,8 +110,18 @@ const TABLES = [
   }) },
 ].filter((table) => table.rows.length && table.only !== false);
 
-/** Work and waiting folded by op, module or line. */
-function drawFolds(host, rows, noun, isBehind) {
+/** A module's path without the numbers of its instances, or its row in the table of classes without its counts. */
+const classesOf = (name) => name.split(/\.| > /).map((part) => part.replace(/_\d+$| x \d+$| \(\d+ in all\)$/, "")).join(".");
+
+/** The rows that may belong to a module or a class of modules, and the modules that their intervals must have. */
+function rowsOfModules(row) {
+  const wanted = classesOf(row.name), isMine = (name) => name !== null && (analysis.module_classes.length ? classesOf(name) === wanted : name === row.name);
+  const modules = new Set(analysis.modules.flatMap((module, at) => (isMine(module.name) ? [at] : [])));
+  return [[...analysis.kernels.map((_, kernel) => ({ kernel })), ...analysis.idle.flatMap((each, idle) => (isMine(each.module) ? [{ idle }] : []))], modules];
+}
+
+/** Work and waiting folded by op, module or line; `behind` gives the rows of kernels and idle time of one. */
+function drawFolds(host, rows, noun, behind) {
   const both = rows.map((row) => ({ ...row, work_us: row.us, us: row.us + row.idle_us })).filter((row) => row.us > 0).sort((a, b) => b.us - a.us);
   const scale = scaleOfRows(both);
   const part = (field, title, help) => ({ title, csv: `${title} us`, kind: "number", sum: true, isPart: true, scale, value: (row) => row[field], text: () => "", help });
@@ -125,7 +135,10 @@ function drawFolds(host, rows, noun, isBehind) {
       ...timeColumns(both),
     ],
     details: (row) => facts(Object.entries(row.shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]).map(([group, share]) => [`${group}, of its work`, formatShare(share)])),
-    onPick: isBehind && ((row, name) => select(row && analysis.kernels.flatMap((kernel, at) => isBehind(kernel, row) ? [{ kernel: at }] : []), name)),
+    onPick(row, name) {
+      const [chosen, modules] = row ? behind(row) : [null];
+      select(chosen, name, modules);
+    },
   });
 }
 
@@ -146,4 +159,4 @@ else byId("table-view").replaceChildren(make("p", { class: "note", text: "This a
 
 const largest = analysis.ledger.reduce((most, entry) => (most === null || entry.us > most.us ? entry : most), null);
 if (largest) showAccount(largest.account, { scroll: false });
-select(null, "");
+select(null);

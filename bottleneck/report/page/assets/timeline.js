@@ -12,7 +12,7 @@ async function readStep(packed) {
   const count = packed.count;
   let at = 0;
   const next = (Kind) => { const part = new Kind(buffer.slice(at, at + count * Kind.BYTES_PER_ELEMENT)); at += count * Kind.BYTES_PER_ELEMENT; return part; };
-  return { start: next(Float32Array), dur: next(Float32Array), name: next(Uint32Array), row: next(Int32Array), lane: next(Uint16Array), depth: next(Uint16Array), group: next(Int16Array) };
+  return { start: next(Float32Array), dur: next(Float32Array), name: next(Uint32Array), row: next(Int32Array), module: next(Int32Array), lane: next(Uint16Array), depth: next(Uint16Array), group: next(Int16Array) };
 }
 
 function drawTimeline(host, packed, events) {
@@ -37,14 +37,17 @@ function drawTimeline(host, packed, events) {
 
   const canvas = make("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": `Timeline of ${packed.step}: ${packed.lanes.map((lane) => lane.title).join(", ")}. Arrow keys move, plus and minus zoom, N and P step through the events that are chosen.` });
   const tip = make("div", { class: "tip", hidden: true });
-  const told = make("p", { class: "note", role: "status", text: "" });
+  const told = make("span", { role: "status" }), show = make("button", { type: "button", class: "quiet", text: "Show", on: { click: () => byId("timeline").scrollIntoView({ block: "start" }) } });
+  const clear = make("button", { type: "button", class: "quiet", text: "Clear (Esc)", on: { click: () => select(null) } });
+  const marked = make("div", { class: "marked none", role: "group", "aria-label": "Marked in the timeline" }, told, show, clear);
   const zoomed = (factor) => { const middle = (view.low + view.high) / 2, half = (view.high - view.low) / 2 * factor; setView(middle - half, middle + half); };
   const button = (text, label, act) => make("button", { type: "button", class: "quiet", text, "aria-label": label, on: { click: act } });
   const toggles = packed.lanes.length > 3 ? make("details", { class: "lanes" }, make("summary", { text: "Lanes" }), packed.lanes.map((lane, at) => make("label", {}, make("input", { type: "checkbox", checked: true, on: { change: (event) => { if (event.target.checked) hidden.delete(at); else hidden.add(at); layOut(); } } }), lane.title))) : null;
   host.replaceChildren(
-    make("div", { class: "tools-row" }, button("+", "Zoom in", () => zoomed(0.5)), button("−", "Zoom out", () => zoomed(2)), button("Whole step", "Show the whole step", () => setView(0, packed.length_us)), toggles, told),
+    make("div", { class: "tools-row" }, button("+", "Zoom in", () => zoomed(0.5)), button("−", "Zoom out", () => zoomed(2)), button("Whole step", "Show the whole step", () => setView(0, packed.length_us)), toggles),
     make("div", { class: "canvas" }, canvas, tip),
-    make("p", { class: "note", text: `${packed.step}${analysis.steps.count > 1 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(packed.length_us)} under the profiler, ${packed.count} events${packed.left_out ? `, and ${packed.left_out} shorter ones left out` : ""}. Device work and idle time are coloured by the account of the ledger. Drag to move, scroll to zoom, double click for the whole step; a click on a row of a table marks its intervals here.` }),
+    make("p", { class: "note", text: `${packed.step}${analysis.steps.count > 1 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(packed.length_us)} under the profiler, ${packed.count} events${packed.left_out ? `, and ${packed.left_out} shorter ones left out` : ""}. Device work and idle time are coloured by the account of the ledger. Drag to move, scroll to zoom, double click for the whole step; a click on a row of a table or on a finding marks its intervals here.` }),
+    marked,
   );
 
   function layOut() {
@@ -72,7 +75,8 @@ function drawTimeline(host, packed, events) {
   function isChosen(at) {
     if (!chosen || events.row[at] < 0) return false;
     const kind = packed.lanes[events.lane[at]].kind;
-    return kind === "idle" ? chosen.idle.has(events.row[at]) : kind !== "ranges" && chosen.kernels.has(events.row[at]);
+    if (kind === "idle") return chosen.idle.has(events.row[at]);
+    return kind !== "ranges" && chosen.kernels.has(events.row[at]) && (!chosen.modules || chosen.modules.has(events.module[at]));
   }
 
   let pending = false;
@@ -252,7 +256,7 @@ function drawTimeline(host, packed, events) {
     dragged = null;
     if (!click) return;
     const at = eventAt(event.offsetX, event.offsetY);
-    if (at < 0 || events.row[at] < 0) { select(null, ""); return; }
+    if (at < 0 || events.row[at] < 0 || isChosen(at)) { select(null); return; }
     const kind = packed.lanes[events.lane[at]].kind;
     if (kind !== "ranges") select([kind === "idle" ? { idle: events.row[at] } : { kernel: events.row[at] }], packed.names[events.name[at]]);
   });
@@ -271,6 +275,17 @@ function drawTimeline(host, packed, events) {
     if (act) { event.preventDefault(); act(); }
   });
 
+  // Time of an event without those inside it, which are other rows: the sums are those of rows.
+  const selfUs = Float64Array.from(events.dur);
+  for (let at = 1, line = 1; line < lines.length; line++) {
+    if (lines[line].lane !== lines[line - 1].lane) continue;
+    let around = lines[line - 1].begin;
+    for (at = lines[line].begin; at < lines[line].end; at++) {
+      while (around + 1 < lines[line - 1].end && events.start[around + 1] <= events.start[at]) around++;
+      selfUs[around] -= events.dur[at];
+    }
+  }
+
   /** The next event among those that are chosen (or all that have a row), shown and said. */
   function step(by) {
     const wanted = [];
@@ -288,8 +303,10 @@ function drawTimeline(host, packed, events) {
     chosen = selection;
     focused = -1;
     let count = 0, us = 0;
-    if (chosen) for (let at = 0; at < packed.count; at++) if (isChosen(at) && (events.depth[at] === 0 || packed.lanes[events.lane[at]].kind === "host")) { count++; us += events.dur[at]; }
-    told.textContent = chosen ? clean(`${chosen.name}: ${count} intervals of this step, ${formatUs(us)}`, 160) : "";
+    if (chosen) for (let at = 0; at < packed.count; at++) if (isChosen(at)) { count++; us += Math.max(selfUs[at], 0); }
+    const found = count ? `${count} interval${count === 1 ? "" : "s"} of this step, ${formatUs(us)}` : "no interval of this step";
+    told.textContent = chosen ? `${clean(chosen.name, 120)}: ${found}` : "";
+    marked.classList.toggle("none", !chosen);
     draw();
   });
   themeListeners.push(() => { readColours(); draw(); });
