@@ -34,8 +34,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Side
+from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.statistics import Batches, ProcessPair, SlowdownRule, estimate, judge_slowdown, take_batches

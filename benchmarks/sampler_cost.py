@@ -22,9 +22,8 @@ from contextlib import contextmanager
 import torch
 
 from benchmarks.hook_cost import mlp, transformer
-from bottleneck.harness.host_sensors import HostSampler
 from bottleneck.harness.nvml import NvmlSampler
-from bottleneck.harness.sensors import Monitor
+from bottleneck.harness.sensors import HostSampler, Monitor
 from bottleneck.schema.statistics import summarise_durations
 
 PERIOD_S = 0.02

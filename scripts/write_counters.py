@@ -5,7 +5,7 @@ The table is made from the counters and their default budgets; a test checks tha
 
 from pathlib import Path
 
-from bottleneck.gate.limits import default_budgets
+from bottleneck.gate.settings import default_budgets
 from bottleneck.schema.counters import COUNTERS, Counter
 
 PAGE_FILE = Path(__file__).parents[1] / "docs" / "reference" / "gate.md"

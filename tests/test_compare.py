@@ -211,7 +211,7 @@ def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
     turns = TimeResult(
         "fine", ratio=Ratio(1.01, 0.99, 1.03, 7), base_us=Timing(100, 99, 101, 7), candidate_us=Timing(101, 99, 103, 7)
     )
-    monkeypatch.setattr("bottleneck.experiment.paired_processes.time_in_pairs", lambda *_, **__: turns)
+    monkeypatch.setattr("bottleneck.experiment.turns.time_in_pairs", lambda *_, **__: turns)
     (clone / "program.py").write_text(CHANGED)
     assert _run(["compare", "main", ".", "--workload", "program.py", "--set", "batch_size=8", "-f", "json"]) == 0
     told = capsys.readouterr()

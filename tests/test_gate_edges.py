@@ -26,8 +26,8 @@ import pytest
 
 from bottleneck.cli import _run
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.paired_processes import TimingEffort
 from bottleneck.experiment.program import Side
+from bottleneck.experiment.turns import TimingEffort
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.harness.messages import Program

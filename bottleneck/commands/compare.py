@@ -104,7 +104,7 @@ def compare_command(
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.interrupts import answered
     from bottleneck.commands.report import chosen_device
-    from bottleneck.gate.limits import limits_of_option
+    from bottleneck.gate.settings import limits_of_option
     from bottleneck.report.output import write_status
 
     check_picture(plot)
@@ -284,7 +284,7 @@ def _record_both(
     sources: Sequence[SideSource], program: "Program", scratch: Path, say: Say
 ) -> "tuple[ComparedSide, ComparedSide, TimeResult]":
     """Both sides, whose ledgers add up to the steps that were timed in turns, as the gate times them."""
-    from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
+    from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 
     ceilings = _shared_ceilings(say)
     with ExitStack() as stack:
@@ -352,7 +352,7 @@ def _touched(before: SideSource, after: SideSource) -> "Touched | None":
 def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[str]:
     """A line for each limit that the change exceeds; UndecidedError where a side does not know the metric."""
     from bottleneck.errors import UndecidedError
-    from bottleneck.gate.limits import STEP
+    from bottleneck.gate.settings import STEP
 
     counters = {each.name: (each.before, each.after) for each in comparison.counters}
     broken = []

@@ -24,8 +24,7 @@ from bottleneck.commands.report_options import (
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.sweep import SweepPlan
-    from bottleneck.experiment.sweep_points import Parameter
+    from bottleneck.experiment.sweep import Parameter, SweepPlan
     from bottleneck.harness.messages import Program
     from bottleneck.schema.trials import Sweep
 
@@ -100,8 +99,7 @@ def sweep_command(
     with the parameters. A point that fails has its reason in the table. Ctrl-C shows what was measured so far. On a
     machine that others use too, --turns 60 times all points side by side.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.experiment.sweep import SweepPlan
-    from bottleneck.experiment.sweep_points import configurations_of, make_series, parse_parameter
+    from bottleneck.experiment.sweep import SweepPlan, configurations_of, make_series, parse_parameter
     from bottleneck.harness.messages import RecordOptions
 
     picture, output = _picture(plot, output)

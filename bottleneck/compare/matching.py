@@ -12,8 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from bottleneck.compare.canonical_names import EXCHANGEABLE, is_region, plain_kernel
-from bottleneck.compare.pieces import Piece, share_of_time, sizes
+from bottleneck.compare.pieces import EXCHANGEABLE, Piece, is_region, plain_kernel, share_of_time, sizes
 from bottleneck.schema.comparison import MatchedBy
 
 _WRAPPER = re.compile(

@@ -19,8 +19,8 @@ from typing import Any
 
 from bottleneck import __version__
 from bottleneck.calibrate.cache import cache_folder, read_calibration
-from bottleneck.harness.host_sensors import HostSampler
 from bottleneck.harness.machine import available_bytes, busy_processors, processor_quota, torch_version
+from bottleneck.harness.sensors import HostSampler
 from bottleneck.harness.supervise import Child
 
 

@@ -1,14 +1,37 @@
-"""Times steps in turns, as pairs or in rounds, so that drift of the machine reaches all of them alike."""
+"""Times steps in turns, as pairs or in rounds, so that drift of the machine reaches all of them alike.
+
+Two sides take turns in pairs of fresh processes until the result is decided.
+"""
 
 import math
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
+from bottleneck.errors import WorkloadError
+from bottleneck.experiment.program import Side, relative_to_root
+from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
-from bottleneck.schema.statistics import LOOKS, next_look
+from bottleneck.harness.messages import Program
+from bottleneck.schema.gate_result import Limit, TimeResult
+from bottleneck.schema.statistics import (
+    GATE_LOOKS,
+    LOOKS,
+    Batches,
+    ProcessPair,
+    SlowdownRule,
+    judge_slowdown,
+    next_look,
+    summarise_durations,
+    take_batches,
+)
+from bottleneck.schema.trials import TrialVerdict
 
 # A turn lasts at least this long: in a shorter one, ticks of the scheduler and caches that the other variant filled
 # count too much (gate statistics, section 3.2).
@@ -121,3 +144,274 @@ def take_rounds(
         if (number + 1) % 10 == 0 or number + 1 == rounds:
             tell(f"bottleneck: round {number + 1} of {rounds}")
     return taken, reasons
+
+
+Role = Literal["base", "candidate"]
+
+# How the lack of memory shows: an exception of torch's or Python's, or the system's own way.
+_NO_MEMORY = ("OutOfMemoryError", "out of memory", "MemoryError", "can't allocate memory", "SIGKILL")
+
+
+class SideFailed(Exception):  # noqa: N818 - an outcome, not an error of ours
+    """A side whose step was not made or did not run, and why."""
+
+    def __init__(self, role: Role, label: str, reason: str) -> None:
+        super().__init__(reason)
+        self.role, self.label, self.reason = role, label, reason
+
+    @property
+    def is_for_memory(self) -> bool:
+        """True if it may have been for lack of memory."""
+        return any(sign in self.reason for sign in _NO_MEMORY)
+
+
+class NoTurns(Exception):  # noqa: N818 - an outcome, not an error of ours
+    """Turns that cannot be taken, through no fault of either side; its text states the reason and a remedy."""
+
+
+class SideWorker(Worker):
+    """A process that starts in the folder of its side and imports the packages that lie there."""
+
+    def __init__(self, program: Program, role: Role, side: Side, log: Path) -> None:
+        self.role, self._label = role, side.label
+        try:
+            super().__init__(program, log, side.variables, folder=side.folder)
+        except OSError as error:
+            raise SideFailed(role, side.label, f"no process could be started: {error}") from None
+
+    def refusal(self, verdict: TrialVerdict, reason: str) -> Exception:
+        """The exception that names the side."""
+        if verdict == "not applicable":
+            return NoTurns(f"{self._label}: {reason}")
+        return SideFailed(self.role, self._label, reason)
+
+
+# The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).
+# On a busy machine making the processes costs more than turns do, so that it pays to take more of them there. Long
+# steps get fewer, so that measuring a pair takes no longer than this.
+TURNS, TURNS_AT_LEAST, TURNS_AT_MOST, TURNS_AT_ONCE = 16, 4, 64, 8
+MEASURED_SECONDS_AT_MOST = 16.0
+
+# One process after the other sees less (section 3.3, point 8).
+ROUNDS_ALONE_AT_LEAST = 12
+
+STEP = "step"
+ROLES: tuple[Role, ...] = ("base", "candidate")
+
+_DEFAULT_LIMIT = Limit("step_us", relative=0.03, text="+3%")
+_ALONE = "both sides at once did not fit into memory: their processes ran one after the other, which sees less"
+
+
+@dataclass(frozen=True)
+class TimingEffort:
+    """Requirements of a verdict on the time, and how long it may take.
+
+    ``alpha`` is the chance of a false alarm of this workload alone. No pair begins that would not end within
+    ``time_limit_s``, going by those before it. ``seed`` draws who starts and who goes first.
+    """
+
+    limit: Limit = _DEFAULT_LIMIT
+    alpha: float = 0.01
+    time_limit_s: float = 300.0
+    seed: int = 0
+    pairs_at_most: int = GATE_LOOKS[-1]
+
+    @property
+    def rule(self) -> SlowdownRule:
+        """The allowed growth of the step: a share of it, or a number of microseconds where that is more."""
+        floor_us = max(self.limit.floor, self.limit.absolute or 0.0)
+        return SlowdownRule(self.limit.relative or 0.0, floor_us, self.alpha)
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """At how many pairs to look."""
+        return (*(each for each in GATE_LOOKS if each < self.pairs_at_most), self.pairs_at_most)
+
+
+def time_in_pairs(
+    program: Program,
+    base: Side,
+    candidate: Side,
+    effort: TimingEffort | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> TimeResult:
+    """The time of the candidate's step compared with the base's; WorkloadError where the candidate's does not run."""
+    effort = effort or TimingEffort()
+    with tempfile.TemporaryDirectory(prefix="bottleneck-pairs-") as folder:
+        return PairedProcesses(
+            relative_to_root(program, candidate.folder),
+            {"base": base, "candidate": candidate},
+            Path(folder),
+            effort,
+            tell,
+        ).result()
+
+
+@dataclass
+class PairedProcesses:
+    """Timing of two sides under way; the pairs that were taken are kept when a later one fails.
+
+    ``folder`` takes what the processes write. ``open_worker`` starts one.
+    """
+
+    program: Program
+    sides: Mapping[Role, Side]
+    folder: Path
+    effort: TimingEffort
+    tell: Callable[[str], None] = lambda _: None
+    clock: Clock = time.monotonic
+    open_worker: Callable[[Program, Role, Side, Path], SideWorker] = SideWorker
+    batches: Batches = field(default_factory=Batches)
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(f"pairs {self.effort.seed}")  # noqa: S311 - an order, not a secret
+        self._started, self._usual_s = self.clock(), 0.0
+        self._is_alone, self._is_over = False, False
+
+    def result(self) -> TimeResult:
+        """The result; a side that fails is part of it, unless it is the candidate."""
+        try:
+            self._take_all()
+        except SideFailed as failed:
+            if failed.role == "candidate":
+                raise _failure(self.program, failed) from None
+            return self._result(f"base fails ({failed.label}): {failed.reason}")
+        except NoTurns as state:
+            return self._result(str(state))
+        return self._result(None)
+
+    def _take_all(self) -> None:
+        """All pairs; of processes one after the other where both at once do not fit into memory."""
+        try:
+            take_batches(self.batches, self._take, self.effort.rule, self.effort.looks)
+        except SideFailed as failed:
+            if not failed.is_for_memory or self.batches.first:
+                raise
+            self._is_alone = True
+            looks = [max(each, ROUNDS_ALONE_AT_LEAST) for each in self.effort.looks]
+            take_batches(self.batches, self._take, self.effort.rule, sorted(set(looks)))
+
+    def _result(self, reason: str | None) -> TimeResult:
+        seconds, pairs = self.clock() - self._started, self.batches.pairs
+        if not pairs:
+            return TimeResult("not run", reason, seconds=seconds, seed=self.effort.seed, budget=self.effort.rule.budget)
+        result = judge_slowdown(self.batches, self.effort.rule)
+        limit = f"the time limit of {self.effort.time_limit_s:g} s was reached" if self._is_over else None
+        whys = (
+            reason,
+            limit if result.verdict == "undecided" else None,
+            result.reason,
+            _ALONE if self._is_alone else None,
+        )
+        return replace(
+            result,
+            reason="; ".join(filter(None, whys)) or None,
+            base_us=summarise_durations([pair.base_us for pair in pairs]),
+            candidate_us=summarise_durations([pair.candidate_us for pair in pairs]),
+            seconds=seconds,
+            seed=self.effort.seed,
+        )
+
+    def _take(self) -> ProcessPair | None:
+        """One pair of fresh processes more; null where the time would not last."""
+        began = self.clock()
+        if began - self._started + self._usual_s > self.effort.time_limit_s:
+            self._is_over = True
+            return None
+        pair = self._one_after_the_other() if self._is_alone else self._in_turns()
+        # What compilers make for the first pair the others find in their caches.
+        self._usual_s = self.clock() - began if self.batches.first else 0.0
+        batch = self.batches.confirming if self.batches.is_confirming else self.batches.first
+        what = "confirming" if self.batches.is_confirming else "taking turns"
+        self.tell(f"{what}: pair {len(batch) + 1} of processes, {math.expm1(pair.log_ratio):+.1%}")
+        return pair
+
+    def _in_turns(self) -> ProcessPair:
+        """Both sides live at once; which one starts is drawn, and who goes first at each pair of turns."""
+        order = ROLES if self._draw.random() < 0.5 else ROLES[::-1]
+        with ExitStack() as stack:
+            workers = {role: stack.enter_context(self._open(role)) for role in order}
+            built = _made(list(workers.values()))
+            built_us, prefetched = [each.step_us for each in built], max(each.prefetched for each in built)
+            steps = [TimedStep(workers[role], STEP, _middle(built_us), prefetched) for role in ROLES]
+            self._check_time(steps[0].turn_s)
+            # Both take as many steps a turn, going by one turn of each without the other at its side.
+            usual_us = _middle([step.turn_us() for step in steps])
+            base, candidate = (replace(step, usual_us=usual_us) for step in steps)
+            pairing = Pairing(base, candidate, self._draw)
+            self._take_turns(pairing)
+        base_us, candidate_us = statistics.median(pairing.original_us), statistics.median(pairing.changed_us)
+        return ProcessPair(statistics.median(pairing.logs), base_us, candidate_us)
+
+    def _take_turns(self, pairing: Pairing) -> None:
+        """Takes turns until their median is known to within the budget; their direction does not end them."""
+        for _ in range(turns_of(pairing.pair_s)):
+            pairing.take()
+        most = turns_of(pairing.pair_s, TURNS_AT_MOST)
+        precision = self.effort.rule.allowed(statistics.median(pairing.original_us))
+        while len(pairing.logs) < most and _half_width(pairing.logs) > precision:
+            for _ in range(TURNS_AT_ONCE):
+                pairing.take()
+
+    def _one_after_the_other(self) -> ProcessPair:
+        """One process at a time, in the order ABBA over two rounds."""
+        order = ROLES if len(self.batches.pairs) % 2 == 0 else ROLES[::-1]
+        us = {role: self._alone(role) for role in order}
+        return ProcessPair(math.log(us["candidate"] / us["base"]), us["base"], us["candidate"])
+
+    def _alone(self, role: Role) -> float:
+        """The typical step of one side in a process that has the machine for itself."""
+        with self._open(role) as worker:
+            (built,) = _made([worker])
+            step = TimedStep(worker, STEP, built.step_us, built.prefetched)
+            return statistics.median(step.turn_us() for _ in range(turns_of(2 * step.turn_s)))
+
+    def _open(self, role: Role) -> SideWorker:
+        return self.open_worker(self.program, role, self.sides[role], self.folder / f"{role}.txt")
+
+    def _check_time(self, turn_s: float) -> None:
+        """NoTurns where the turns alone of the fewest pairs take longer than there is time."""
+        least_s = GATE_LOOKS[0] * turns_of(2 * turn_s) * 2 * turn_s
+        if not self.batches.first and least_s > self.effort.time_limit_s:
+            raise NoTurns(
+                f"{GATE_LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
+                f"beyond the time limit of {self.effort.time_limit_s:g} s: raise time_limit or shorten the step"
+            )
+
+
+def _made(workers: Sequence[SideWorker]) -> list[Built]:
+    """Makes the step of each at once; of two that fail the candidate is reported."""
+    for worker in workers:
+        worker.start_making(STEP)
+    built, failures = [], []
+    for worker in workers:
+        try:
+            built.append(worker.made())
+        except SideFailed as failed:
+            failures.append(failed)
+    if failures:
+        raise max(failures, key=lambda failed: failed.role == "candidate")
+    return built
+
+
+def turns_of(turn_s: float, most: int = TURNS) -> int:
+    """The turns of each side where one of each lasts this long together."""
+    return max(TURNS_AT_LEAST, min(most, int(MEASURED_SECONDS_AT_MOST / turn_s)))
+
+
+def _middle(us: Sequence[float]) -> float:
+    return math.sqrt(math.prod(us))
+
+
+def _half_width(logs: Sequence[float]) -> float:
+    """Half of the interval of their median."""
+    found = summarise_durations(logs)
+    return math.inf if found is None else (found.high - found.low) / 2
+
+
+def _failure(program: Program, failed: SideFailed) -> WorkloadError:
+    return WorkloadError(
+        f"{program.target} fails in {failed.label}",
+        why=failed.reason,
+        fix=f"see that it runs: bottleneck run {' '.join(program.words)}",
+    )

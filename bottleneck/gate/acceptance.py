@@ -13,9 +13,8 @@ import msgspec
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.experiment.git_clone import find_commit, find_root, git_in, identify
 from bottleneck.gate.judge import is_compared, is_red, judge_counts
-from bottleneck.gate.limits import MODULE_PREFIX, split_module_metric
 from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole
-from bottleneck.gate.settings import Project, lock_path, workload_name
+from bottleneck.gate.settings import MODULE_PREFIX, Project, lock_path, split_module_metric, workload_name
 from bottleneck.report.ci.phrases import amounts, format_change, growth
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock
 from bottleneck.schema.files import read_file

@@ -21,18 +21,16 @@ from bottleneck.experiment.git_clone import (
     is_merge_base,
     touched_lines,
 )
-from bottleneck.experiment.paired_processes import TimingEffort, time_in_pairs
 from bottleneck.experiment.program import Side
 from bottleneck.experiment.record_once import record_side
+from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.experiment.worktree import Base, base_side, lacks
 from bottleneck.gate.acceptance import last_path, write_last
 from bottleneck.gate.count import count
 from bottleneck.gate.count_program import Counted, count_program
-from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of, with_accepted
-from bottleneck.gate.limits import STEP
+from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of, with_accepted, with_summary
 from bottleneck.gate.lockfile import read_lock, read_lock_at, write_lock
-from bottleneck.gate.result_summary import with_summary
-from bottleneck.gate.settings import Project, lock_path, workload_name
+from bottleneck.gate.settings import STEP, Project, lock_path, workload_name
 from bottleneck.gate.source_files import read_below
 from bottleneck.harness.messages import Program
 from bottleneck.pipeline import examine, finish

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bottleneck.experiment.paired_processes import time_in_pairs
 from bottleneck.experiment.program import Side
+from bottleneck.experiment.turns import time_in_pairs
 from bottleneck.gate.count_program import count_program
 from bottleneck.gate.judge import is_compared, is_red, judge_counts
-from bottleneck.gate.limits import STEP
 from bottleneck.gate.run_gate import GatedPart, GateRun, effort_of
-from bottleneck.gate.settings import workload_name
+from bottleneck.gate.settings import STEP, workload_name
 from bottleneck.harness.forms import VARIABLE
 from bottleneck.harness.messages import Program
 from bottleneck.report.ci.phrases import format_change, time_change_words

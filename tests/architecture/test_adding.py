@@ -25,7 +25,7 @@ from bottleneck.commands.report_options import ReportFormat
 from bottleneck.cost.call import Cost, OpCall
 from bottleneck.devices import catalogue
 from bottleneck.devices.match import device_by_name
-from bottleneck.gate import count, limits
+from bottleneck.gate import count, settings
 from bottleneck.harness.sensors import ReplaySampler, make_samplers
 from bottleneck.report import FORMATS
 from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
@@ -157,7 +157,7 @@ def test_an_advice_rule_is_one_function_and_its_name_in_the_table(
 def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert COUNTERS.keys() == count._COUNTERS.keys()
     monkeypatch.setitem(COUNTERS, "examples", Counter("examples", "portable", "example", "examples", "for a test"))
-    monkeypatch.setitem(limits._DEFAULT_TEXTS, "examples", "+0")  # which an import of the new row does
+    monkeypatch.setitem(settings._DEFAULT_TEXTS, "examples", "+0")  # which an import of the new row does
     assert COUNTERS.keys() != count._COUNTERS.keys()  # without its count
     assert "| `examples` | portable | for a test |" in write_counters.table()
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment.paired_processes import SideFailed, SideWorker
 from bottleneck.experiment.program import Side, relative_to_root
+from bottleneck.experiment.turns import SideFailed, SideWorker
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import Roots

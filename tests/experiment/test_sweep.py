@@ -15,7 +15,9 @@ from bottleneck.errors import TraceError
 from bottleneck.experiment import sweep
 from bottleneck.experiment.record_once import Ceilings
 from bottleneck.experiment.sweep import (
+    Configuration,
     MeasuredPoint,
+    Series,
     SweepPlan,
     SweepProgress,
     TurnTimings,
@@ -27,7 +29,6 @@ from bottleneck.experiment.sweep import (
     run_sweep,
     take_turns,
 )
-from bottleneck.experiment.sweep_points import Configuration, Series
 from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Timing

@@ -1,9 +1,9 @@
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.experiment import sweep_points as series
+from bottleneck.experiment import sweep as series
 from bottleneck.experiment.interventions.subject import Change
-from bottleneck.experiment.sweep_points import (
+from bottleneck.experiment.sweep import (
     Parameter,
     Series,
     configurations_of,

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.experiment.paired_processes import TimingEffort
 from bottleneck.experiment.program import Side
+from bottleneck.experiment.turns import TimingEffort
 from bottleneck.experiment.worktree import Base
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.judge import judge_counts
-from bottleneck.gate.limits import default_budgets
 from bottleneck.gate.run_gate import GateRun
 from bottleneck.gate.selftest import (
     NOTHING,
@@ -27,6 +26,7 @@ from bottleneck.gate.selftest import (
     self_test,
     slowdown,
 )
+from bottleneck.gate.settings import default_budgets
 from bottleneck.harness.forms import VARIABLE
 from bottleneck.harness.messages import Program
 from bottleneck.schema.counters import Counts, Fingerprint, Lock

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from bottleneck.harness import host_sensors as host_module
-from bottleneck.harness.host_sensors import HostSampler, newest_process
+from bottleneck.harness import sensors as host_module
+from bottleneck.harness.sensors import HostSampler, newest_process
 from bottleneck.schema.telemetry import COLUMNS, HOST
 
 Times = namedtuple("Times", "user system children_user children_system")

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from bottleneck.experiment.interventions import (
     attention,
-    backends,
     compilers,
     graphs,
     loaders,
@@ -30,7 +29,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     loaders.BATCH_CHANGES,
     compilers.CHANGES,
     attention.CHANGES,
-    backends.CHANGES,
+    compilers.BACKEND_CHANGES,
     graphs.CHANGES,
     memory_format.FOLDING_CHANGES,
     recompute.CHANGES,

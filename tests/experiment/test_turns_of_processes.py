@@ -15,7 +15,8 @@ from typing import Any, cast
 import pytest
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.paired_processes import (
+from bottleneck.experiment.program import Side
+from bottleneck.experiment.turns import (
     TURNS,
     TURNS_AT_MOST,
     PairedProcesses,
@@ -26,7 +27,6 @@ from bottleneck.experiment.paired_processes import (
     time_in_pairs,
     turns_of,
 )
-from bottleneck.experiment.program import Side
 from bottleneck.experiment.variants import Built
 from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import Limit, TimeResult
@@ -332,7 +332,7 @@ def test_a_real_candidate_that_raises_is_named(tmp_path: Path) -> None:
 _HOLDER = """
 import sys
 from pathlib import Path
-from bottleneck.experiment.paired_processes import time_in_pairs
+from bottleneck.experiment.turns import time_in_pairs
 from bottleneck.harness.messages import Program
 from bottleneck.experiment.program import Side
 side = Side("this", Path(sys.argv[1]))

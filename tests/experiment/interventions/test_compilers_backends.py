@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from bottleneck.experiment.interventions import backends
-from bottleneck.experiment.interventions.backends import BACKENDS, CHANGES
+from bottleneck.experiment.interventions import compilers
+from bottleneck.experiment.interventions.compilers import BACKEND_CHANGES, BACKENDS
 from bottleneck.experiment.interventions.subject import Missing, NotApplicable, Subject, subject_of
 from tests.experiment.interventions.subjects import convolutions, inference, perceptron, training
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-BY_NAME = {change.name: change for change in CHANGES}
+BY_NAME = {change.name: change for change in BACKEND_CHANGES}
 ENGINES = {"backend-onnxrt": "onnxruntime", "backend-openvino": "openvino"}
 COMPUTING = {"aten::linear", "aten::conv2d", "aten::_transformer_encoder_layer_fwd"}
 ON_CPU = [f"backend-{name}" for name, backend in BACKENDS.items() if not backend.needs_gpu]
@@ -108,7 +108,7 @@ def test_an_engine_does_not_train(name: str) -> None:
 
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_backend_that_is_not_installed_says_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_is_installed", lambda module: False)
+    monkeypatch.setattr(compilers, "_is_installed", lambda module: False)
     with pytest.raises(Missing, match=r"pip install|docs"):
         BY_NAME[name].apply(inference(torch, *NETWORKS["perceptron"]))
 
@@ -120,24 +120,24 @@ def test_a_backend_of_gpus_needs_one(name: str) -> None:
 
 
 def test_a_part_of_a_package_that_is_not_there_is_not_installed() -> None:
-    assert backends._is_installed("json.decoder")
-    assert not backends._is_installed("no_such_package.part")
+    assert compilers._is_installed("json.decoder")
+    assert not compilers._is_installed("no_such_package.part")
 
 
 def test_a_backend_of_torch_gets_the_graph_under_its_name() -> None:
     seen = list[int]()
     subject = inference(torch, *NETWORKS["perceptron"])
     torch._dynamo.register_backend(lambda graph, inputs: seen.append(len(inputs)) or graph.forward, name="seen_by_test")
-    backend = backends.Backend("one of a test", trains=True)
-    result = backends._compile_with("seen_by_test", backend, subject)()
+    backend = compilers.Backend("one of a test", trains=True)
+    result = compilers._compile_with("seen_by_test", backend, subject)()
     assert len(seen) == 1
     torch.testing.assert_close(result, inference(torch, *NETWORKS["perceptron"]).step())
 
 
 def test_a_backend_that_a_package_announces_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
     announced = [EntryPoint("own", "own_package:own", "torch_dynamo_backends")]
-    monkeypatch.setattr(backends.importlib.metadata, "entry_points", lambda group: announced)
-    assert backends._all_backends().keys() - BACKENDS.keys() == {"own"}
+    monkeypatch.setattr(compilers.importlib.metadata, "entry_points", lambda group: announced)
+    assert compilers._all_backends().keys() - BACKENDS.keys() == {"own"}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -148,4 +148,4 @@ def test_an_engine_leaves_the_original_alone(engine: Any) -> None:
     engine.apply(inference(torch, *NETWORKS["convolutions"]))()
     assert torch.equal(original.step(), want)
     assert all(torch.equal(value, state[name]) for name, value in original.modules[0].state_dict().items())
-    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.compilers.mha.get_fastpath_enabled()
