@@ -367,8 +367,9 @@ def to_json(sweep: Sweep) -> str:
 def to_html(sweep: Sweep) -> str:
     """The sweep as a page for a browser."""
     from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+    from bottleneck.report.sweep_curves import charts  # noqa: PLC0415 - it takes the words of this module
 
-    return document_to_html(build(sweep))
+    return document_to_html(build(sweep), charts(sweep))
 
 
 FORMATS: Mapping[str, Callable[[Sweep], str]] = {

@@ -8,6 +8,7 @@ import pytest
 from bottleneck.report.plots.sweep_plot import draw, save_sweep
 from bottleneck.report.sweep import FORMATS, floor_us, sentence, three, to_json, to_terminal
 from bottleneck.schema.trials import Point, Sweep
+from bottleneck.units import format_us
 
 from .sweeps import batches, chain, chain_point, failed, of, roof
 
@@ -188,3 +189,19 @@ def test_the_plot_has_a_legend_for_several_curves_only() -> None:
 )
 def test_three_digits_are_shown_without_an_exponent(value: float, shown: str) -> None:
     assert three(value) == shown
+
+
+def test_page_draws_the_curves_with_every_measured_point() -> None:
+    for sweep in (chain(), chain("eager", "inductor")):
+        page = FORMATS["html"](sweep)
+        marks = re.findall(r"<title>([^<]+, repeat=[^<]+)</title>", page)
+        assert len(marks) == 2 * len(sweep.points)
+        assert sweep.points[0].step_us is not None
+        assert f"eager, repeat=1: {format_us(sweep.points[0].step_us.median)}" in marks
+        assert ("knee " in page) == (len(sweep.fits) == 1 and sweep.fits[0].knee is not None)
+
+
+def test_page_of_a_sweep_without_a_measured_point_has_no_chart() -> None:
+    sweep = chain()
+    failed = replace(sweep, points=tuple(replace(point, step_us=None) for point in sweep.points), fits=())
+    assert 'class="chart"' not in FORMATS["html"](failed)

@@ -27,6 +27,7 @@ from bottleneck.report.document import Document, ListSection, Section, Waterfall
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
+from bottleneck.report.line_chart import HEIGHT, WIDTH, LineChart
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.report.text import clean
 from bottleneck.report.wording import bound_word
@@ -118,8 +119,8 @@ def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]")
     }
 
 
-def document_to_html(document: Document) -> str:
-    """The page of any other report: a comparison, a trial, a sweep, a gate, a check-up."""
+def document_to_html(document: Document, charts: Sequence[LineChart] = ()) -> str:
+    """The page of any other report: a comparison, a trial, a sweep with its charts, a gate, a check-up."""
     return _render(
         "document.html",
         style="",
@@ -127,6 +128,7 @@ def document_to_html(document: Document) -> str:
         title=f"{document.headline} {document.subject}".strip(),
         closing=document.closing,
         document=document,
+        charts=charts,
         sections=[(f"section-{at}", section.title) for at, section in enumerate(document.sections, 1) if section.title],
     )
 
@@ -369,6 +371,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals.update(chart_size=(WIDTH, HEIGHT))
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
         label=lambda text: clean(text, _LONGEST_NAME),

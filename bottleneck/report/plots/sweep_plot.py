@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
+from bottleneck.report.line_chart import LOG_FROM
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.roofline import draw_roofs
 from bottleneck.report.roofline_points import RooflineRoof
-from bottleneck.report.sweep import describe_place, sentence
+from bottleneck.report.sweep import sentence
+from bottleneck.report.sweep_curves import SweepCurve, curves_of, fit_line, rate_name, rate_of
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Device
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
-from bottleneck.units import US_PER_S, format_si, format_us
+from bottleneck.units import format_si, format_us
 
 _MARK_POINTS = 6.0
 
@@ -105,20 +107,14 @@ _WIDTH, _TALL, _LOW = 8.0, 8.2, 4.6
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", ":")
-# From this factor between the ends on an axis reads better in powers.
-_LOG_FROM = 8.0
 _LEGEND_COLUMNS = 3
 
 
 @dataclass(frozen=True)
-class PlottedCurve:
-    """The measured points of one series and one combination of the parameters that the axis does not show."""
+class PlottedCurve(SweepCurve):
+    """A curve and how it is drawn."""
 
-    label: str
-    x: tuple[float, ...]
-    points: tuple[Point, ...]
-    style: dict[str, Any]
-    fit: Fit | None = None
+    style: dict[str, Any] = field(default_factory=dict)
 
 
 def save_sweep(sweep: Sweep, path: Path) -> None:
@@ -128,7 +124,12 @@ def save_sweep(sweep: Sweep, path: Path) -> None:
 
 def draw(sweep: Sweep) -> Figure:
     """A figure with step time and throughput, and the roofline beneath where FLOPs and bytes are known."""
-    shown, ticks = _curves(sweep)
+    curves, axis = curves_of(sweep)
+    ticks = axis.places
+    shown = [
+        PlottedCurve(one.label, one.x, one.points, one.fit, _style(index, connect=not ticks))
+        for index, one in enumerate(curves)
+    ]
     points = [point for curve in shown for point in curve.points]
     is_tall = has_roofline(points, sweep.roofs)
     height = _TALL if is_tall else _LOW
@@ -142,7 +143,7 @@ def draw(sweep: Sweep) -> Figure:
     _draw_times(left, shown, ticks)
     _draw_rates(right, shown, ticks)
     for axes in (left, right):
-        axes.set_xlabel(_axis_name(sweep, ticks), fontsize=9)
+        axes.set_xlabel(clean(axis.parameter or "", 40), fontsize=9)
     if is_tall:
         lower = figure.add_axes((0.095, footer, 0.885, 2.75 / height))
         draw_roofline(lower, [(curve.points, curve.style) for curve in shown], sweep.roofs)
@@ -150,44 +151,6 @@ def draw(sweep: Sweep) -> Figure:
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
-
-
-def _curves(sweep: Sweep) -> tuple[list[PlottedCurve], list[str]]:
-    """The curves, and the names of the places along the axis where it shows words instead of numbers."""
-    parameter = _parameter(sweep)
-    places = [] if parameter else list(dict.fromkeys(_place(point) for point in sweep.points))
-    groups: dict[tuple[str, str], list[Point]] = {}
-    for point in sweep.points:
-        others = {name: value for name, value in point.values.items() if parameter and name != parameter}
-        groups.setdefault((point.series, describe_place(others)), []).append(point)
-    several_series = len({series for series, _ in groups}) > 1
-    fits = {(fit.series, describe_place(fit.others)): fit for fit in sweep.fits}
-    found = []
-    for index, (key, members) in enumerate(groups.items()):
-        known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
-        at = [float(point.values[parameter]) if parameter else float(places.index(_place(point))) for point in known]
-        order = sorted(range(len(known)), key=at.__getitem__)
-        label = ", ".join(word for word in (key[0] if several_series or not key[1] else "", key[1]) if word)
-        label = label if known else f"{label} (not measured)"
-        points, x = tuple(known[each] for each in order), tuple(at[each] for each in order)
-        found.append(PlottedCurve(clean(label, 60), x, points, _style(index, connect=bool(parameter)), fits.get(key)))
-    return found, [clean(place, 24) for place in places]
-
-
-def _parameter(sweep: Sweep) -> str | None:
-    """The parameter of the axis: that of the fits, else the first that is a number; null where there is none."""
-    numeric = [
-        name for name in sweep.parameters if all(not isinstance(point.values[name], str) for point in sweep.points)
-    ]
-    return next((fit.parameter for fit in sweep.fits), next(iter(numeric), None))
-
-
-def _place(point: Point) -> str:
-    return describe_place(point.values) or point.series
-
-
-def _axis_name(sweep: Sweep, ticks: Sequence[str]) -> str:
-    return "" if ticks else clean(_parameter(sweep) or "", 40)
 
 
 def _style(index: int, *, connect: bool) -> dict[str, Any]:
@@ -219,13 +182,10 @@ def _draw_times(axes: Axes, shown: Sequence[PlottedCurve], ticks: Sequence[str])
 
 
 def _draw_fit(axes: Axes, fit: Fit) -> None:
-    if fit.over is None or fit.step_us(fit.over.low) is None:
+    across, up = fit_line(fit, is_log=axes.get_xscale() == "log")
+    if not across:
         return
-    low, high = fit.over.low, fit.over.high
-    is_log = axes.get_xscale() == "log"
-    parts = [index / 100 for index in range(101)]
-    across = [low * (high / low) ** part if is_log else low + (high - low) * part for part in parts]
-    axes.plot(across, [fit.step_us(x) or math.nan for x in across], color="0.35", linewidth=1.0, ls="--", zorder=2)
+    axes.plot(across, up, color="0.35", linewidth=1.0, ls="--", zorder=2)
     left, right = axes.get_xlim()
     if fit.knee is not None and left < fit.knee < right:
         axes.axvline(fit.knee, color="0.35", linewidth=0.8, ls=":", zorder=1)
@@ -244,26 +204,14 @@ def _draw_fit(axes: Axes, fit: Fit) -> None:
 
 
 def _draw_rates(axes: Axes, shown: Sequence[PlottedCurve], ticks: Sequence[str]) -> None:
-    """Samples per second where the batch size is a parameter; else FLOP/s where they are known; else steps."""
+    """The rate that is known of the points."""
     points = [point for curve in shown for point in curve.points]
-    name = "steps per second"
-    if points and all(point.samples_per_s is not None for point in points):
-        name = "samples per second"
-    elif points and all(point.flops_per_s is not None for point in points):
-        name = "achieved FLOP/s"
+    name = rate_name(points)
     axes.set_title(name, fontsize=10, loc="left")
     for curve in shown:
-        axes.plot(curve.x, [_rate(point, name) for point in curve.points], zorder=3, **curve.style)
-    _scale(axes, shown, [_rate(point, name) for point in points], ticks)
+        axes.plot(curve.x, [rate_of(point, name) for point in curve.points], zorder=3, **curve.style)
+    _scale(axes, shown, [rate_of(point, name) for point in points], ticks)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_si(value)))
-
-
-def _rate(point: Point, name: str) -> float:
-    if name == "samples per second":
-        return point.samples_per_s or math.nan
-    if name == "achieved FLOP/s":
-        return point.flops_per_s or math.nan
-    return US_PER_S / point.step_us.median if point.step_us is not None else math.nan
 
 
 def _scale(axes: Axes, shown: Sequence[PlottedCurve], values: Sequence[float], ticks: Sequence[str]) -> None:
@@ -277,7 +225,7 @@ def _scale(axes: Axes, shown: Sequence[PlottedCurve], values: Sequence[float], t
     elif across:
         _scale_across(axes, across)
     good = [value for value in values if math.isfinite(value) and value > 0]
-    if good and max(good) > _LOG_FROM * min(good):
+    if good and max(good) > LOG_FROM * min(good):
         axes.set_yscale("log")
         axes.set_ylim(min(good) / 1.6, max(good) * 1.6)
         axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0,) if max(good) > 100 * min(good) else (1.0, 2.0, 5.0)))
@@ -291,7 +239,7 @@ def _scale(axes: Axes, shown: Sequence[PlottedCurve], values: Sequence[float], t
 
 
 def _scale_across(axes: Axes, across: Sequence[float]) -> None:
-    if across[0] > 0 and across[-1] > _LOG_FROM * across[0]:
+    if across[0] > 0 and across[-1] > LOG_FROM * across[0]:
         axes.set_xscale("log")
         room = (across[-1] / across[0]) ** 0.05
         axes.set_xlim(across[0] / room, across[-1] * room)

@@ -1,0 +1,162 @@
+"""Lays out a chart of curves for the SVG of a page: places of points, lines and ticks in units of its view box."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+WIDTH, HEIGHT = 600, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 88, 14, 12, 48
+# From this factor between the ends on an axis reads better in powers.
+LOG_FROM = 8.0
+_MOST_TICKS = 9
+
+
+@dataclass(frozen=True)
+class ChartPoint:
+    """A point, with the interval of its value where that is known."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class ChartCurve:
+    """The points of one series from left to right; a guide is a line without marks, such as a fit."""
+
+    label: str
+    points: tuple[ChartPoint, ...]
+    is_guide: bool = False
+
+
+@dataclass(frozen=True)
+class ChartScale:
+    """One axis: its ends, and whether it is in powers."""
+
+    low: float
+    high: float
+    is_log: bool
+
+    def share(self, value: float) -> float:
+        """The place of a value: 0 at the lower end of the axis, 1 at the upper."""
+        if self.is_log:
+            return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """A chart of curves over numbers, or over ``x_names`` where x counts these.
+
+    ``show`` writes a value of the vertical axis; ``mark`` is a value of the horizontal one, with its words.
+    """
+
+    title: str
+    x_title: str
+    curves: tuple[ChartCurve, ...]
+    show: Callable[[float], str]
+    x_names: tuple[str, ...] = ()
+    mark: tuple[float, str] | None = None
+
+    @cached_property
+    def x_scale(self) -> ChartScale:
+        """The horizontal axis, with room at both ends."""
+        if self.x_names:
+            return ChartScale(-0.5, len(self.x_names) - 0.5, is_log=False)
+        low, high = min(self._across), max(self._across)
+        if low > 0 and high > LOG_FROM * low:
+            room = (high / low) ** 0.04
+            return ChartScale(low / room, high * room, is_log=True)
+        room = 0.04 * (high - low) or 0.5
+        return ChartScale(low - room, high + room, is_log=False)
+
+    @cached_property
+    def y_scale(self) -> ChartScale:
+        """The vertical axis: from 0, or in powers where the values lie far apart."""
+        every = [point for curve in self.curves for point in curve.points]
+        good = [value for one in every for value in (one.y, one.high) if value and math.isfinite(value) and value > 0]
+        low, high = min(good, default=1.0), max(good, default=1.0)
+        if high > LOG_FROM * low:
+            return ChartScale(low / 1.5, high * 1.5, is_log=True)
+        return ChartScale(0.0, high * 1.12, is_log=False)
+
+    @cached_property
+    def _across(self) -> list[float]:
+        return sorted({point.x for curve in self.curves if not curve.is_guide for point in curve.points})
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """A point in units of the view box."""
+        across = _LEFT + (WIDTH - _LEFT - _RIGHT) * self.x_scale.share(x)
+        up = _TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - min(max(self.y_scale.share(y), 0.0), 1.0))
+        return round(across, 2), round(up, 2)
+
+    @property
+    def frame(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of the field of the curves."""
+        return _LEFT, _TOP, WIDTH - _RIGHT, HEIGHT - _BOTTOM
+
+    @property
+    def x_ticks(self) -> list[tuple[float, str]]:
+        """Places and words along the horizontal axis."""
+        if self.x_names:
+            return [(self.at(index, 0)[0], name) for index, name in enumerate(self.x_names)]
+        step = math.ceil(len(self._across) / _MOST_TICKS)
+        return [(self.at(x, 0)[0], f"{x:g}") for x in self._across[::step]]
+
+    @property
+    def y_ticks(self) -> list[tuple[float, str]]:
+        """Places and words along the vertical axis."""
+        scale = self.y_scale
+        values = _powers(scale.low, scale.high) if scale.is_log else _steps(scale.high)
+        return [(self.at(self.x_scale.low, value)[1], self._tick(value)) for value in values]
+
+    def _tick(self, value: float) -> str:
+        words = self.show(value)
+        number, space, unit = words.partition(" ")
+        number = number.rstrip("0").rstrip(".") if "." in number else number
+        return f"{number}{space}{unit}"
+
+    @property
+    def drawn(self) -> list[tuple[ChartCurve, str, list[tuple[float, float, float, float, str]]]]:
+        """Each curve with its line as a path, and its marks: place, ends of the interval, and words."""
+        return [(curve, self._line(curve), [] if curve.is_guide else list(self._marks(curve))) for curve in self.curves]
+
+    def _line(self, curve: ChartCurve) -> str:
+        if self.x_names:
+            return ""
+        places = [self.at(point.x, point.y) for point in curve.points if math.isfinite(point.y)]
+        return " ".join(f"{'L' if place else 'M'}{x} {y}" for place, (x, y) in enumerate(places))
+
+    def _marks(self, curve: ChartCurve) -> Iterable[tuple[float, float, float, float, str]]:
+        for point in curve.points:
+            if not math.isfinite(point.y):
+                continue
+            x, y = self.at(point.x, point.y)
+            low, high = (y if end is None else self.at(point.x, end)[1] for end in (point.low, point.high))
+            where = self.x_names[int(point.x)] if self.x_names else f"{self.x_title}={point.x:g}"
+            yield x, y, low, high, f"{curve.label}, {where}: {self.show(point.y)}"
+
+    @property
+    def mark_place(self) -> float | None:
+        """The place of the mark; null where there is none within the axis."""
+        if self.mark is None or not self.x_scale.low < self.mark[0] < self.x_scale.high:
+            return None
+        return self.at(self.mark[0], 0)[0]
+
+
+def _powers(low: float, high: float) -> Sequence[float]:
+    """1, 2 and 5 times the powers of ten between the ends; the powers alone where that would be many."""
+    digits = (1,) if high > 100 * low else (1, 2, 5)
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [
+        digit * 10.0**exponent for exponent in exponents for digit in digits if low <= digit * 10.0**exponent <= high
+    ]
+
+
+def _steps(high: float) -> Sequence[float]:
+    """From 0 in four to eight round steps."""
+    size = 10.0 ** math.floor(math.log10(high))
+    step = next(part * size for part in (1.0, 0.5, 0.25, 0.2, 0.1) if high >= 4 * part * size)
+    return [step * index for index in range(math.floor(high / step) + 1)]

@@ -1,0 +1,48 @@
+"""Charts of curves: every point inside the frame, round ticks, marks where they are known."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
+
+VALUES = st.floats(1e-3, 1e12)
+
+
+def chart(points: list[tuple[float, float]], names: tuple[str, ...] = (), mark: float | None = None) -> LineChart:
+    curve = ChartCurve("eager", tuple(ChartPoint(x, y, y * 0.9, y * 1.1) for x, y in points))
+    return LineChart("Time", "n", (curve,), lambda value: f"{value:.3g} us", names, mark and (mark, "knee"))
+
+
+@given(points=st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=20))
+def test_everything_that_is_drawn_lies_inside_the_frame(points: list[tuple[float, float]]) -> None:
+    one = chart(points)
+    left, top, right, bottom = one.frame
+    ((_, _, marks),) = one.drawn
+    assert len(marks) == len(points)
+    for x, y, low, high, _ in marks:
+        assert left <= x <= right and top <= high <= y <= low <= bottom
+    assert all(left <= x <= right for x, _ in one.x_ticks) and all(top <= y <= bottom for y, _ in one.y_ticks)
+    assert 1 <= len(one.y_ticks) <= 16 and 1 <= len(one.x_ticks) <= 9
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [((3.0, 9.0), ["0 us", "2.5 us", "5 us", "7.5 us", "10 us"]), ((1.0, 9.0), ["1 us", "2 us", "5 us", "10 us"])],
+)
+def test_ticks_are_round_numbers(values: tuple[float, float], ticks: list[str]) -> None:
+    assert [words for _, words in chart([(1, values[0]), (2, values[1])]).y_ticks] == ticks
+
+
+def test_words_along_the_axis_are_not_joined_by_a_line() -> None:
+    ((_, line, marks),) = chart([(0, 1.0), (1, 2.0)], ("eager", "inductor")).drawn
+    assert line == "" and marks[1][-1] == "eager, inductor: 2 us"
+
+
+def test_a_mark_outside_the_axis_and_an_unknown_value_are_left_out() -> None:
+    assert chart([(1, 1.0), (4, 2.0)], mark=2.0).mark_place is not None
+    assert chart([(1, 1.0), (4, 2.0)], mark=20.0).mark_place is None
+    ((_, line, marks),) = chart([(1, 1.0), (2, math.nan), (4, 2.0)]).drawn
+    assert len(marks) == 2 and line.count("L") == 1
