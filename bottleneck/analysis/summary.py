@@ -1,5 +1,6 @@
 """Assembles the analysis of one trace: ledger, roofline and costs as the record that reports are made of."""
 
+import itertools
 import math
 import re
 from collections import Counter, defaultdict
@@ -247,37 +248,66 @@ def _fold(
 _INSTANCE = re.compile(r"_\d+$")  # the profiler numbers the modules of a class
 
 
-def fold_classes(modules: Sequence[Fold]) -> tuple[Fold, ...]:
-    """The modules folded by class and place: 'Model > Layer x 24 > Attention > Linear x 4'; most time first.
+def fold_classes(modules: Sequence[Fold], known: Mapping[str, str]) -> tuple[Fold, ...]:
+    """The modules folded by place: 'Model > layer.* x 24 > attention > query'; most time first.
 
-    The number is that of the modules inside each of those around them, where all of these have as many.
+    ``known`` are attribute paths by the profiler's names. One without a path goes by its class: 'Layer x 24'. The
+    number is that of the modules inside each of those around them, where all of these have as many.
     """
     paths = {fold.name: tuple(fold.name.split(".")) for fold in modules}
+    attributes = _Attributes({name: known[name] for path in paths.values() for name in path if name in known})
     found: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     for path in paths.values():
         for depth in range(1, len(path) + 1):
-            found[_classes(path[:depth])].add(path[:depth])
+            found[attributes.of(path[:depth])].add(path[:depth])
     same: defaultdict[tuple[str, ...], list[Fold]] = defaultdict(list)
     for fold in modules:
-        same[_classes(paths[fold.name])].append(fold)
-    names = {
-        classes: " > ".join(_counted(classes[: depth + 1], found) for depth in range(len(classes))) for classes in same
-    }
-    folded = [_together(names[classes], folds) for classes, folds in same.items()]
+        same[attributes.of(paths[fold.name])].append(fold)
+    titles = {names: " > ".join(_counted(names[: depth + 1], found) for depth in range(len(names))) for names in same}
+    folded = [_together(titles[names], folds) for names, folds in same.items()]
     return tuple(sorted(folded, key=lambda fold: -(fold.us + fold.idle_us)))
 
 
-def _classes(path: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_INSTANCE.sub("", element) for element in path)
+class _Attributes:
+    """The names under which modules are folded: each by its path in the module around it, numbers as '*'.
+
+    Where numbers count modules of several classes, as those of a Sequential, the class stands behind: 'net.* (ReLU)'.
+    """
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self._known = known
+        self._classes: defaultdict[str, set[str]] = defaultdict(set)
+        for name, path in known.items():
+            self._classes[_starred(path)].add(_class(name))
+
+    def of(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """A name for each module of the path."""
+        return tuple(self._name(around, name) for around, name in itertools.pairwise(("", *path)))
+
+    def _name(self, around: str, name: str) -> str:
+        path = self._known.get(name)
+        if path is None:
+            return _class(name)
+        starred = _starred(path)
+        kind = f" ({_class(name)})" if len(self._classes[starred]) > 1 else ""
+        return starred.removeprefix(f"{_starred(self._known.get(around, ''))}.") + kind
 
 
-def _counted(classes: tuple[str, ...], found: Mapping[tuple[str, ...], set[tuple[str, ...]]]) -> str:
-    """The innermost class, with its number in each module around it; their total where these differ in it."""
-    around = Counter(path[:-1] for path in found[classes])
-    counts = {around.get(path, 0) for path in found.get(classes[:-1], around)}
-    name, most = classes[-1], max(counts)
+def _class(name: str) -> str:
+    return _INSTANCE.sub("", name)
+
+
+def _starred(path: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
+
+
+def _counted(names: tuple[str, ...], found: Mapping[tuple[str, ...], set[tuple[str, ...]]]) -> str:
+    """The innermost name, with its number in each module around it; their total where these differ in it."""
+    around = Counter(path[:-1] for path in found[names])
+    counts = {around.get(path, 0) for path in found.get(names[:-1], around)}
+    name, most = names[-1], max(counts)
     if len(counts) > 1:
-        return f"{name} ({len(found[classes])} in all)"
+        return f"{name} ({len(found[names])} in all)"
     return name if most == 1 else f"{name} x {most}"
 
 
@@ -309,6 +339,9 @@ def assemble(
     memory, memory_reason = measure_memory(linked)
     waits = _sums((each.module, each.us) for each in idle)
     modules = _fold(rows, rows.codes("module"), rows.labels("module"), waits)
+    live = () if memory is None else memory.allocations
+    used = ".".join([*(fold.name for fold in modules), *(each.module for each in live if each.module)]).split(".")
+    known = linked.trace.module_paths
     return StepAnalysis(
         recording=recording,
         device=device,
@@ -319,7 +352,8 @@ def assemble(
         kernels=kernels,
         ops=_fold(rows, rows.op_codes("name"), linked.ops["name"].cat.categories, {}),
         modules=modules,
-        module_classes=fold_classes(modules),
+        module_classes=fold_classes(modules, known),
+        module_paths={name: known[name] for name in sorted(set(used) & known.keys())},
         lines=_fold(rows, rows.codes("source"), rows.labels("source"), _sums((each.source, each.us) for each in idle)),
         idle=idle,
         ranks=(),

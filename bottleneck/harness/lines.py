@@ -10,9 +10,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -84,8 +84,16 @@ class WithLines:
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
             return [*(each for each in activities if not _is_own_frame(each.name())), *self._followed]
+        return [*activities, *find_lines(self.siblings, activities)] if self.siblings else activities
+
+    @cached_property
+    def siblings(self) -> list[list[Any]]:
+        """The events of each frame; none where this version of torch does not tell them, or the program was followed.
+
+        Read once: the tree of a window takes as long to read as its activities.
+        """
         tree = getattr(self._results, "experimental_event_tree", None)
-        return activities if tree is None else [*activities, *find_lines(tree(), activities)]
+        return [] if tree is None or self._followed else list(siblings_in(tree()))
 
 
 def _is_readable(activity: Any) -> bool:
@@ -102,9 +110,9 @@ def _is_own_frame(name: str) -> bool:
     return bool(parenthesis) and file.endswith(".py") and "): " in rest and is_program(file)
 
 
-def find_lines(roots: list[Any], activities: list[Any]) -> list[Line]:
+def find_lines(siblings: Iterable[list[Any]], activities: list[Any]) -> list[Line]:
     """The lines from which code of the program called something; calls from one line that follow each other are one."""
-    calls = list(_calls(roots))
+    calls = [call for events in siblings for call in _calls_of(events)]
     place = _places({call.thread: call for call in reversed(calls)}, activities)
     # A nanosecond more on both sides, so that the call lies inside its line.
     return [
@@ -125,12 +133,13 @@ class _Call:
     thread: int
 
 
-def _calls(roots: list[Any]) -> Iterator[_Call]:
+def siblings_in(roots: list[Any]) -> Iterator[list[Any]]:
+    """The events of the profiler's tree, those of each frame together."""
     stack = [list(roots)]
     while stack:
         siblings = stack.pop()
-        yield from _calls_of(siblings)
-        stack += [event.children for event in siblings if event.children]
+        yield siblings
+        stack += [children for event in siblings if (children := event.children)]
 
 
 def _calls_of(siblings: list[Any]) -> Iterator[_Call]:

@@ -8,6 +8,7 @@ two at once silently destroy data or crash in torch 2.13.
 import dataclasses
 import gc
 import gzip
+import itertools
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -25,6 +26,8 @@ from typing import Any
 from bottleneck.harness.lines import LineTracer, WithLines
 from bottleneck.harness.main_thread import run_in_main_thread
 from bottleneck.harness.messages import RecordOptions
+from bottleneck.harness.module_paths import Held, attribute_paths, find_modules
+from bottleneck.schema.op_names import MODULE_PATHS
 
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
@@ -142,6 +145,7 @@ class Window:
         self._running = False
         self._exported = False
         self._tracer = LineTracer() if detail.lines and detail.stacks else None
+        self._modules: Mapping[int, Held] = {}
 
     def open(self) -> bool:
         """True if the profiler now runs; it does not when the program's own does."""
@@ -186,6 +190,8 @@ class Window:
             with _ProfileHook():
                 self._profiler.__exit__(None, None, None)
             GUARD.closed(self)
+            if self._detail.stacks and self._tracer is None:
+                self._modules = find_modules(self.torch)
 
     @property
     def is_mine(self) -> bool:
@@ -211,11 +217,15 @@ class Window:
         """
         assert not self._exported, "a trace can be exported once only"
         self._exported = True
+        metadata = self._metadata()
         if self._detail.stacks:
             followed = [] if self._tracer is None else self._tracer.lines
-            self._profiler.kineto_results = WithLines(self._profiler.kineto_results, followed)
+            self._profiler.kineto_results = results = WithLines(self._profiler.kineto_results, followed)
+            if self._modules:
+                named = attribute_paths(itertools.chain.from_iterable(results.siblings), self._modules)
+                metadata[MODULE_PATHS] = json.dumps(named)
         try:
-            self._profiler.export_chrome_trace(str(path), self._metadata(), use_python_export=True)
+            self._profiler.export_chrome_trace(str(path), metadata, use_python_export=True)
         except TypeError:
             plain = path.with_suffix(".json")
             self._profiler.export_chrome_trace(str(plain))

@@ -20,6 +20,7 @@ from bottleneck.report.memory_section import memory
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import cut_text, percents
+from bottleneck.report.wording import with_attribute_paths
 from bottleneck.schema.analysis import (
     GROUPS,
     REGIMES,
@@ -454,6 +455,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
 
     ``all_findings`` shows those too that the run's noise would hide, and all that follow the first few.
     """
+    analysis = with_attribute_paths(analysis)
     verdict = analysis.verdict
     sections: tuple[Section | None, ...] = (
         tables.ledger(analysis),

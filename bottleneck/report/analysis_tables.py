@@ -110,7 +110,7 @@ _BACKWARD_NOTE = "Work of the backward pass stands at the line of its forward op
 
 
 def modules(analysis: Analysis, top: int) -> TableSection | None:
-    """Work and waiting by class of module, and what is inside the largest; null where less than two are known."""
+    """Work and waiting by module, those of a kind together, and inside the largest; null where less than two are."""
     known = [fold for fold in analysis.module_classes or analysis.modules if _all_us(fold) > 0]
     if len(known) < 2 or analysis.steps.wall_us <= 0:
         return None
@@ -130,7 +130,7 @@ def modules(analysis: Analysis, top: int) -> TableSection | None:
     title = "By module" + (f", mostly inside {_INSIDE.join(trunk)}" if trunk else "")
     return TableSection(
         title,
-        (TableColumn("class", "place"), *number_columns(("work", "waiting", f"both, {numbers.scale.unit}", "share"))),
+        (TableColumn("module", "place"), *number_columns(("work", "waiting", f"both, {numbers.scale.unit}", "share"))),
         (*rows, TableRow(("all of these", *numbers.of(leaves)), "total")),
     )
 
@@ -155,7 +155,7 @@ def _trunk(folds: Sequence[Fold]) -> tuple[str, ...]:
             if len(path) > len(trunk) + 1 and path[: len(trunk)] == trunk:
                 sums[path[len(trunk)]] = sums.get(path[len(trunk)], 0.0) + _all_us(fold)
         name = max(sums, key=lambda name: sums[name], default=None)
-        if name is None or sums[name] < _TRUNK_SHARE * total or not name.isidentifier():
+        if name is None or sums[name] < _TRUNK_SHARE * total or not name.replace(".", "").isidentifier():
             return trunk
         trunk, total = (*trunk, name), sums[name]
 

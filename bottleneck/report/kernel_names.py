@@ -178,13 +178,15 @@ _PART = re.compile(r" > |\.")
 def cut_place(text: str, width: int, ellipsis: str = "…") -> str:
     """The text in at most ``width`` cells: the end of a source; of a module path its first part and its last ones."""
     marks = list(_PART.finditer(text))
-    if cell_len(text) <= width or ":" in text or len(marks) < 2:
+    if cell_len(text) <= width or ":" in text:
         return cut_start(text, width, ellipsis)
+    if len(marks) < 2:
+        return cut_middle(text, width, ellipsis)
     separator = marks[0][0]
     first = text[: marks[0].end()] + ellipsis + separator
     tails = (text[mark.end() :] for mark in marks[1:])
     fits = (first + tail for tail in tails if cell_len(first + tail) <= width)
-    return next(fits, cut_start(text, width, ellipsis))
+    return next(fits, cut_middle(text, width, ellipsis))
 
 
 def _numbered(text: str, width: int, ellipsis: str, taken: set[str]) -> str:

@@ -16,7 +16,7 @@ from bottleneck.report.document import (
     TableSection,
     Waterfall,
 )
-from bottleneck.report.kernel_names import short_names
+from bottleneck.report.kernel_names import cut_place, short_names
 from bottleneck.report.terminal import UNICODE, TerminalStyle, waterfall_lines
 from bottleneck.report.text import UNKNOWN, clean, sparkline_cells
 from bottleneck.units import apportion
@@ -134,6 +134,8 @@ def _column(column: TableColumn, cells: list[str]) -> list[str]:
         return list(cells)
     if column.kind == "name":
         cells = short_names([clean(cell, 2000) for cell in cells], _NAME_WIDTH)
+    if column.kind == "place":
+        cells = [cut_place(clean(cell, 2000), _NAME_WIDTH) for cell in cells]
     shown = prose if column.kind == "words" else name
     return [_cell(cell if cell == UNKNOWN else shown(cell)) for cell in cells]
 

@@ -1,12 +1,13 @@
 """Describes the memory of a step in a report: what lives at its peak, by kind, and where most of it was allocated."""
 
 from bottleneck.report.document import TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.kernel_names import cut_place
 from bottleneck.report.text import UNKNOWN, percents
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.memory import LiveAllocations, MemoryUse
 from bottleneck.units import format_si, format_us
 
-_NAMED = 3
+_NAMED, _LONGEST_MODULE = 3, 48
 # Less than this holds nothing back, whatever it is.
 _LEAST_BYTES = 2**20
 
@@ -40,6 +41,6 @@ def _notes(use: MemoryUse) -> list[str]:
 
 
 def _describe(each: LiveAllocations) -> str:
-    module = "" if each.module is None else f" in {each.module.rpartition('.')[2]}"
+    module = "" if each.module is None else f" in {cut_place(each.module, _LONGEST_MODULE)}"
     place = "" if each.source is None else f" at {each.source}"
     return f"{format_si(each.bytes, 'B')} by {each.op or 'Python'}{module}{place} ({each.kind})"

@@ -16,6 +16,7 @@ import pandas as pd
 
 from bottleneck.report.kernel_names import essential_name
 from bottleneck.report.text import clean
+from bottleneck.report.wording import attribute_path
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.evidence import Annotations
 from bottleneck.schema.linked_trace import Linked
@@ -131,6 +132,10 @@ def _us(ns: int) -> str:
     return f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
 
 
+def _module_name(linked: Linked) -> Callable[[str], str]:
+    return lambda module: clean(attribute_path(module, linked.trace.module_paths))
+
+
 def _ledger_track(stretches: pd.DataFrame, linked: Linked, track: _Track, named: bytes) -> Iterator[bytes]:
     """The window as slices named by their accounts; they add up to the ledger."""
     yield named
@@ -138,7 +143,8 @@ def _ledger_track(stretches: pd.DataFrame, linked: Linked, track: _Track, named:
     accounts = _encoded(stretches["account"])
     start, end = (_at_ns(linked, stretches[name]) for name in ("start_us", "end_us"))
     per_step = stretches["us"].to_numpy().tolist()
-    texts = {key: _encoded(stretches[key], clean) for key in ("source", "module", "detail")}
+    texts = {key: _encoded(stretches[key], clean) for key in ("source", "detail")}
+    texts["module"] = _encoded(stretches["module"], _module_name(linked))
 
     def event(row: int) -> str:
         told = "".join(f',"{key}":{text}' for key, column in texts.items() if (text := column[row]))
@@ -181,7 +187,7 @@ def _bounds(annotations: Annotations, rows: Integers, track: _Track) -> Iterator
         "confidence": _encoded(roofline["confidence"].iloc[rows]),
         "reason": _encoded(roofline["reason"].iloc[rows], clean),
         "source": _encoded(linked.kernels["source"].iloc[rows], clean),
-        "module": _encoded(linked.kernels["module"].iloc[rows], clean),
+        "module": _encoded(linked.kernels["module"].iloc[rows], _module_name(linked)),
     }
     numbers = {name: roofline[name].to_numpy()[rows].tolist() for name in _ROOFLINE_NUMBERS}
     if evidence.kernel_time is not None:

@@ -1,10 +1,16 @@
-"""The names of accounts, bounds and confidences that people read."""
+"""The names of accounts, bounds, confidences and modules that people read."""
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 from bottleneck.report.text import UNKNOWN
-from bottleneck.schema.analysis import KernelSummary
+from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary
+from bottleneck.schema.memory import LiveAllocations
+
+Named = TypeVar("Named", KernelSummary, IdleCause, LiveAllocations)
 
 _LONGEST_SHAPES = 60
 _UNSURE = {"medium": "?", "low": "??"}
@@ -19,6 +25,31 @@ def bound_word(row: KernelSummary) -> str:
 def is_marked(row: KernelSummary) -> bool:
     """True where a question mark follows the bound; a kernel without a bound is never marked."""
     return row.confidence != "high" and row.bound not in {"unknown", "dispatch"}
+
+
+def with_attribute_paths(analysis: Analysis) -> Analysis:
+    """The analysis with modules named by their attribute paths in the model ('encoder.layer.0'), where these are known.
+
+    Only for people to read: what compares two analyses goes by the profiler's names.
+    """
+    known = analysis.module_paths
+
+    def named(row: Named) -> Named:
+        return row if row.module is None else replace(row, module=attribute_path(row.module, known))
+
+    memory = analysis.memory
+    return replace(
+        analysis,
+        kernels=tuple(map(named, analysis.kernels)),
+        idle=tuple(map(named, analysis.idle)),
+        memory=memory and replace(memory, allocations=tuple(map(named, memory.allocations))),
+        module_paths={},
+    )
+
+
+def attribute_path(module: str, known: Mapping[str, str]) -> str:
+    """The attribute path of a module; its path of classes as it is, where no other is known."""
+    return known.get(module.rpartition(".")[2], module)
 
 
 def describe_calls(calls: float) -> str:

@@ -545,8 +545,12 @@ class StepAnalysis:
     ] = ()
     ranges: Annotated[tuple[UserRange, ...], Doc("ranges that the program marked, most time first")] = ()
     module_classes: Annotated[
-        tuple[Fold, ...], Doc("modules folded by class and place: 'Model > Layer x 24 > Linear x 4', most time first")
+        tuple[Fold, ...], Doc("modules folded by place: 'Model > Layer x 24 > Linear x 4', most time first")
     ] = ()
+    module_paths: Annotated[
+        Mapping[str, str],
+        Doc("attribute path in the model ('encoder.layer.0') by a module's name in the trace ('Layer_0'); where known"),
+    ] = field(default_factory=dict)
     memory: Annotated[
         MemoryUse | None, Doc("memory over the step and what lives at its peak; null where there are no memory events")
     ] = None

@@ -1,7 +1,7 @@
 """Records of the trace stage: a trace as columns, its steps, and its device work tied to ops."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from bottleneck.schema.analysis import Caveat
@@ -79,7 +79,8 @@ class Trace:
 
     ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell; ``origin_ns`` is that instant
     on the clock of the file's own time stamps. ``counts`` holds events per raw category; ``facts`` holds plain
-    top-level values (versions, flags), cleaned, for display.
+    top-level values (versions, flags), cleaned, for display. ``module_paths`` are attribute paths by the names that the
+    trace gives to modules: {"Linear_3": "encoder.layer.0.output"}, only in our own recordings.
     """
 
     path: str
@@ -99,6 +100,7 @@ class Trace:
     facts: Mapping[str, str]
     caveats: tuple[Caveat, ...] = ()
     origin_ns: int = 0
+    module_paths: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,9 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 LOADER_FETCH = re.compile(r"^enumerate\(DataLoader\)#")
 MARK_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 MODULE_PREFIX = "nn.Module: "
+# Our own traces tell at their top the attribute path of each module: {"Linear_3": "encoder.layer.0.output"}.
+MODULE_PATHS = "bottleneckModules"
+MOST_MODULE_PATHS, LONGEST_MODULE_PATH = 20_000, 300
 
 # Work of the autograd engine, whose threads run the backward pass.
 AUTOGRAD_PREFIX = "autograd::engine::"

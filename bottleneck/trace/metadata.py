@@ -9,6 +9,7 @@ from typing import Literal
 
 from bottleneck.schema.analysis import HALF_RECORDED, Caveat
 from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PATHS, MOST_MODULE_PATHS
 from bottleneck.trace.categories import ASCEND_TASK, category_of
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
@@ -31,6 +32,7 @@ class Metadata:
     rank: int | None
     world_size: int | None
     facts: Mapping[str, str]
+    module_paths: Mapping[str, str]
 
     def is_pytorch(self) -> bool:
         """True where the keys show that Kineto wrote the file."""
@@ -52,6 +54,7 @@ def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
         rank=_whole(distributed.get("rank")),
         world_size=_whole(distributed.get("world_size")),
         facts=_facts(top, distributed),
+        module_paths=_module_paths(top.get(MODULE_PATHS)),
     )
 
 
@@ -132,9 +135,16 @@ def _logs(top: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
-def _shown(text: str) -> str:
+def _module_paths(given: object) -> dict[str, str]:
+    """The table that our own recordings hold, without entries that none of them writes."""
+    entries = given.items() if isinstance(given, dict) else ()
+    known = ((name, path) for name, path in entries if isinstance(path, str) and 0 < len(path) <= LONGEST_MODULE_PATH)
+    return {name: _shown(path, LONGEST_MODULE_PATH) for name, path in itertools.islice(known, MOST_MODULE_PATHS)}
+
+
+def _shown(text: str, longest: int = _LONGEST_FACT) -> str:
     """The text cut short, with characters that could act on a terminal made visible."""
-    cut = text[:_LONGEST_FACT]
+    cut = text[:longest]
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in cut)
 
 

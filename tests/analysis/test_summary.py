@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.analysis import kernel_rows
-from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device
+from bottleneck.analysis.summary import fold_classes
+from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device, Fold
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.tables import COSTS, MEMORY, SIGNATURES
 from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of, table
@@ -156,6 +157,41 @@ def test_modules_of_a_class_are_one_with_their_number_in_each_module_around_them
     kernels = [Kernel(at * 10.0, 10, kernel={"module": path}) for at, path in enumerate([*paths, "Net_0.Norm_0"])]
     folded = _analysis(Scene(100, kernels)).module_classes
     assert {fold.name: fold.us for fold in folded} == {"Net > Layer x 3 > Linear x 2": 60.0, "Net > Norm": 10.0}
+
+
+def _folded(paths: list[str], known: dict[str, str]) -> dict[str, float]:
+    folds = [Fold(path, 1.0, 1.0, 0.01, dict.fromkeys(GROUPS, 0.0)) for path in paths]
+    return {fold.name: fold.us for fold in fold_classes(folds, known)}
+
+
+def test_modules_are_folded_by_their_attributes_where_these_are_known() -> None:
+    known = {"Net_0": "Net"}
+    for layer in range(3):
+        known |= {f"Layer_{layer}": f"encoder.layer.{layer}", f"Linear_{2 * layer}": f"encoder.layer.{layer}.query"}
+    paths = [f"Net_0.Layer_{layer}.Linear_{2 * layer + at}" for layer in range(3) for at in range(2)]
+    assert _folded(paths, known) == {
+        "Net > encoder.layer.* x 3 > query": 3.0,
+        "Net > encoder.layer.* x 3 > Linear": 3.0,  # those without a path
+    }
+
+
+def test_numbered_modules_of_several_classes_are_told_apart() -> None:
+    known = {"Net_0": "Net", "Linear_0": "body.0", "ReLU_0": "body.1", "Linear_1": "body.2", "Head_0": "head"}
+    assert _folded([f"Net_0.{name}" for name in known if name != "Net_0"], known) == {
+        "Net > body.* (Linear) x 2": 2.0,
+        "Net > body.* (ReLU)": 1.0,
+        "Net > head": 1.0,
+    }
+
+
+def test_paths_that_begin_with_the_class_of_a_model_name_it_once() -> None:
+    assert _folded(["Net_0.Linear_0"], {"Net_0": "Net", "Linear_0": "Net.head"}) == {"Net > head": 1.0}
+
+
+def test_analysis_keeps_the_attribute_paths_that_its_rows_need() -> None:
+    kernels = [Kernel(0, 20, kernel={"module": "Net_0.Layer_0"})]
+    found = _analysis(Scene(60, kernels, more={"module_paths": {"Layer_0": "encoder.0", "Layer_1": "encoder.1"}}))
+    assert (found.kernels[0].module, found.module_paths) == ("Net_0.Layer_0", {"Layer_0": "encoder.0"})
 
 
 def test_modules_that_only_some_of_a_class_hold_are_counted_in_all() -> None:

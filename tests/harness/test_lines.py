@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness.lines import CATEGORY, Line, WithLines, find_lines, is_program
+from bottleneck.harness.lines import CATEGORY, Line, WithLines, find_lines, is_program, siblings_in
 
 _PROCESS, _THREAD = 100, 7
 
@@ -45,7 +45,7 @@ def _activities(*starts: int) -> list[Any]:
 
 
 def _found(*roots: Any) -> list[tuple[str, int, int]]:
-    lines = find_lines(list(roots), _activities(*range(100)))
+    lines = find_lines(siblings_in(list(roots)), _activities(*range(100)))
     assert all((line.process, line.thread) == (_PROCESS, _THREAD) for line in lines)
     return [(line.label, line.start_ns, line.end_ns) for line in lines]
 
@@ -74,7 +74,7 @@ def test_event_that_torch_cannot_show_is_passed_over() -> None:
 
 
 def test_thread_that_no_activity_names_has_no_lines() -> None:
-    assert find_lines([_event(10, 20, _MAIN_8)], _activities(11)) == []
+    assert find_lines([[_event(10, 20, _MAIN_8)]], _activities(11)) == []
 
 
 def test_deep_nesting_does_not_recurse() -> None:

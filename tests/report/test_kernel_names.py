@@ -106,6 +106,7 @@ def test_a_long_module_path_keeps_its_first_and_its_last_parts() -> None:
     assert cut_place("Model > Block x 24 > Attention > Linear", 30) == "Model > … > Attention > Linear"
 
 
-def test_a_source_and_a_path_without_room_keep_their_end() -> None:
+def test_without_room_a_source_keeps_its_end_and_a_module_path_both_ends() -> None:
     assert cut_place("long_name_of_a_file.py:57", 12) == "…_file.py:57"
-    assert cut_place("encoder.layer.0.attention", 9) == "…ttention"
+    assert cut_place("encoder.layer.0.attention", 9) == "enco…tion"
+    assert cut_place("encoder.attention", 9) == "enco…tion"

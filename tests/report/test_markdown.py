@@ -7,7 +7,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from bottleneck.report.analysis_document import to_markdown
-from bottleneck.report.markdown import code, prose
+from bottleneck.report.document import TableColumn, TableRow, TableSection
+from bottleneck.report.markdown import code, prose, table_lines
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import HOSTILE_NAMES, SAMPLES, gpu_overhead, hostile
 from tests.report.test_text import printed
@@ -91,6 +92,13 @@ def test_words_that_could_be_markup_stand_in_code_spans(text: str, shown: str) -
 
 def test_a_pipe_in_a_name_does_not_open_a_cell() -> None:
     assert "a\\|b" in to_markdown(hostile())
+
+
+def test_a_long_module_path_is_cut_in_the_middle() -> None:
+    path = ".".join(["encoder", *(f"part_{number}" for number in range(10)), "attention", "query"])
+    table = TableSection("", (TableColumn("module", "place"),), (TableRow((path,)),))
+    [*_, row] = table_lines(table)
+    assert row == "| encoder.….part_5.part_6.part_7.part_8.part_9.attention.query |"
 
 
 def test_markdown_tells_kernels_by_longer_names_than_the_terminal() -> None:

@@ -38,7 +38,7 @@ def test_notes_say_when_where_and_what_the_allocator_held() -> None:
     assert section is not None
     assert section.notes == (
         "The peak is 5.00 us after the first step began; the allocator held up to 8.39 MB.",
-        "Most of it: 3.15 MB by aten::mm in Linear_1 at net.py:5 (activations).",
+        "Most of it: 3.15 MB by aten::mm in Net_0.Linear_1 at net.py:5 (activations).",
     )
 
 

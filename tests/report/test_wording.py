@@ -1,9 +1,12 @@
 """Words for people: shapes, counts, bounds."""
 
+from dataclasses import replace
+
 import pytest
 
-from bottleneck.report.wording import bound_word, describe_calls, describe_shapes
-from tests.report.samples import kernel
+from bottleneck.report.wording import bound_word, describe_calls, describe_shapes, with_attribute_paths
+from bottleneck.schema.memory import LiveAllocations, MemoryUse
+from tests.report.samples import SAMPLES, kernel
 
 
 @pytest.mark.parametrize(
@@ -21,6 +24,21 @@ from tests.report.samples import kernel
 )
 def test_shapes_read_as_people_write_them(shapes: str, words: str) -> None:
     assert describe_shapes(shapes) == words
+
+
+def test_modules_go_by_their_attribute_paths_where_these_are_known() -> None:
+    analysis = next(iter(SAMPLES.values()))
+    paths = "Net_0.Layer_0.Linear_3", "Net_0.Layer_1", None
+    rows = tuple(kernel("gemm", 1.0, 9.0, module=path) for path in paths)
+    idle = tuple(replace(cause, module="Net_0.Layer_0") for cause in analysis.idle[:1])
+    live = LiveAllocations("aten::mm", "Net_0.Layer_0", None, "activations", 8, 1, None)
+    use = MemoryUse(None, (), 0.0, 8, None, 0, (), (live,))
+    known = {"Linear_3": "encoder.layer.0.query", "Layer_0": "encoder.layer.0"}
+    named = with_attribute_paths(replace(analysis, kernels=rows, idle=idle, memory=use, module_paths=known))
+    assert [row.module for row in named.kernels] == ["encoder.layer.0.query", "Net_0.Layer_1", None]
+    assert [row.module for row in named.idle] == ["encoder.layer.0"]
+    assert named.memory is not None and named.memory.allocations[0].module == "encoder.layer.0"
+    assert with_attribute_paths(named) == named
 
 
 def test_nesting_without_end_is_only_text() -> None:

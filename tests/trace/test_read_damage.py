@@ -316,6 +316,7 @@ def test_a_list_without_its_closing_bracket_is_accepted_and_reported(tmp_path: P
         '"deviceProperties": "none"',
         '"distributedInfo": [1]',
         '"baseTimeNanoseconds": {}',
+        '"bottleneckModules": ["Linear_0"]',
         '"deviceProperties": [3, null]',
     ],
 )
@@ -323,6 +324,7 @@ def test_metadata_of_the_wrong_type_is_ignored(tmp_path: Path, heading: str) -> 
     trace = read_bytes(tmp_path, f'{{{heading}, "traceEvents": {json.dumps(chain(3))}}}')
     assert len(trace.events) == 3
     assert trace.devices == ()
+    assert trace.module_paths == {}
 
 
 def test_a_broken_heading_costs_the_metadata_and_no_event(tmp_path: Path) -> None:

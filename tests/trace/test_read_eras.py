@@ -283,6 +283,12 @@ def test_shapes_that_post_processing_made_a_string_are_unpacked(tmp_path: Path) 
     assert trace.signatures["dims"].tolist() == ["[[64, 768], [768, 3072]]"]
 
 
+def test_attribute_paths_of_modules_come_from_the_top_of_our_own_traces(tmp_path: Path) -> None:
+    paths = {"Linear_0": "encoder.layer.0\x1b[31m", "Odd_0": ["x"], "Long_0": "x" * 301, "Empty_0": ""}
+    trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mm", 1, 1)], bottleneckModules=paths))
+    assert trace.module_paths == {"Linear_0": "encoder.layer.0\\x1b[31m"}
+
+
 def test_devices_ranks_and_versions_come_from_the_top(tmp_path: Path) -> None:
     trace = read_trace(
         write_trace(

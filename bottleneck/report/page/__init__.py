@@ -30,7 +30,7 @@ from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, LineChart
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.report.text import clean
-from bottleneck.report.wording import bound_word
+from bottleneck.report.wording import bound_word, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
 from bottleneck.schema.step_tracks import StepTracks
@@ -51,6 +51,7 @@ _NO_TIMELINE = (
 
 def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findings: bool = False) -> str:
     """The page of an analysis; ``timeline`` is that of one of its steps, where its trace is at hand."""
+    analysis = with_attribute_paths(analysis)
     document = build(analysis, all_findings=all_findings)
     segments, phases = _segments(analysis), analysis.phases
     doubts = (coverage(analysis), caveats(analysis))

@@ -1,0 +1,138 @@
+"""Names the modules of a window by their attribute paths in the model: 'encoder.layer.0.attention' of 'Attention_3'.
+
+The profiler numbers the modules of a class in the order of their first calls. Its event tree also tells the address of
+each, by which the module is found among those that the program holds; the export of the trace carries the table.
+"""
+
+import gc
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PREFIX, MOST_MODULE_PATHS
+
+# A module that several models hold is named in one of the first that do.
+_MOST_OWNERS = 4
+_MOST_MODULES = 100_000
+
+
+class Place(NamedTuple):
+    """A place of a module: the address and the class of the model that holds it, and its path there, '' of its own."""
+
+    root: int
+    model: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """A module that the program holds: the address of its class, and its places."""
+
+    kind: int
+    places: tuple[Place, ...]
+
+
+def find_modules(torch: Any) -> Mapping[int, Held]:
+    """The modules that the program holds, by address; empty where they cannot be read.
+
+    A model is a module that no other one holds. Nothing is called that the program may have defined.
+    """
+    try:
+        return _find(torch.nn.Module)
+    except Exception:  # a class of the program that answers in another way than torch's own
+        return {}
+
+
+def _find(module: Any) -> Mapping[int, Held]:
+    kinds = set(_subclasses(module))
+    alive = {id(found): found for found in gc.get_objects() if type(found) in kinds}
+    inner = {id(child) for each in alive.values() for _, child in _children(each)}
+    places: dict[int, list[Place]] = {}
+    for root in (number for number in alive if number not in inner):
+        model = type(alive[root]).__name__
+        for number, path in itertools.islice(_walk(alive[root]), _MOST_MODULES):
+            mine = places.setdefault(number, [])
+            if len(mine) < _MOST_OWNERS:
+                mine.append(Place(root, model, path))
+    return {number: Held(id(type(alive[number])), tuple(mine)) for number, mine in places.items() if number in alive}
+
+
+def _subclasses(kind: Any) -> Iterator[Any]:
+    waiting = [kind]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += type.__subclasses__(each)
+
+
+def _children(module: Any) -> list[tuple[str, Any]]:
+    """Name and module of each attribute that is a module; none of a scripted one, whose container is another."""
+    modules = module.__dict__.get("_modules")
+    return [(name, child) for name, child in modules.items() if child is not None] if isinstance(modules, dict) else []
+
+
+def _walk(root: Any) -> Iterator[tuple[int, str]]:
+    """Address and path of each module in a model, a module once: by the first path that ``named_modules`` gives."""
+    seen = set()
+    waiting = [(root, "")]
+    while waiting:
+        module, path = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield id(module), path
+        below = f"{path}." if path else ""
+        waiting += [(child, f"{below}{name}") for name, child in reversed(_children(module))]
+
+
+def attribute_paths(events: Iterable[Any], held: Mapping[int, Held]) -> dict[str, str]:
+    """The path of each module that the profiler's events name, where it is known beyond doubt.
+
+    With several models at work it begins with the class of its own: 'Generator.net.0'. A model itself goes by its
+    class.
+    """
+    called = _called(events)
+    at_work = {number for number, _ in called.values()}
+    places = {
+        name: min(held[number].places, key=lambda place: place.root not in at_work)
+        for name, (number, kind) in called.items()
+        if number in held and held[number].kind == kind
+    }
+    models = {place.root: place.model for place in places.values() if place.path}
+    alike = Counter(models.values())
+    alone = Counter(place.model for place in places.values() if not place.path)
+    named = {}
+    for name, place in places.items():
+        if not place.path:
+            path = place.model if alone[place.model] == 1 else ""
+        elif len(models) == 1:
+            path = place.path
+        else:
+            path = f"{place.model}.{place.path}" if alike[place.model] == 1 else ""
+        if path and len(path) <= LONGEST_MODULE_PATH:
+            named[name] = path
+    return dict(itertools.islice(named.items(), MOST_MODULE_PATHS))
+
+
+def _called(events: Iterable[Any]) -> dict[str, tuple[int, int]]:
+    """Address and class of the module of each name in the trace, for names that stand for one module only."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    for event in events:
+        name = _name(event)
+        if name.startswith(MODULE_PREFIX):
+            module = event.extra_fields.module
+            found.setdefault(name.removeprefix(MODULE_PREFIX), set()).add((module.self_ptr, module.cls_ptr))
+    # Reports look a module up by the part of its path behind the last dot.
+    unclear = {name.rpartition(".")[2] for name in found if "." in name}
+    unclear.update(name for name, modules in found.items() if "." in name or len(modules) > 1)
+    return {name: next(iter(modules)) for name, modules in found.items() if name not in unclear}
+
+
+def _name(event: Any) -> str:
+    """The event's name; empty where torch 2.13 has lost it."""
+    try:
+        return str(event.name)
+    except UnicodeDecodeError:
+        return ""
