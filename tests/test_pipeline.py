@@ -31,7 +31,7 @@ from bottleneck.schema.recording import (
 from bottleneck.schema.sources import find_traces
 from bottleneck.schema.telemetry import HOST, TELEMETRY_FILE, Sample, write_samples
 from scripts.write_schema import ANALYSIS
-from tests.builders import H100, Event, frame, kernel, launch, memcpy, op, step, write_trace
+from tests.builders import H100, Event, complete, frame, kernel, launch, memcpy, op, step, write_trace
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(ANALYSIS.file.read_text(encoding="utf-8")))
 ORIGIN_NS = 1_700_000_000_000_000_000
@@ -120,6 +120,15 @@ def saved_analysis(folder: Path) -> Path:
     file = folder / "analysis.json"
     file.write_text(to_json(analyse([write_trace(folder / "analysed.json", gpu_events())])), encoding="utf-8")
     return file
+
+
+def test_only_texts_of_lines_that_the_analysis_names_are_kept_and_cut(tmp_path: Path) -> None:
+    lines = frame("train.py(5): main", 0, 900), complete("train.py(7): main", "python_line", 199, 40)
+    events = [*gpu_events(), *lines]
+    texts = {"train.py:7": "x" * 1000, "train.py:8": "y = 2", "__proto__": "z"}
+    analysis = analyse([record(tmp_path / "run", events, source_texts=texts)])
+    assert analysis.source_texts == {"train.py:7": "x" * 120}
+    assert analyse([tmp_path / "run" / "trace.rank0.json"]).source_texts == {}
 
 
 def test_a_trace_file_is_analysed_with_the_steps_and_the_device_that_it_names(gpu: Path) -> None:

@@ -1,4 +1,4 @@
-"""Records at which source line each function of the program was, and adds that to the trace.
+"""Records at which source line each function of the program was, adds that to the trace, and reads those lines' text.
 
 The profiler names a frame by the line at which its function begins, or at which the window found it. It does know the
 line of each call, but only its event tree tells, and no export writes it.
@@ -6,16 +6,22 @@ line of each call, but only its event tree tells, and no export writes it.
 The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function.
 """
 
+import linecache
 import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from bottleneck.schema.files import read_file
+from bottleneck.schema.op_names import PYTHON_FRAME
+from bottleneck.schema.recording import kept_source
 
 CATEGORY = "python_line"
 _INSTALLED = ("site-packages/", "dist-packages/", "lib/python")
@@ -69,12 +75,13 @@ class WithLines:
     """The results of a profiler with the lines among its activities.
 
     ``followed`` are stretches that tell every line of the program: then they stand for the profiler's own frames of its
-    files, whose clock is another.
+    files, whose clock is another. ``lines`` are those among the activities, once these were asked for.
     """
 
     def __init__(self, results: Any, followed: Sequence[Line] = ()) -> None:
         self._results = results
         self._followed = followed
+        self.lines = followed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -84,7 +91,9 @@ class WithLines:
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
             return [*(each for each in activities if not _is_own_frame(each.name())), *self._followed]
-        return [*activities, *find_lines(self.siblings, activities)] if self.siblings else activities
+        if self.siblings:
+            self.lines = find_lines(self.siblings, activities)
+        return [*activities, *self.lines]
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
@@ -194,6 +203,50 @@ def is_program(file: str) -> bool:
         return False
     origin = getattr(sys.modules.get(package), "__file__", None) or ""
     return not any(part in origin.replace(os.sep, "/") for part in _INSTALLED)
+
+
+# In nearly every program far fewer lines take part in a step.
+_MOST_TEXTS = 300
+_LARGEST_FILE_BYTES = 5_000_000
+# Before the program is loaded: a file that was written later is not what runs.
+_LOADED_S = time.time()
+
+
+def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) -> dict[str, str]:
+    """The text of these lines in short by 'model.py:57', without secrets; those that take most time, up to a bound.
+
+    Names that the profiler has cut are looked for in sys.path, whose relative entries begin in ``folder``. A line has
+    no text where files of one name differ in it, and where its file was written after ``loaded_s``.
+    """
+    spent_ns: Counter[str] = Counter()
+    for line in lines:
+        spent_ns[line.label] += line.end_ns - line.start_ns
+    read = cache(lambda name: _read_lines(name, folder, loaded_s))
+    texts: dict[str, str] = {}
+    for label, _ in spent_ns.most_common(_MOST_TEXTS):
+        match = PYTHON_FRAME.match(label)
+        if match is not None:
+            name, number = match["path"].replace(os.sep, "/"), int(match["line"])
+            found = read(match["path"])
+            text = kept_source(found[number - 1]) if 0 < number <= len(found) else ""
+            key = f"{name.rpartition('/')[2]}:{number}"
+            texts[key] = text if texts.get(key, text) == text else ""
+    return {key: text for key, text in texts.items() if text}
+
+
+def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
+    """The lines of a file of the program; none where it is not at hand, not unique or not what was loaded."""
+    in_memory = linecache.cache.get(name)
+    if in_memory is not None and len(in_memory) == 4 and in_memory[1] is None:  # a cell of a notebook
+        return in_memory[2]
+    paths = {os.path.realpath(Path(folder, entry, name)) for entry in sys.path if isinstance(entry, str)}
+    files = [path for path in paths if os.path.isfile(path) and is_program(path)]  # noqa: PTH113 - as plain text
+    try:
+        if len(files) != 1 or Path(files[0]).stat().st_mtime > loaded_s:
+            return ()
+        return read_file(Path(files[0]), _LARGEST_FILE_BYTES).decode("utf-8", "replace").splitlines()
+    except (OSError, ValueError):
+        return ()
 
 
 _OURS = str(Path(__file__).parents[1]) + os.sep

@@ -179,6 +179,7 @@ class Notes:
     libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     compilation: Compilation | None = None
     search_path: tuple[str, ...] = ()
+    source_texts: Mapping[str, str] = field(default_factory=dict)
     is_measured: bool = False
     stopped: bool = False
     is_complete: bool = False

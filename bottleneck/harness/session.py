@@ -13,6 +13,7 @@ from typing import Any
 
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
+from bottleneck.harness.lines import texts_of
 from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.messages import Notes, Plan, rank_of, write_notes
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
@@ -175,6 +176,7 @@ class Session:
         self.note(
             compilation=describe_compilation(self._folder),
             search_path=search_path(self._folder),
+            source_texts=texts_of(window.lines, self._folder),
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),
             profiled=stopwatch.timing(),
             page_faults=dataclasses.replace(self._page_faults, profiled=stopwatch.page_faults),

@@ -17,13 +17,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
-from bottleneck.harness.lines import LineTracer, WithLines
+from bottleneck.harness.lines import Line, LineTracer, WithLines
 from bottleneck.harness.main_thread import run_in_main_thread
 from bottleneck.harness.messages import RecordOptions
 from bottleneck.harness.module_paths import Held, attribute_paths, find_modules
@@ -231,6 +231,11 @@ class Window:
             self._profiler.export_chrome_trace(str(plain))
             path.write_bytes(gzip.compress(plain.read_bytes(), 5))
             plain.unlink()
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """The stretches at lines of the program that the exported trace holds."""
+        return getattr(self._profiler.kineto_results, "lines", ())
 
     def _metadata(self) -> dict[str, str]:
         detail = self._detail

@@ -101,12 +101,37 @@ def _short_group(group: str) -> str:
 
 def lines(analysis: Analysis, top: int) -> TableSection | None:
     """Work and waiting by source line; null where less than two lines are known."""
-    section = _places("By source line", analysis.lines, analysis, top)
+    known = sorted((fold for fold in analysis.lines if _all_us(fold) > 0), key=lambda fold: -_all_us(fold))
+    if len(known) < 2 or analysis.steps.wall_us <= 0:
+        return None
+    cut = top if len(known) > top + 1 else len(known)
+    shown, hidden = known[:cut], known[cut:]
+    parts = [(fold.us, fold.idle_us) for fold in shown]
+    if hidden:
+        parts.append((math.fsum(fold.us for fold in hidden), math.fsum(fold.idle_us for fold in hidden)))
+    scale = scale_of(math.fsum(us for part in parts for us in part))
+    *each, total = _place_numbers(parts, scale, analysis.steps.wall_us)
+    rows = [
+        TableRow((fold.name, *cells), details=_text_of(analysis, fold.name))
+        for fold, cells in zip(shown, each, strict=False)
+    ]
+    rest = [TableRow((f"{len(hidden)} more", *each[-1]), "rest")] if hidden else []
     has_backward = any(phase.name == "backward" for phase in analysis.phases)
-    return replace(section, notes=(_BACKWARD_NOTE,)) if section is not None and has_backward else section
+    return TableSection(
+        "By source line",
+        (TableColumn("at", "place"), *number_columns(("work", "waiting", f"both, {scale.unit}", "share"))),
+        (*rows, *rest, TableRow(("all of these", *total), "total")),
+        (_BACKWARD_NOTE,) if has_backward else (),
+        TableColumn("source text", "code"),
+    )
 
 
 _BACKWARD_NOTE = "Work of the backward pass stands at the line of its forward op, where that is known."
+
+
+def _text_of(analysis: Analysis, source: str | None) -> tuple[str, ...]:
+    text = analysis.text_of(source)
+    return () if text is None else (text,)
 
 
 def modules(analysis: Analysis, top: int) -> TableSection | None:
@@ -203,27 +228,6 @@ class _Additive:
         return (*(self.scale.show(quanta, amount) for quanta, amount in times), f"{share} %")
 
 
-def _places(title: str, folds: Sequence[Fold], analysis: Analysis, top: int) -> TableSection | None:
-    known = sorted((fold for fold in folds if _all_us(fold) > 0), key=lambda fold: -_all_us(fold))
-    if len(known) < 2 or analysis.steps.wall_us <= 0:
-        return None
-    cut = top if len(known) > top + 1 else len(known)
-    shown, hidden = known[:cut], known[cut:]
-    parts = [(fold.us, fold.idle_us) for fold in shown]
-    if hidden:
-        parts.append((math.fsum(fold.us for fold in hidden), math.fsum(fold.idle_us for fold in hidden)))
-    scale = scale_of(math.fsum(us for part in parts for us in part))
-    *each, total = _place_numbers(parts, scale, analysis.steps.wall_us)
-    rows = [TableRow((fold.name, *cells)) for fold, cells in zip(shown, each, strict=False)]
-    rest = [TableRow((f"{len(hidden)} more", *each[-1]), "rest")] if hidden else []
-    heads = ("work", "waiting", f"both, {scale.unit}", "share")
-    return TableSection(
-        title,
-        (TableColumn("at", "place"), *number_columns(heads)),
-        (*rows, *rest, TableRow(("all of these", *total), "total")),
-    )
-
-
 def _all_us(fold: Fold) -> float:
     return fold.us + fold.idle_us
 
@@ -253,7 +257,13 @@ def idle(analysis: Analysis, top: int) -> TableSection | None:
     if not folded.shown:
         return None
     rows = [
-        TableRow((*_cause(one), *numbers), details=_wait_details(places[one.cause, one.source or ""], folded.scale))
+        TableRow(
+            (*_cause(one), *numbers),
+            details=(
+                *_wait_details(places[one.cause, one.source or ""], folded.scale),
+                *_text_of(analysis, one.source),
+            ),
+        )
         for one, numbers in zip(folded.shown, folded.each, strict=True)
     ]
     if folded.rest:

@@ -9,8 +9,8 @@ from typing import Literal
 
 from bottleneck.schema.checks import Check
 
-# A name is cut so that it stays different from its neighbours, a place keeps its end, words keep their beginning.
-ColumnKind = Literal["name", "place", "words", "number"]
+# A name is cut so that it stays different from its neighbours, a place keeps its end, words and code their beginning.
+ColumnKind = Literal["name", "place", "words", "number", "code"]
 
 
 @dataclass(frozen=True)

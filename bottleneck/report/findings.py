@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from bottleneck.report.document import Action, ActionSection
 from bottleneck.report.text import cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.op_names import lines_in
 from bottleneck.units import format_share, format_us
 
 TITLE = "What to change"
@@ -13,6 +14,7 @@ TITLE = "What to change"
 _EXPLAIN = "bottleneck explain"
 _MOST = 5
 _EVIDENCE_CHARACTERS = 220  # three lines of a narrow terminal
+_MOST_LINES = 3
 _SAME_TIME = 0.1  # a finding that adds less than this part of its gain is another way to the same end
 
 _LITTLE = 0.02  # of the step: less does not stand before another way to save more
@@ -43,7 +45,7 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
     return ActionSection(
         TITLE,
-        tuple(_action(finding, characters) for finding in shown[:most]),
+        tuple(_action(analysis, finding, characters) for finding in shown[:most]),
         _doubts(analysis) if shown or others else (),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
@@ -73,7 +75,7 @@ def first_findings(analysis: Analysis, most: int, characters: int, code: int) ->
     ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]
     return ActionSection(
         title,
-        tuple(_brief(finding, characters, code) for finding in shown),
+        tuple(_brief(analysis, finding, characters, code) for finding in shown),
         _doubts(analysis) if shown else (),
         closing=(*more, *_hidden(ranked)),
     )
@@ -91,15 +93,16 @@ def _place(finding: Finding, wall_us: float) -> int:
     return 0 if added is None or added.high >= _LITTLE * wall_us else 2
 
 
-def _brief(finding: Finding, characters: int, code: int) -> Action:
+def _brief(analysis: Analysis, finding: Finding, characters: int, code: int) -> Action:
     """The finding on a few lines."""
     same = "" if _adds(finding) else "; this is another way to save the same time"
     gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
     advice = f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."
+    lines = (("gain", gain), *_named_lines(analysis, f"{finding.title} {advice}", 1), ("do", advice))
     written = tuple((finding.code or "").rstrip().splitlines())
     return Action(
         lead=f"{cut_text(finding.title, max(characters // 2, 60))} [{finding.slug}]",
-        lines=tuple((label, cut_text(text, characters)) for label, text in (("gain", gain), ("do", advice)) if text),
+        lines=tuple((label, cut_text(text, characters)) for label, text in lines if text),
         code=written if len(written) <= code else (),
         command=finding.verify,
     )
@@ -114,11 +117,13 @@ def _doubts(analysis: Analysis) -> tuple[str, ...]:
     return ()
 
 
-def _action(finding: Finding, characters: float) -> Action:
+def _action(analysis: Analysis, finding: Finding, characters: float) -> Action:
+    seen = _evidence(finding.evidence, characters)
     lines = (
         ("gain", _gain(finding)),
         ("adds", _added(finding)),
-        ("seen", _evidence(finding.evidence, characters)),
+        ("seen", seen),
+        *_named_lines(analysis, f"{finding.title} {seen} {finding.advice}", _MOST_LINES),
         ("do", f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."),
     )
     return Action(
@@ -127,6 +132,12 @@ def _action(finding: Finding, characters: float) -> Action:
         code=tuple((finding.code or "").rstrip().splitlines()),
         command=finding.verify,
     )
+
+
+def _named_lines(analysis: Analysis, sentences: str, most: int) -> tuple[tuple[str, str], ...]:
+    """The text of the first source lines that these sentences name, labelled."""
+    texts = ((line, analysis.text_of(line)) for line in dict.fromkeys(lines_in(sentences)))
+    return tuple(("line", f"{line}: {text}") for line, text in texts if text is not None)[:most]
 
 
 def _gain(finding: Finding) -> str:

@@ -17,7 +17,7 @@ from bottleneck.schema.doc import check_ranges
 # fmt: off
 KEYS = (
     "schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "phases",
-    "ranges", "kernels", "ops", "modules", "module_classes", "module_paths", "lines", "idle", "queue",
+    "ranges", "kernels", "ops", "modules", "module_classes", "module_paths", "lines", "idle", "source_texts", "queue",
     "collectives", "memory", "memory_reason", "findings", "batch_test", "option_costs", "telemetry", "ranks", "caveats",
 )
 # fmt: on

@@ -126,6 +126,8 @@ def _details(row: TableRow, column: TableColumn) -> str:
     """The details of a row in one cell; where they are names, the first of them is words all the same."""
     if column.kind == "words":
         return prose("; ".join(row.details))
+    if column.kind == "code":
+        return "; ".join(map(code, row.details))
     return "; ".join([*map(prose, row.details[:1]), *map(name, row.details[1:])])
 
 

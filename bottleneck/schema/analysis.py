@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
 from bottleneck.schema.memory import MemoryUse
+from bottleneck.schema.op_names import place_of
 from bottleneck.units import apportion_groups, format_share
 
 SCHEMA = "bottleneck/analysis/2"
@@ -555,8 +556,20 @@ class StepAnalysis:
         MemoryUse | None, Doc("memory over the step and what lives at its peak; null where there are no memory events")
     ] = None
     memory_reason: Annotated[str | None, Doc("why there is no record of memory; null where there is one")] = None
+    source_texts: Annotated[
+        Mapping[str, str],
+        Doc(
+            "text of the source lines named in this file, by 'file.py:57', as the recording kept it: shortened, "
+            "without comments and without strings that look like a secret; empty for a bare trace"
+        ),
+    ] = field(default_factory=dict)
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")
+
+    def text_of(self, source: str | None) -> str | None:
+        """The text of the line that a source names; null where that is not known, or it names a function."""
+        place = None if source is None else place_of(source)
+        return None if place is None or place.is_function else self.source_texts.get(f"{place.file}:{place.line}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,8 @@ import pandas as pd
 
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Analysis, Finding, StepAnalysis, Verdict
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.recording import Recording
+from bottleneck.schema.op_names import lines_in, place_of
+from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
 from bottleneck.schema.telemetry import Sample
 
 T = TypeVar("T")
@@ -157,10 +159,23 @@ class Annotations:
 
 
 def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:
-    """The evidence with the verdict and the findings in its analysis."""
+    """The evidence with the verdict and the findings in its analysis, and the text of the lines that it names."""
     step = {**_fields(evidence.analysis), "version": version}
     analysis = Analysis(**step, verdict=verdict, findings=findings)
+    if evidence.recording is not None:
+        analysis = replace(analysis, source_texts=_named_texts(analysis, evidence.recording.source_texts))
     return Explanation(**{**_fields(evidence), "analysis": analysis})
+
+
+def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of the texts whose lines the analysis names, cut: the recording may be a stranger's."""
+    sources = (fold.name for fold in analysis.lines), (row.source for row in analysis.kernels)
+    waits = (row.source for row in analysis.idle)
+    places = [place for source in chain(*sources, waits) if source is not None and (place := place_of(source))]
+    named = dict.fromkeys(f"{place.file}:{place.line}" for place in places if not place.is_function)
+    for finding in analysis.findings:
+        named.update(dict.fromkeys(lines_in(" ".join((finding.title, *finding.evidence, finding.advice)))))
+    return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
 
 
 def _fields(record: Any) -> dict[str, Any]:

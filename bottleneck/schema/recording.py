@@ -29,6 +29,9 @@ _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECAS
 # A user with a password in an address, or one long word that mixes letters and digits as keys and digests do.
 _SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@|^(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}$")
 _REDACTED = "[redacted]"
+# A string literal, which may end in a later line, or a comment.
+_LITERAL = re.compile(r"""(?P<quote>['"])(?P<text>(?:\\.|(?!(?P=quote)).)*)(?:(?P=quote)|$)|\s*#.*$""")
+LONGEST_SOURCE_TEXT = 120
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,8 @@ class Recording:
     command line that make the step what it is: ``--set NAME=VALUE`` and ``--train``. ``libraries`` are versions and
     abilities of what torch computes with, ``compilation`` is null where torch's compiler could not tell.
     ``search_path`` holds the folders that modules come from, relative to the working folder: frames of the trace are
-    named from there.
+    named from there. ``source_texts`` is what the lines of the program said when the trace was written, by
+    'model.py:57'.
     """
 
     created: str
@@ -123,6 +127,7 @@ class Recording:
     libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     compilation: Compilation | None = None
     search_path: tuple[str, ...] = ()
+    source_texts: Mapping[str, str] = field(default_factory=dict)
     schema: str = field(default=RECORDING_SCHEMA)
 
     @property
@@ -232,3 +237,17 @@ def kept_command(arguments: Sequence[str]) -> tuple[str, ...]:
             kept.append(argument)
         secret_follows = is_option and not equals and bool(_SECRET_NAME.search(argument))
     return tuple(kept)
+
+
+def kept_source(line: str) -> str:
+    """The line of a program in short, without its comment and without strings that look like a secret."""
+    names_secret = _SECRET_NAME.search(line) is not None
+
+    def keep(found: re.Match[str]) -> str:
+        quote, text = found["quote"], found["text"]
+        if quote is None:
+            return ""
+        return f"{quote}{_REDACTED}{quote}" if text and (names_secret or _SECRET_VALUE.search(text)) else found[0]
+
+    text = _LITERAL.sub(keep, line).strip()
+    return text if len(text) <= LONGEST_SOURCE_TEXT else f"{text[: LONGEST_SOURCE_TEXT - 1]}…"

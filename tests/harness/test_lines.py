@@ -3,13 +3,16 @@
 import gc
 import gzip
 import json
+import linecache
+import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bottleneck.harness.lines import CATEGORY, Line, WithLines, find_lines, is_program, siblings_in
+from bottleneck.harness.lines import CATEGORY, Line, WithLines, find_lines, is_program, siblings_in, texts_of
 
 _PROCESS, _THREAD = 100, 7
 
@@ -135,9 +138,65 @@ def test_trace_of_a_real_window_holds_the_lines_of_its_calls(tmp_path: Path) -> 
     assert line["ts"] <= call["ts"]
     assert call["ts"] + call["dur"] <= line["ts"] + line["dur"]
     assert collected["tid"] == call["tid"]
+    assert "sorted(range(1000))" in texts_of(window.lines, str(tmp_path)).values()
 
 
 def _work(torch: Any) -> None:
     torch.ones(3)
     sorted(range(1000))
     gc.collect()
+
+
+def _line(label: str, length_ns: int = 1) -> Line:
+    return Line(label, 0, length_ns, _PROCESS, _THREAD)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two lines of code that stands alone in sys.path."""
+    (tmp_path / "model.py").write_text("import torch\n    loss = loss.item()  # slow\n")
+    monkeypatch.setattr(sys, "path", [""])
+    return tmp_path
+
+
+def _texts(folder: Path, *lines: Line, loaded_s: float = math.inf) -> dict[str, str]:
+    return texts_of(lines, str(folder), loaded_s)
+
+
+def test_text_of_a_line_is_read_by_its_whole_name_or_from_sys_path(program: Path) -> None:
+    assert _texts(program, _line("model.py(2): f")) == {"model.py:2": "loss = loss.item()"}
+    assert _texts(program, _line(f"{program}/model.py(2): f")) == {"model.py:2": "loss = loss.item()"}
+
+
+def test_line_beyond_the_file_and_file_that_is_none_have_no_text(program: Path) -> None:
+    (program / "folder.py").mkdir()
+    assert _texts(program, _line("model.py(3): f"), _line("folder.py(1): f"), _line("gone.py(1): f")) == {}
+
+
+def test_file_that_was_written_after_the_program_was_loaded_has_no_text(program: Path) -> None:
+    assert _texts(program, _line("model.py(2): f"), loaded_s=1.0) == {}
+
+
+def test_two_files_of_one_name_have_no_text_where_they_differ(program: Path) -> None:
+    (program / "other").mkdir()
+    (program / "other" / "model.py").write_text("import torch\nx = 2\n")
+    both = [_line(f"{place}model.py({number}): f") for place in ("", "other/") for number in (1, 2)]
+    assert _texts(program, *both) == {"model.py:1": "import torch"}
+
+
+def test_name_that_several_entries_of_sys_path_hold_has_no_text(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program / "other").mkdir()
+    (program / "other" / "model.py").write_text("import torch\nx = 2\n")
+    monkeypatch.setattr(sys, "path", ["", "other"])
+    assert _texts(program, _line("model.py(2): f")) == {}
+
+
+def test_cell_of_a_notebook_has_its_text_from_memory(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(linecache.cache, "/gone/cell.py", (5, None, ["x = 1\n"], "/gone/cell.py"))
+    assert _texts(program, _line("/gone/cell.py(1): <module>")) == {"cell.py:1": "x = 1"}
+
+
+def test_lines_with_the_most_time_keep_their_text_where_there_are_too_many(program: Path) -> None:
+    (program / "model.py").write_text("".join(f"x = {number}\n" for number in range(1, 1001)))
+    found = _texts(program, *(_line(f"model.py({number}): f", number) for number in range(1, 1001)))
+    assert sorted(found) == sorted(f"model.py:{number}" for number in range(701, 1001))

@@ -365,6 +365,11 @@ def gpu_overhead() -> Analysis:
             Fold("model.py:63", 72.0, 930.7, 0.0764, {"memory": 1.0}, 2481.3),
             Fold("model.py:57", 24.0, 1210.4, 0.0994, {"compute": 1.0}),
         ),
+        source_texts={
+            "train.py:70": "for images, labels in loader:",
+            "train.py:91": "running_loss += loss.item()",
+            "model.py:63": "h = h + self.mlp(self.norm2(h))",
+        },
         idle=(
             IdleCause(
                 "input",
@@ -601,6 +606,7 @@ def hostile() -> Analysis:
     wall_us = sum(accounts.values())
     names = HOSTILE_NAMES
     evil = names[0] + names[1] + names[3] + names[7]
+    texts = {f"evil.py:{number}": name for number, name in enumerate(names)}
     rows = tuple(
         kernel(name, 60.0 - index, wall_us, op=name, shapes=name, module=name, source=name, dtype=name, family=name,
                flops=1e9, bytes_low=1e6, bytes_high=1e6, compute_us=10.0, memory_us=20.0, bound="memory",
@@ -616,14 +622,18 @@ def hostile() -> Analysis:
         coverage=Coverage(0.5, 0.5, tuple(UnknownWork(name, 1.0, name) for name in names)),
         kernels=rows,
         ops=tuple(Fold(name, 1.0, 1.0, 0.001, {"compute": 1.0}) for name in names),
-        lines=tuple(Fold(name, 1.0, 1.0, 0.001, {"compute": 1.0}, 1.0) for name in names),
+        lines=tuple(Fold(name, 1.0, 1.0, 0.001, {"compute": 1.0}, 1.0) for name in (*texts, *names)),
         modules=tuple(Fold(name, 1.0, 1.0, 0.001, {"compute": 1.0}, 1.0) for name in names),
-        idle=tuple(IdleCause(name, 80.0 / len(names), 0.08 / len(names), name, 1.0, name, name) for name in names),
+        idle=tuple(
+            IdleCause(name, 80.0 / len(names), 0.08 / len(names), line, 1.0, name, name)
+            for name, line in zip(names, texts, strict=True)
+        ),
+        source_texts=texts,
         collectives=tuple(
             CollectiveSummary(name, name, 2, 1.0, 9.0, 8.0, 1e6, 1e9, 7.0, 2.0, name) for name in names[:8]
         ),
         findings=tuple(
-            Finding(name, name, (name,), gain, Interval(1, 1.1), name, name, code=name, gain_reason=name)
+            Finding(name, name, (name, *texts), gain, Interval(1, 1.1), name, name, code=name, gain_reason=name)
             for name in names
             for gain in (Interval(0, 1), None)
         ),

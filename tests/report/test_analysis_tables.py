@@ -262,3 +262,22 @@ def test_lines_say_where_the_backward_pass_stands(name: PhaseName) -> None:
     folds = tuple(Fold(f"train.py:{line}", 1.0, 10.0, 0.1, {"memory": 1.0}) for line in (1, 2))
     section = places.lines(replace(PLACES_ANALYSIS, lines=folds, phases=(Phase(name, 20.0, 0.2, {}),)), 5)
     assert section is not None and bool(section.notes) == (name == "backward")
+
+
+def test_the_text_of_a_line_stands_beside_it_and_beside_its_backward_work() -> None:
+    names = ("train.py:1", "backward of train.py:1", "step() (train.py:1)", "train.py:2")
+    folds = tuple(Fold(name, 1.0, 10.0, 0.1, {"memory": 1.0}) for name in names)
+    told = replace(PLACES_ANALYSIS, lines=folds, source_texts={"train.py:1": "loss.backward()"})
+    section = places.lines(told, 5)
+    assert section is not None
+    assert [row.details for row in section.rows] == [("loss.backward()",), ("loss.backward()",), (), (), ()]
+
+
+def test_the_text_of_a_line_stands_beside_a_wait_at_it() -> None:
+    told = replace(
+        WAITS_ANALYSIS,
+        idle=(dispatch(50, "aten::mm"), dispatch(30, None, source="b.py:2")),
+        source_texts={"a.py:1": "x @ y"},
+    )
+    table = idle(told, 5)
+    assert table is not None and [row.details for row in table.rows] == [("aten::mm", "x @ y"), (), ()]

@@ -13,6 +13,7 @@ from bottleneck.schema.recording import (
     is_recording,
     kept_command,
     kept_environment,
+    kept_source,
     read_recording,
     write_recording,
 )
@@ -122,3 +123,24 @@ def test_a_variable_that_looks_secret_is_dropped(name: str, value: str) -> None:
 )
 def test_the_command_line_is_kept_without_its_secrets(arguments: list[str], kept: tuple[str, ...]) -> None:
     assert kept_command(arguments) == kept
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("    loss = model(x)  # forward\n", "loss = model(x)"),
+        ("login(token='hf_abc', name=user)", "login(token='[redacted]', name=user)"),
+        ('key = self.key(x) + "', 'key = self.key(x) + "'),
+        ('wandb.init("a1b2c3d4e5f6a7b8c9d0a1b2c3d4e5f6")', 'wandb.init("[redacted]")'),
+        ('store = open("s3://me:hunter2@store")', 'store = open("[redacted]")'),
+        (r"print('it\'s # no comment', x)", r"print('it\'s # no comment', x)"),
+        ("password = 'begun and", "password = '[redacted]'"),
+        ("# only a comment", ""),
+    ],
+)
+def test_a_line_of_the_program_is_kept_without_comment_and_secrets(line: str, kept: str) -> None:
+    assert kept_source(line) == kept
+
+
+def test_a_long_line_of_the_program_is_cut() -> None:
+    assert kept_source("x" * 500) == "x" * 119 + "…"

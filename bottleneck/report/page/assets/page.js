@@ -25,6 +25,12 @@ function facts(pairs) {
   ));
 }
 
+/** The text of the line that a source names; nothing where that is not known. */
+function textOf(source) {
+  const line = (source || "").replace(/^backward of /, "");
+  return Object.hasOwn(analysis.source_texts, line) ? analysis.source_texts[line] : null;
+}
+
 /** The three floors of a kernel as bars beside its time. */
 function floorBars(kernel) {
   const bars = [["time", kernel.us, "step"], ["arithmetic at the peak", kernel.compute_us, "compute"], ["bytes at the bandwidth", kernel.memory_us, "memory"], ["launches", kernel.launch_us, "overhead"]];
@@ -38,7 +44,7 @@ function kernelDetails(kernel, at) {
   return make("div", { class: "detail" },
     facts([
       ["kernel", kernel.name], ["op", kernel.op], ["shapes", kernel.shapes], ["dtype", [kernel.dtype, kernel.engine && kernel.engine !== "none" ? `${kernel.engine} engine` : null].filter(Boolean).join(", ")],
-      ["module", kernel.module], ["line", kernel.source], ["family", kernel.family],
+      ["module", kernel.module], ["line", kernel.source], ["text", textOf(kernel.source)], ["family", kernel.family],
       ["bound", `${words.kernels[at].bound}, ${kernel.confidence} confidence`],
       ["of roof", kernel.explained === null ? null : `${formatShare(kernel.explained)}${regime ? `: ${regime.words}, ${regime.meaning}` : ""}`],
       ["why", kernel.reason], ["headroom", kernel.headroom_us === null ? null : `${formatUs(kernel.headroom_us)} per step, if it reached its floor`],
@@ -76,11 +82,11 @@ const TABLES = [
     caption: "Idle time by cause", noun: "cause", rows, search: (row) => [row.cause, row.detail, row.source, row.module].filter(Boolean).join(" "),
     columns: [
       { title: "cause", kind: "words", text: (row) => row.cause, below: (row) => (words.accounts[`overhead.${row.cause}`] || {}).meaning, share: (row) => row.us / rows[0].us },
-      { title: "where", kind: "name", text: (row) => row.detail || UNKNOWN, below: (row) => [row.source, row.module].filter(Boolean).join(" · ") },
+      { title: "where", kind: "name", text: (row) => row.detail || UNKNOWN, below: (row) => [row.source, textOf(row.source), row.module].filter(Boolean).join(" · ") },
       { title: "gaps", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...timeColumns(rows),
     ],
-    details: (row) => facts([["cause", row.cause], ["in", row.detail], ["line", row.source], ["module", row.module]]),
+    details: (row) => facts([["cause", row.cause], ["in", row.detail], ["line", row.source], ["text", textOf(row.source)], ["module", row.module]]),
     onPick: (row, name) => select(row && [{ idle: row.at }], name),
   }) },
   { title: "Collectives", rows: analysis.collectives, draw(host, rows) {
@@ -129,7 +135,7 @@ function drawFolds(host, rows, noun, behind) {
   drawTable(host, {
     caption: `Time by ${noun}`, noun, rows: both, search: (row) => row.name,
     columns: [
-      { title: noun, kind: "place", text: (row) => row.name, share: (row) => row.us / both[0].us, shape: (row) => mostly(row) ? mostly(row)[0] : "overhead" },
+      { title: noun, kind: "place", text: (row) => row.name, below: (row) => noun === "line" && textOf(row.name), share: (row) => row.us / both[0].us, shape: (row) => mostly(row) ? mostly(row)[0] : "overhead" },
       { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...(both.some((row) => row.idle_us > 0) ? [part("work_us", "work", "time of kernels and ops"), part("idle_us", "waiting", "idle time in which the host was here")] : []),
       ...timeColumns(both),
