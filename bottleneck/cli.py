@@ -3,6 +3,7 @@
 import errno
 import functools
 import gc
+import inspect
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from bottleneck import __version__
+from bottleneck.commands.report_options import ExampleCommand
 from bottleneck.errors import BottleneckError, UsageError
 
 # Options end at the first argument of `run`: everything after the file belongs to the user's program.
@@ -87,12 +89,15 @@ def build_app(only: str | None = None) -> typer.Typer:
 
 def _add_command(app: typer.Typer, name: str, settings: Mapping[str, Any]) -> None:
     function = getattr(import_module(f"bottleneck.commands.{name}"), f"{name}_command")
-    kind = None
+    kind: type[ExampleCommand] = ExampleCommand
     if name == "run":
         from bottleneck.commands.run import ProgramCommand  # noqa: PLC0415 - no other command needs it
 
         kind = ProgramCommand
-    app.command(name, cls=kind, **settings)(_ended_by_its_signal(function))
+    before, examples, after = inspect.cleandoc(function.__doc__).partition("\b\n")
+    examples, _, after = after.partition("\n\n")
+    command = app.command(name, cls=kind, help=f"{before}{after}", epilog=f"\b\n{examples}", **settings)
+    command(_ended_by_its_signal(function))
 
 
 def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:

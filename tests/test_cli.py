@@ -2,16 +2,19 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import typer
 
 from bottleneck import __version__, cli, report
-from bottleneck.cli import COMMANDS, _run
+from bottleneck.cli import COMMANDS, _run, build_app
 from bottleneck.commands.interrupts import answered
 from tests.builders import kernel, launch, op, step, write_trace
 
@@ -186,13 +189,29 @@ def test_every_command_has_help_and_stands_in_the_reference(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("name", [name for name, _ in COMMANDS])
-def test_every_command_shows_an_example_of_itself_within_80_columns(
-    capsys: pytest.CaptureFixture[str], name: str
+def test_help_of_every_command_ends_with_examples_that_parse(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert _run(["help", name]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith(f"  bottleneck {name}")]
-    assert [line for line in lines if len(line) > 80] == []
+    assert [line for line in lines if len(line) > 80 or "<int" in line] == []
+    examples = lines[lines.index("Examples:") + 1 :]
+    assert any(line.startswith(f"  bottleneck {name}") for line in examples)
+    for line in examples:
+        command, _, _ = line.strip().partition("   ")
+        parse(*shlex.split(command)[1:])
+
+
+def parse(name: str, *arguments: str) -> None:
+    """Parses the arguments of a command without running it; an exception for one that there is not."""
+    group: Any = typer.main.get_command(build_app())
+    group.commands[name].make_context(name, list(arguments))
+
+
+def test_an_example_with_an_option_that_there_is_not_would_be_found() -> None:
+    with pytest.raises(Exception, match="--colour"):
+        parse("report", "--colour", "red")
 
 
 def test_the_list_of_commands_cuts_no_first_line(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options
@@ -111,6 +112,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 _INSTANT = r"(\d{1,12}(?:\.\d{1,9})?)(us|ms|s)"
 _US_PER_UNIT = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+class ExampleCommand(TyperCommand):
+    """A command whose help ends with examples, which are its epilog: there they are on the screen."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click calls it
+        """Writes the examples as a section."""
+        with formatter.section("Examples"):
+            formatter.write_text(self.epilog)
 
 
 def window_options(steps: str | None, window: str | None, device: "Device | None", *, whole: bool) -> "Options":

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from bottleneck.commands.finish_run import (
     FinishResult,
@@ -22,6 +21,7 @@ from bottleneck.commands.finish_run import (
 from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
     AllFindings,
+    ExampleCommand,
     Full,
     ProgramArguments,
     Quiet,
@@ -63,7 +63,7 @@ class RunOptions:
     render: "Render | None" = None
 
 
-class ProgramCommand(TyperCommand):
+class ProgramCommand(ExampleCommand):
     """A command whose options end at FILE, or at the module that `-m` names, as those of `python` do."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -97,12 +97,17 @@ def run_command(
     train: Train = False,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="Steps to profile; 5 unless given, up to 20 where they are short."),
+        typer.Option(
+            "--steps", min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."
+        ),
     ] = None,
     warmup: Annotated[
         int | None,
         typer.Option(
-            "--warmup", min=0, help="Steps to let pass before any is measured; until their times settle unless given."
+            "--warmup",
+            min=0,
+            metavar="N",
+            help="Steps to let pass before any is measured; until their times settle unless given.",
         ),
     ] = None,
     step: Annotated[
@@ -140,7 +145,10 @@ def run_command(
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
     telemetry_ms: Annotated[
-        int, typer.Option("--telemetry-ms", min=0, max=60_000, help="Period at which sensors are read; 0 for never.")
+        int,
+        typer.Option(
+            "--telemetry-ms", min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never."
+        ),
     ] = 20,
     form: Annotated[
         TextFormat, typer.Option("--format", "-f", metavar="|".join(TextFormat), help="How to print the report.")

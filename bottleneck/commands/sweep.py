@@ -71,9 +71,12 @@ def sweep_command(
         typer.Option("--turns", min=0, max=10_000, metavar="N", help="Time the points again by turns, in N rounds."),
     ] = 0,
     train: Train = False,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to profile at each point.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to profile at each point.")
+    ] = None,
     warmup: Annotated[
-        int | None, typer.Option("--warmup", min=0, help="Steps to let pass first; until they settle unless given.")
+        int | None,
+        typer.Option("--warmup", min=0, metavar="N", help="Steps to let pass first; until they settle unless given."),
     ] = None,
     form: Annotated[ReportFormat | None, format_option("the sweep")] = None,
     output: Annotated[
