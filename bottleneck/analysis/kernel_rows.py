@@ -66,7 +66,7 @@ class KernelTimes:
                     "account": category(self.account, list(ACCOUNTS)),
                     "op": _references(self.op),
                     "signature": _references(self.signature),
-                    "row": _references(_rows_of(self)),
+                    "row": _references(summary_rows(self)),
                 }
             )
         )
@@ -190,7 +190,7 @@ def _by_time(us: Floats) -> Integers:
     return np.argsort(-us, kind="stable")
 
 
-def _rows_of(rows: KernelTimes) -> Integers:
+def summary_rows(rows: KernelTimes) -> Integers:
     """Position in ``fold_kernels`` of the record that each row of KERNELS is part of; -1 for none."""
     keep, fold, first, _ = _same_rows(rows)
     order = _by_time(tally(fold, rows.us[keep], first.size))

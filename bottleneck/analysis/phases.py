@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.host import LOADER
-from bottleneck.analysis.kernel_rows import KernelTimes, codes_of
+from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, summary_rows
 from bottleneck.analysis.ledger import GROUP_OF_ACCOUNT, IDLE_ACCOUNTS
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, Phase, PhaseName, UserRange
@@ -56,7 +56,10 @@ _OF_PYTORCH = re.compile(
 
 @dataclass(frozen=True)
 class _Moments:
-    """The time of the ledger per step: its account, its instants on the host (NaN: not known) and their thread."""
+    """The time of the ledger per step: its account, its instants on the host (NaN: not known) and their thread.
+
+    ``row`` is the position in the analysis' kernels, -1 for idle time.
+    """
 
     us: Floats
     account: Integers
@@ -64,6 +67,7 @@ class _Moments:
     end: Floats
     thread: Integers
     is_collective: Flags
+    row: Integers
 
 
 def divide(rows: KernelTimes) -> tuple[tuple[Phase, ...], tuple[UserRange, ...]]:
@@ -89,6 +93,7 @@ def _moments(rows: KernelTimes) -> _Moments:
         end=np.concatenate((at[work], times.end)),
         thread=np.concatenate((np.append(thread_of, -1)[event][work], times.thread)),
         is_collective=np.concatenate((collective[work], np.zeros(times.us.size, dtype=bool))),
+        row=np.concatenate((summary_rows(rows)[work], np.full(times.us.size, -1))),
     )
 
 
@@ -108,6 +113,7 @@ def _cut_at(moments: _Moments, edges: Floats) -> _Moments:
         end=np.concatenate((moments.end[points], cuts.end)),
         thread=moments.thread[source],
         is_collective=moments.is_collective[source],
+        row=moments.row[source],
     )
 
 
@@ -139,10 +145,22 @@ def _phases(rows: KernelTimes, moments: _Moments) -> tuple[Phase, ...]:
     if not us[[_DATA, _FORWARD, _BACKWARD, _OPTIMIZER]].any():
         return ()
     return tuple(
-        Phase(name, float(us[code]), float(us[code]) / rows.wall_us, _shares(split[code]))
+        Phase(
+            name, float(us[code]), float(us[code]) / rows.wall_us, _shares(split[code]), *_parts(moments, phase == code)
+        )
         for code, name in enumerate(NAMES)
         if us[code] > 0
     )
+
+
+def _parts(moments: _Moments, mine: Flags) -> tuple[tuple[tuple[int, float], ...], dict[str, float]]:
+    """Time by row of the analysis' kernels, most time first, and the rest by account."""
+    work, rest = mine & (moments.row >= 0), mine & (moments.row < 0)
+    by_row = np.bincount(moments.row[work], weights=moments.us[work])
+    order = [row for row in np.argsort(-by_row, kind="stable").tolist() if by_row[row] > 0]
+    by_account = np.bincount(moments.account[rest], weights=moments.us[rest], minlength=len(ACCOUNTS)).tolist()
+    other_us = {account: us for account, us in zip(ACCOUNTS, by_account, strict=True) if us > 0}
+    return tuple((row, float(by_row[row])) for row in order), other_us
 
 
 _INPUT = tuple(ACCOUNTS).index("overhead.input")

@@ -38,7 +38,7 @@ def phases(analysis: Analysis) -> TableSection | None:
     scale, (titles, cells) = scale_of(math.fsum(us)), _split(analysis.phases)
     times, shares = scale.column(us), percents([phase.share for phase in analysis.phases])
     rows = [
-        TableRow((phase.name, time, share, *split))
+        TableRow((phase.name, time, share, *split), key=phase.name)
         for phase, time, share, split in zip(analysis.phases, times, shares, cells, strict=False)
     ]
     total = TableRow(("all phases", times[-1], shares[-1], *("" for _ in titles)), "total")

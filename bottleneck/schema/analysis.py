@@ -305,13 +305,19 @@ PhaseName = Literal["data", "forward", "backward", "optimizer", "communication",
 class Phase:
     """Time of the step that one phase caused, work and idle time alike; ``shares`` splits it by group.
 
-    Device work belongs to the phase in which it was launched.
+    Device work belongs to the phase in which it was launched. ``kernels`` and ``other_us`` add up to ``us``.
     """
 
     name: Annotated[PhaseName, Doc("phase of training; 'other' is what no mark tells")]
     us: Annotated[float, Doc("per step; those of all phases add up to steps.wall_us", "us")]
     share: Annotated[float, Doc("of the step; all shares add up to 1", "share")]
     shares: Annotated[Mapping[str, float], Doc("of its own time, by group of the ledger", "share")]
+    kernels: Annotated[
+        tuple[tuple[int, float], ...], Doc("rows of kernels and their time in this phase, most time first", "row, us")
+    ] = ()
+    other_us: Annotated[
+        Mapping[str, float], Doc("time in no row of kernels (idle time above all), by account of the ledger", "us")
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,12 @@ def phases(analysis: Analysis) -> dict[str, float]:
     assert math.fsum(phase.us for phase in analysis.phases) == pytest.approx(analysis.steps.wall_us, rel=1e-9)
     assert math.fsum(phase.share for phase in analysis.phases) == pytest.approx(1.0, rel=1e-9)
     assert all(math.fsum(phase.shares.values()) == pytest.approx(1.0) for phase in analysis.phases)
+    by_row = dict.fromkeys(range(len(analysis.kernels)), 0.0)
+    for phase in analysis.phases:
+        assert math.fsum((*(us for _, us in phase.kernels), *phase.other_us.values())) == pytest.approx(phase.us)
+        for row, us in phase.kernels:
+            by_row[row] += us
+    assert by_row == pytest.approx({row: kernel.us for row, kernel in enumerate(analysis.kernels)})
     return {phase.name: phase.us for phase in analysis.phases}
 
 

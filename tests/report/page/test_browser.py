@@ -132,27 +132,51 @@ def _number(text: str) -> float:
     return 0.0 if text.startswith("<") or text in {"", "-"} else float(text.removesuffix(" %").strip(">"))
 
 
+def _hold_that_parts_re_add(page: Opened, lines: str, panel: str, decimals: int) -> int:
+    """Opens each line of a table and adds up what it consists of, in every tab; gives the number of lines."""
+    held = page.view.locator(lines)
+    for at in range(held.count()):
+        held.nth(at).locator("button").click()
+        shown = held.nth(at).locator("td.k-number").first.inner_text()
+        tabs = page.view.locator(f"{panel} [role=tab]")
+        for tab in range(tabs.count()):
+            tabs.nth(tab).click()
+            table = page.view.locator(f"{panel} [role=tabpanel]:not([hidden]) table.live")
+            column = table.locator("thead th").all_inner_texts().index("share") - 1
+            rows = [[cell.strip() for cell in row.split("\t")] for row in table.locator("tbody tr").all_inner_texts()]
+            *parts, total = [row[column] for row in rows]
+            assert total == shown, f"{held.nth(at).inner_text()}: the rows say {total}, the table {shown}"
+            assert round(sum(map(_number, parts)), decimals) == pytest.approx(_number(shown))
+    assert page.complaints == []
+    return held.count()
+
+
 @pytest.mark.parametrize("name", [*PUBLIC, "cpu"])
 def test_an_account_opens_to_rows_that_add_up_to_it(open_page: Callable[..., Opened], name: str) -> None:
     text, analysis = PAGES[name]()
-    page = open_page(text)
     decimals = scale_of(math.fsum(entry.us for entry in analysis.ledger)).decimals
-    rows = page.view.locator("#ledger-table tr[data-account]").all()
-    keys = [row.get_attribute("data-account") for row in rows]
-    assert len(keys) >= 2
-    for key in keys:
-        row = page.view.locator(f'#ledger-table tr[data-account="{key}"]')
-        row.locator("button").click()
-        shown = row.locator("td.k-number").first.inner_text()
-        tabs = page.view.locator("#evidence [role=tab]")
-        for tab in range(tabs.count()):
-            tabs.nth(tab).click()
-            panel = page.view.locator("#evidence [role=tabpanel]:not([hidden])")
-            cells = panel.locator("tbody tr:not(.r-total) td:nth-child(3)").all_inner_texts()
-            total = panel.locator("tbody tr.r-total td:nth-child(3)").inner_text()
-            assert total == shown, f"{key}: the rows say {total}, the ledger {shown}"
-            assert round(sum(map(_number, cells)), decimals) == pytest.approx(_number(shown))
-    assert page.complaints == []
+    assert _hold_that_parts_re_add(open_page(text), "#ledger-table tr[data-account]", "#evidence", decimals) >= 2
+
+
+@pytest.mark.parametrize("name", ["cpu", "collectives"])
+def test_a_phase_opens_to_rows_that_add_up_to_it(open_page: Callable[..., Opened], name: str) -> None:
+    text, analysis = PAGES[name]()
+    decimals = scale_of(math.fsum(entry.us for entry in analysis.ledger)).decimals
+    opened = _hold_that_parts_re_add(open_page(text), "tr[data-phase]", "#phase-evidence", decimals)
+    assert opened == len(analysis.phases) >= 2
+
+
+def test_the_roofline_shows_the_kernels_of_a_phase(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    count = page.view.locator("#roofline-view .count")
+    drawn = set(page.view.evaluate("words.roofline.points.map(([kernel]) => kernel)"))
+    for phase in (each for each in analysis.phases if each.kernels):
+        page.view.locator("#roofline-view select[aria-label=phase]").select_option(phase.name)
+        us = [us for row, us in phase.kernels if row in drawn]
+        share = format_share(math.fsum(us) / analysis.steps.wall_us)
+        assert count.inner_text() == f"{len(us)} of {len(drawn)} ops, {share} of the step"
+    assert len(analysis.phases) >= 3
 
 
 def test_rows_behind_a_cut_are_counted_in_one(open_page: Callable[..., Opened]) -> None:

@@ -25,9 +25,10 @@ function accountsOf(key) {
   return analysis.ledger.filter((entry) => entry.us > 0 && (group ? entry.group === group : entry.account === key));
 }
 
+const CAUSES = { title: "Causes", noun: "cause", of: (row) => row.cause, none: "" };
+const ACCOUNTS = { title: "Accounts", noun: "account", of: (row) => row.account && nameOf(row.account), none: "in no row of this analysis" };
 const CUTS = [
-  { title: "Causes", noun: "cause", of: (row) => row.cause, none: "" },
-  { title: words.noun === "op" ? "Ops and shapes" : "Ops and shapes", noun: "row", of: (row) => row.work, none: "idle time" },
+  { title: "Ops and shapes", noun: "row", of: (row) => row.work, none: "idle time" },
   { title: "Kernels", noun: "kernel", of: (row) => row.kernelName, none: "idle time", only: words.noun === "kernel" },
   { title: "Modules", noun: "module", of: (row) => row.module, none: "in no module" },
   { title: "Source lines", noun: "line", of: (row) => row.source, none: "line not known" },
@@ -49,11 +50,17 @@ function foldRows(rows, cut) {
 
 const ledgerScale = scaleOf(sum(analysis.ledger.map((entry) => entry.us)));
 
-/** The time of an account as the table of the ledger shows it, in steps of its last decimal. */
-function shownQuanta(key) {
-  const line = [...document.querySelectorAll("#ledger-table tr[data-account]")].find((row) => row.dataset.account === key);
+/** The time in a line of a table of the report, in steps of its last decimal; null where that is below what it shows. */
+function shownQuanta(line) {
   const text = line ? line.querySelector("td.k-number").textContent : "";
   return text.startsWith("<") || text === "" ? null : Math.round(Number(text) * 10 ** ledgerScale.decimals);
+}
+
+/** Account, or all of a group, as people read it. */
+function nameOf(key) {
+  if (key.startsWith(words.whole_group)) return key.slice(words.whole_group.length);
+  const { group, label } = words.accounts[key] || { group: key, label: key };
+  return label === group ? group : `${group}: ${label}`;
 }
 
 const selectionListeners = [];
@@ -92,49 +99,74 @@ for (const button of document.querySelectorAll("button[data-finding]")) {
   selectionListeners.push((selection) => button.setAttribute("aria-pressed", String(selection !== null && selection.name === name)));
 }
 
-function showAccount(key, { scroll = true } = {}) {
-  const entries = accountsOf(key);
-  if (!entries.length) return;
-  const name = key.startsWith(words.whole_group) ? key.slice(words.whole_group.length) : `${words.accounts[key].group}: ${words.accounts[key].label}`;
-  if (scroll && selected && selected.name === name) { select(null); return; }
-  for (const element of document.querySelectorAll("[data-account]")) {
-    const mine = element.dataset.account === key;
+/** Marks the line and the buttons of what is open, among all that have this attribute. */
+function markOpen(attribute, key) {
+  for (const element of document.querySelectorAll(`[data-${attribute}]`)) {
+    const mine = element.dataset[attribute] === key;
     element.classList.toggle("chosen", mine);
     if (element.tagName === "BUTTON") element.setAttribute("aria-pressed", String(mine));
   }
+}
+
+function showAccount(key, { scroll = true } = {}) {
+  const entries = accountsOf(key);
+  if (!entries.length) return;
+  const name = nameOf(key);
+  if (scroll && selected && selected.name === name) { select(null); return; }
+  markOpen("account", key);
   const accounts = new Set(entries.map((entry) => entry.account));
   const rows = evidenceRows.filter((row) => accounts.has(row.account) && row.us > 0);
-  const us = sum(entries.map((entry) => entry.us)), missing = us - sum(rows.map((row) => row.us));
-  // Analyses made by hand or by other versions may hold less: the rest is a row too, so that the sum stays the account's.
-  if (missing > 1e-6 * wallUs) rows.push({ account: key, us: missing, calls: 0, cause: "in no row of this analysis", work: null, kernelName: null });
   const meaning = entries.length === 1 ? words.accounts[entries[0].account].meaning : entries.map((entry) => words.accounts[entry.account].label).join(", ");
-  const quanta = shownQuanta(key);
-  const panel = byId("evidence"), tabs = make("div");
+  const line = [...document.querySelectorAll("#ledger-table tr[data-account]")].find((each) => each.dataset.account === key);
+  showEvidence(byId("evidence"), { name, group: entries[0].group, meaning, rows, us: sum(entries.map((entry) => entry.us)), line, cuts: [CAUSES, ...CUTS], hasCalls: true });
+  select(rows, name);
+  if (scroll) bringIntoView(byId("evidence"));
+}
+
+const bringIntoView = (element) => element.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth", block: "nearest" });
+
+/** A phase and what its time consists of. A row of kernels may run in several phases: here it has this one's time. */
+function showPhase(phase, { scroll = true } = {}) {
+  markOpen("phase", phase.name);
+  const ofKernels = new Map(evidenceRows.filter((row) => row.kernel !== undefined).map((row) => [row.kernel, row]));
+  const rows = phase.kernels.map(([kernel, us]) => ({ ...ofKernels.get(kernel), us, calls: 0 }));
+  for (const [account, us] of Object.entries(phase.other_us)) rows.push({ account, us, calls: 0, cause: (words.accounts[account] || {}).label || account, work: null, kernelName: null, op: null, module: null, source: null });
+  const line = [...document.querySelectorAll("tr[data-phase]")].find((each) => each.dataset.phase === phase.name);
+  showEvidence(byId("phase-evidence"), { name: phase.name, group: null, meaning: "", rows, us: phase.us, line, cuts: [ACCOUNTS, ...CUTS], hasCalls: false });
+  if (scroll) bringIntoView(byId("phase-evidence"));
+}
+
+/** Rows of kernels and idle time in a panel, folded in several ways; each adds up to the time in the line of the table. */
+function showEvidence(panel, { name, group, meaning, rows, us, line, cuts, hasCalls }) {
+  const missing = us - sum(rows.map((row) => row.us)), quanta = shownQuanta(line), tabs = make("div");
+  // Analyses made by hand or by other versions may hold less: the rest is a row too, so that the sum stays the same.
+  const all = missing > 1e-6 * wallUs ? [...rows, { account: null, us: missing, calls: 0, cause: "in no row of this analysis", work: null, kernelName: null }] : rows;
   panel.replaceChildren(
-    make("h3", {}, shape(entries[0].group), make("span", { text: name })),
+    make("h3", {}, group && shape(group), make("span", { text: name })),
     make("p", { class: "note", text: `${meaning ? `${meaning}. ` : ""}${formatUs(us)} per step, ${formatShare(us / wallUs)} of it.` }),
     tabs,
   );
-  const cuts = CUTS.filter((cut) => foldRows(rows, cut).some((fold) => fold.name !== cut.none));
-  drawTabs(tabs, `What ${name} consists of`, cuts.map((cut) => ({
+  const useful = cuts.filter((cut) => foldRows(all, cut).some((fold) => fold.name !== cut.none));
+  drawTabs(tabs, `What ${name} consists of`, useful.map((cut) => ({
     title: cut.title,
     draw: (host) => drawTable(host, {
-      caption: `${name}, by ${cut.title.toLowerCase()}`, noun: cut.noun, rows: foldRows(rows, cut),
+      caption: `${name}, by ${cut.title.toLowerCase()}`, noun: cut.noun, rows: foldRows(all, cut),
       search: (fold) => fold.name,
       totals: quanta === null ? {} : { us: quanta },
       columns: [
         { title: cut.title, kind: "name", text: (fold) => fold.name, share: (fold) => fold.us / us },
-        { title: "calls", kind: "number", text: (fold) => fold.calls ? formatCalls(fold.calls) : "", value: (fold) => fold.calls, help: "per step; of idle time, gaps" },
+        ...(hasCalls ? [{ title: "calls", kind: "number", text: (fold) => fold.calls ? formatCalls(fold.calls) : "", value: (fold) => fold.calls, help: "per step; of idle time, gaps" }] : []),
         { title: ledgerScale.unit, key: "us", csv: "us", kind: "number", sum: true, scale: ledgerScale, value: (fold) => fold.us, text: () => "" },
         { title: "share", csv: "share", kind: "number", sum: true, scale: PERCENT, value: (fold) => fold.us / wallUs, text: () => "", help: "of the step" },
       ],
       details: (fold) => evidenceDetails(fold),
-      onPick: (fold, text) => select(fold && fold.rows, text),
+      onPick: (fold, text) => select(fold && (hasCalls ? fold.rows : fold.rows.flatMap(rowsOfPart)), text),
     }),
   })));
-  select(rows, name);
-  if (scroll) panel.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth", block: "nearest" });
 }
+
+/** The rows of the analysis behind a part of a phase: its row of kernels, or all idle time of its account. */
+const rowsOfPart = (row) => (row.kernel !== undefined ? [{ kernel: row.kernel }] : rowsWhere((_, account) => account === row.account));
 
 /** The largest rows of a fold, each with what is known of it. */
 function evidenceDetails(fold) {
@@ -144,6 +176,11 @@ function evidenceDetails(fold) {
     text: [formatUs(row.us), row.work, row.cause, row.module, row.source].filter(Boolean).join(" · "),
   })), left > 0 ? make("li", { text: `${left} more, ${formatUs(fold.us - sum(largest.map((row) => row.us)))}` }) : null);
 }
+
+for (const button of document.querySelectorAll("button[data-phase]")) {
+  button.addEventListener("click", () => showPhase(analysis.phases.find((phase) => phase.name === button.dataset.phase)));
+}
+if (analysis.phases.length) showPhase(analysis.phases.reduce((most, phase) => (phase.us > most.us ? phase : most)), { scroll: false });
 
 for (const button of document.querySelectorAll("button[data-account]")) {
   button.setAttribute("aria-pressed", "false");

@@ -13,6 +13,7 @@ function drawRoofline(host, data) {
   let shown = all, chosen = null, hovered = null, chart = null;
   const pick = (label, values) => make("select", { "aria-label": label, on: { change: refilter } }, make("option", { value: "", text: `any ${label}` }), [...new Set(values)].filter(Boolean).sort().map((value) => make("option", { value, text: clean(value, 40) })));
   const bound = pick("bound", all.map((point) => point.row.bound)), dtype = pick("dtype", all.map((point) => point.row.dtype));
+  const phase = pick("phase", analysis.phases.filter((each) => each.kernels.length).map((each) => each.name));
   const text = make("input", { type: "search", placeholder: "Op, module or line", "aria-label": "Filter the roofline by op, module or line", on: { input: refilter } });
   const count = make("span", { class: "count", role: "status" });
   const reset = make("button", { type: "button", class: "quiet", text: "Whole plane", on: { click: () => { refilter(); } } });
@@ -21,7 +22,7 @@ function drawRoofline(host, data) {
   const sources = data.roofs.map(([key, flops]) => `${key} ${formatSi(flops, "FLOP/s")}`);
   if (data.bandwidth) sources.push(`memory ${formatSi(data.bandwidth, "B/s")}`);
   host.replaceChildren(
-    make("div", { class: "tools-row" }, bound, dtype, text, count, reset),
+    make("div", { class: "tools-row" }, bound, dtype, analysis.phases.length ? phase : null, text, count, reset),
     frame,
     make("ul", { class: "legend" }, [...new Set(all.map((point) => point.words.group))].map((group) => make("li", {}, shape(group), `${group}-bound`)), data.step ? make("li", {}, make("span", { class: "star", "aria-hidden": "true", text: "★" }), "the whole step") : null),
     make("p", { class: "note", text: `Roofs: ${sources.length ? sources.join(", ") : "not known"}; ${data.source}. Dashed: 50 and 25 % of the highest roof. The area of a mark is its time; kernels that repeat are one mark, at the middle of what its traffic allows (the line beneath the pointer).${data.absent ? ` ${data.absent[0].toUpperCase()}${data.absent.slice(1)}.` : ""}` }),
@@ -33,10 +34,11 @@ function drawRoofline(host, data) {
   const roofAt = (x, bandwidth = data.cache) => Math.min(peak || Infinity, bandwidth ? x * bandwidth : Infinity);
 
   function refilter() {
-    const wanted = text.value.trim().toLowerCase();
-    shown = all.filter((point) => (!bound.value || point.row.bound === bound.value) && (!dtype.value || point.row.dtype === dtype.value)
+    const wanted = text.value.trim().toLowerCase(), chosenPhase = analysis.phases.find((each) => each.name === phase.value);
+    const ofPhase = chosenPhase && new Map(chosenPhase.kernels);
+    shown = all.filter((point) => (!bound.value || point.row.bound === bound.value) && (!dtype.value || point.row.dtype === dtype.value) && (!ofPhase || ofPhase.has(point.kernel))
       && (!wanted || [point.words.call, point.row.name, point.row.module, point.row.source].filter(Boolean).join(" ").toLowerCase().includes(wanted)));
-    count.textContent = `${shown.length} of ${all.length} ${words.noun}s, ${formatShare(sum(shown.map((point) => point.row.share)))} of the step`;
+    count.textContent = `${shown.length} of ${all.length} ${words.noun}s, ${formatShare(sum(shown.map((point) => (ofPhase ? ofPhase.get(point.kernel) / wallUs : point.row.share))))} of the step`;
     hovered = null;
     build();
   }
