@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import write_between_markers
-from bottleneck.devices.peaks import device_to_json
+from bottleneck.devices.catalogue import device_to_json
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import REGIMES, Device

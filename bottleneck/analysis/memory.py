@@ -11,10 +11,9 @@ from bottleneck.analysis.host import places_of
 from bottleneck.analysis.ledger import allocates, open_ops
 from bottleneck.analysis.phases import NAMES, find_phases
 from bottleneck.analysis.queue import marked_rows
-from bottleneck.schema.analysis import PhaseName
+from bottleneck.schema.analysis import KindBytes, LiveAllocations, MemoryKind, MemoryUse, PhaseName
 from bottleneck.schema.intervals import NOTHING, Floats, Integers, grouped
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.memory import KindBytes, LiveAllocations, MemoryKind, MemoryUse
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 
 NO_EVENTS = "no memory events were recorded; `bottleneck run --memory` or profile_memory=True records them"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.calibrate.calibration import Calibration, best_of_both
-from bottleneck.devices.peaks import device_from_json, device_to_json
+from bottleneck.devices.catalogue import device_from_json, device_to_json
 from bottleneck.harness.machine import allowance, cpu_facts, torch_version
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.recording import Recording, is_recording, read_recording, write_recording
@@ -185,8 +185,8 @@ def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> 
 
     None is made here: that takes up to a minute, and the device may have other work.
     """
-    from bottleneck.calibrate.conditions import driver_version
     from bottleneck.calibrate.gpu import identity, read_gpu_calibration
+    from bottleneck.calibrate.probes import driver_version
 
     kinds = {identity(each) for each in facts}
     return read_gpu_calibration(kinds.pop(), driver_version()) if len(kinds) == 1 else None

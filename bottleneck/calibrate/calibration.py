@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bottleneck.calibrate.conditions import ClockStamp
-from bottleneck.calibrate.probes import ProbeEffort, ProbeResult, ProbeResults, agree, descending
-from bottleneck.devices.peaks import ridges
+from bottleneck.calibrate.probes import ClockStamp, ProbeEffort, ProbeResult, ProbeResults, agree, descending
+from bottleneck.devices.catalogue import ridges
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.units import format_share, format_si, format_us
 

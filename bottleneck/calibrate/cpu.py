@@ -24,17 +24,20 @@ from typing import Any
 
 from bottleneck.calibrate.cache import keep, read_calibration
 from bottleneck.calibrate.calibration import Calibration, Ceiling, ceiling_of, noise_caveats
-from bottleneck.calibrate.conditions import ClockStamp, OtherLoad, clock_stamp, cpu_clock_mhz
 from bottleneck.calibrate.probes import (
     Clock,
+    ClockStamp,
     ClockWatch,
     Look,
     OnProgress,
+    OtherLoad,
     Probe,
     ProbeEffort,
     ProbeResults,
     Take,
     best_of,
+    clock_stamp,
+    cpu_clock_mhz,
     descending,
     no_progress,
     product_name,
@@ -42,7 +45,7 @@ from bottleneck.calibrate.probes import (
     settle,
     stream_name,
 )
-from bottleneck.devices.peaks import ridges
+from bottleneck.devices.catalogue import ridges
 from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, torch_version
 from bottleneck.schema.analysis import Device
 

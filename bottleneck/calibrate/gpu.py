@@ -10,25 +10,26 @@ from typing import Any
 
 from bottleneck.calibrate.cache import keep, kept_calibrations
 from bottleneck.calibrate.calibration import Calibration, Ceiling, ceiling_of, noise_caveats
-from bottleneck.calibrate.conditions import NvmlClock, clock_stamp
 from bottleneck.calibrate.probes import (
     REFUSALS,
     Clock,
     ClockWatch,
     Look,
+    NvmlClock,
     OnProgress,
     Probe,
     ProbeEffort,
     ProbeResults,
     Take,
+    clock_stamp,
     no_progress,
     product_name,
     quiet_profiler,
     settle,
     stream_name,
 )
+from bottleneck.devices.catalogue import ridges
 from bottleneck.devices.match import match_device
-from bottleneck.devices.peaks import ridges
 from bottleneck.harness.machine import torch_version
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.schema.analysis import Caveat, Device

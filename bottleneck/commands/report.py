@@ -260,7 +260,7 @@ def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":
     if name is not None and peaks is not None:
         raise UsageError("--device and --peaks exclude each other", fix="pass one of them")
     if peaks is not None:
-        from bottleneck.devices.peaks import device_from_peaks_file
+        from bottleneck.devices.catalogue import device_from_peaks_file
 
         return device_from_peaks_file(peaks)
     if name is None:

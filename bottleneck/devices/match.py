@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from bottleneck.devices.catalogue import Entry, entries, rates
-from bottleneck.devices.peaks import ridges
+from bottleneck.devices.catalogue import Entry, entries, rates, ridges
 from bottleneck.errors import UsageError
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.linked_trace import DeviceProperties, Trace

@@ -3,8 +3,7 @@
 from bottleneck.report.document import TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.kernel_names import cut_place
 from bottleneck.report.text import UNKNOWN, percents
-from bottleneck.schema.analysis import Analysis
-from bottleneck.schema.memory import LiveAllocations, MemoryUse
+from bottleneck.schema.analysis import Analysis, LiveAllocations, MemoryUse
 from bottleneck.units import format_si, format_us
 
 _NAMED, _LONGEST_MODULE = 3, 48

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bottleneck.report.text import UNKNOWN
-from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary
-from bottleneck.schema.memory import LiveAllocations
+from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary, LiveAllocations
 
 Named = TypeVar("Named", KernelSummary, IdleCause, LiveAllocations)
 

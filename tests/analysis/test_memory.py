@@ -8,8 +8,7 @@ import pytest
 
 from bottleneck.analysis.memory import NO_EVENTS, NONE_IN_WINDOW
 from bottleneck.pipeline import Options, analyse
-from bottleneck.schema.analysis import Analysis
-from bottleneck.schema.memory import MemoryUse
+from bottleneck.schema.analysis import Analysis, MemoryUse
 from tests.builders import Event, complete, kernel, launch, op, write_trace
 from tests.samples import recordings
 from tests.trace_cache import analysed

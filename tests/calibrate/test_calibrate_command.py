@@ -10,8 +10,7 @@ import pytest
 from bottleneck.calibrate import cpu as calibrate_cpu
 from bottleneck.calibrate.cache import read_calibration, to_plain
 from bottleneck.calibrate.calibration import Calibration, calibration_table
-from bottleneck.calibrate.conditions import ClockStamp
-from bottleneck.calibrate.probes import OnProgress, ProbeEffort, RoundProgress
+from bottleneck.calibrate.probes import ClockStamp, OnProgress, ProbeEffort, RoundProgress
 from bottleneck.cli import _run
 from tests.architecture.test_imports import modules_after, run_fresh
 from tests.calibrate.test_calibration import NOISY, ceiling, made

@@ -20,7 +20,6 @@ from bottleneck.calibrate.cache import (
     write_calibration,
 )
 from bottleneck.calibrate.calibration import Calibration, Ceiling, Group, Unit, best_of_both, noise_caveats
-from bottleneck.calibrate.conditions import ClockStamp, OtherLoad, clock_stamp
 from bottleneck.calibrate.cpu import (
     CpuBench,
     CpuSizes,
@@ -34,7 +33,16 @@ from bottleneck.calibrate.cpu import (
     untouched,
     working_sets,
 )
-from bottleneck.calibrate.probes import ClockWatch, ProbeEffort, ProbeResults, no_progress, settle
+from bottleneck.calibrate.probes import (
+    ClockStamp,
+    ClockWatch,
+    OtherLoad,
+    ProbeEffort,
+    ProbeResults,
+    clock_stamp,
+    no_progress,
+    settle,
+)
 from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, torch_version
 from bottleneck.schema.analysis import Caveat, Device
 from tests.architecture.test_imports import modules_after, run_fresh

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from bottleneck.calibrate.calibration import Ceiling
-from bottleneck.calibrate.conditions import NvmlClock, driver_version
 from bottleneck.calibrate.gpu import (
     LAUNCH,
     CudaBench,
@@ -26,7 +25,7 @@ from bottleneck.calibrate.gpu import (
     read_gpu_calibration,
     stream_sizes,
 )
-from bottleneck.calibrate.probes import ClockWatch, ProbeEffort, no_progress, settle
+from bottleneck.calibrate.probes import ClockWatch, NvmlClock, ProbeEffort, driver_version, no_progress, settle
 from bottleneck.devices.match import device_by_name
 from tests.calibrate.test_calibration import ceiling
 from tests.harness.nvml import OTHER_CARD, build, environment
@@ -303,7 +302,7 @@ class TestDataSheet:
 
 _SENSORS = """
 import json
-from bottleneck.calibrate.conditions import NvmlClock, driver_version
+from bottleneck.calibrate.probes import NvmlClock, driver_version
 sensors = NvmlClock({"index": 0, "uuid": "%s"})
 print(json.dumps([sensors.clock_mhz(), sensors.memory_mhz(), sensors.used_share(), sensors.driver]))
 sensors.close()

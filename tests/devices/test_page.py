@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from bottleneck.devices.catalogue import entries
-from bottleneck.devices.peaks import KNOWN_PEAKS, device_from_peaks_file
+from bottleneck.devices.catalogue import KNOWN_PEAKS, device_from_peaks_file, entries
 from scripts.write_devices import PAGE_FILE, page, table
 
 TEXT = PAGE_FILE.read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bottleneck.report.memory_section import memory
-from bottleneck.schema.memory import KindBytes, LiveAllocations, MemoryUse
+from bottleneck.schema.analysis import KindBytes, LiveAllocations, MemoryUse
 from tests.report.samples import SAMPLES
 
 ANY = next(iter(SAMPLES.values()))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.report.wording import bound_word, describe_calls, describe_shapes, with_attribute_paths
-from bottleneck.schema.memory import LiveAllocations, MemoryUse
+from bottleneck.schema.analysis import LiveAllocations, MemoryUse
 from tests.report.samples import SAMPLES, kernel
 
 

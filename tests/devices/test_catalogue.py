@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.devices.catalogue import device_from_json, device_from_peaks_file, device_to_json
 from bottleneck.devices.match import device_by_name
-from bottleneck.devices.peaks import device_from_json, device_from_peaks_file, device_to_json
 from bottleneck.errors import UsageError
 from tests.architecture.test_imports import modules_after
 
@@ -87,5 +87,5 @@ def test_a_device_with_a_strange_key_is_no_device() -> None:
 
 
 def test_matching_a_device_imports_neither_torch_nor_pandas() -> None:
-    seen = modules_after("from bottleneck.devices import match, peaks; match.device_by_name('h200')")
+    seen = modules_after("from bottleneck.devices import catalogue, match; match.device_by_name('h200')")
     assert "csv" in seen and not seen & {"torch", "pandas", "numpy"}
