@@ -108,7 +108,7 @@ def test_a_roofline_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str
     assert ".pdf" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("picture", ["--roofline", "--queue"])
+@pytest.mark.parametrize("picture", ["--roofline", "--queue", "--timeline"])
 def test_a_picture_that_cannot_be_written_costs_no_report(
     capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path, picture: str
 ) -> None:

@@ -73,6 +73,10 @@ def compare_command(
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw the waterfall to this .png, .svg or .pdf file."),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="Draw the ledgers of both side by side to such a file."),
+    ] = None,
     top: Annotated[
         int, typer.Option("--top", min=1, max=1000, metavar="N", help="Show so many ops; 10 unless given.")
     ] = 10,
@@ -108,6 +112,7 @@ def compare_command(
     from bottleneck.report.output import write_status
 
     check_picture(plot)
+    check_picture(ledger)
     limits = limits_of_option("--fail-on", fail_on)
     say: Say = (lambda _: None) if quiet else _say
     with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-compare-", ignore_cleanup_errors=True) as scratch:
@@ -118,6 +123,8 @@ def compare_command(
     _present(comparison, form_of(form, output, ReportFormat), output, top)
     if plot is not None:
         draw_or_warn(partial(_draw, comparison, plot), plot)
+    if ledger is not None:
+        draw_or_warn(partial(_draw_ledgers, comparison, ledger), ledger)
     broken = _broken_limits(limits, comparison)
     for line in broken:
         write_status(f"bottleneck: {line}")
@@ -391,6 +398,12 @@ def _draw(comparison: "Comparison", path: Path) -> None:
     if comparison.change_us is None:
         raise UsageError(f"there is no waterfall to draw to {path}", why="one side has counters only, and no times")
     save_waterfall(comparison, path)
+
+
+def _draw_ledgers(comparison: "Comparison", path: Path) -> None:
+    from bottleneck.report.plots.ledger_bars import save_both_ledgers
+
+    save_both_ledgers(comparison, path)
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,7 @@
 """``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis, Device
     from bottleneck.schema.evidence import Explanation
+    from bottleneck.schema.step_tracks import StepTracks
 
 
 def report_command(
@@ -58,6 +59,10 @@ def report_command(
     ledger: Annotated[
         Path | None,
         typer.Option("--ledger", metavar="FILE", help="Also draw the ledger, of each rank, to such a file."),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option("--timeline", metavar="FILE", help="Also draw one step over time to such a file."),
     ] = None,
     savings: Annotated[
         Path | None,
@@ -114,12 +119,11 @@ def report_command(
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.pipeline import explain, saved_analysis
-    from bottleneck.report import PICTURES
     from bottleneck.schema.evidence import Explanation
 
     if open_page:
         form, output = _page(form, output)
-    pictures = {"roofline": roofline, "queue": queue, "ledger": ledger, "savings": savings}
+    pictures = {"roofline": roofline, "queue": queue, "ledger": ledger, "timeline": timeline, "savings": savings}
     for path in pictures.values():
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
@@ -136,9 +140,7 @@ def report_command(
     with reading_progress() as on_trace:
         explained = saved_analysis(paths, options) or explain(paths, options, on_trace)
     analysis = explained.analysis if isinstance(explained, Explanation) else explained
-    for picture, path in pictures.items():
-        if path is not None:
-            draw_or_warn(partial(PICTURES[picture], analysis, path), path)
+    _draw_pictures(explained, analysis, pictures)
     if form is TraceReportFormat.HTML:
         write_report(_to_page(explained, all_findings=all_findings), output)
     else:
@@ -149,13 +151,38 @@ def report_command(
 
 def _to_page(explained: "Analysis | Explanation", *, all_findings: bool) -> str:
     """The page; with the tracks of one step unless all that is left is a finished analysis, which holds sums only."""
-    from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.report.page import to_html
     from bottleneck.schema.evidence import Explanation
 
-    if isinstance(explained, Explanation):
-        return to_html(explained.analysis, lay_out(explained), all_findings=all_findings)
-    return to_html(explained, all_findings=all_findings)
+    analysis = explained.analysis if isinstance(explained, Explanation) else explained
+    return to_html(analysis, _tracks(explained), all_findings=all_findings)
+
+
+def _draw_pictures(
+    explained: "Analysis | Explanation", analysis: "Analysis", pictures: Mapping[str, Path | None]
+) -> None:
+    """Draws those that were asked for; of one that cannot be drawn a warning says why."""
+    from bottleneck.report import PICTURES
+
+    for picture, path in pictures.items():
+        if path is not None and picture == "timeline":
+            draw_or_warn(partial(_draw_timeline, explained, analysis, path), path)
+        elif path is not None:
+            draw_or_warn(partial(PICTURES[picture], analysis, path), path)
+
+
+def _draw_timeline(explained: "Analysis | Explanation", analysis: "Analysis", path: Path) -> None:
+    from bottleneck.report.plots.timeline_plot import save_timeline
+
+    save_timeline(analysis, _tracks(explained), path)
+
+
+def _tracks(explained: "Analysis | Explanation") -> "StepTracks | None":
+    """The tracks of one step; null where all that is left is a finished analysis."""
+    from bottleneck.analysis.step_tracks import lay_out
+    from bottleneck.schema.evidence import Explanation
+
+    return lay_out(explained) if isinstance(explained, Explanation) else None
 
 
 def _page(form: TraceReportFormat | None, output: Path | None) -> tuple[TraceReportFormat, Path]:

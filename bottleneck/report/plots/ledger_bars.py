@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,17 +11,20 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from bottleneck.errors import UsageError
+from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.groups import COLOURS, HATCHES, trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import GROUPS, Analysis, LedgerEntry
-from bottleneck.units import format_share
+from bottleneck.schema.comparison import Comparison
+from bottleneck.units import format_share, format_us
 
 _WIDTH, _BAR, _AROUND = 8.0, 0.5, 1.75
 # A part of the longest bar below this has no room for its name.
 _NAMED = 0.09
 _MOST_BARS = 32
+_NAME_LETTERS = 22
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,43 @@ def save_ledger(analyses: Sequence[Analysis], path: Path) -> None:
     save_figure(lambda: ledger_figure(analyses), path)
 
 
+def save_both_ledgers(comparison: Comparison, path: Path) -> None:
+    """Draws the ledgers of both sides of a comparison; UsageError where a side has no times."""
+    save_figure(lambda: both_ledgers_figure(comparison), path)
+
+
 def ledger_figure(analyses: Sequence[Analysis]) -> Figure:
-    """A bar for each analysis, or for each rank of a single one; the longest fills the width."""
-    bars = _bars(analyses)
+    """A bar for each analysis, or for each rank of a single one."""
+    name = trace_name(analyses[0], 100) if len(analyses) == 1 else f"{len(analyses)} analyses"
+    return _figure(_bars(analyses), "Where does the step go?", name)
+
+
+def both_ledgers_figure(comparison: Comparison) -> Figure:
+    """The bar of the side before, and beneath it that of the side after."""
+    bars = comparison.bars if comparison.change_us is not None else ()
+    sides = (
+        (comparison.before, [(bar, bar.before_us) for bar in bars]),
+        (comparison.after, [(bar, bar.after_us) for bar in bars]),
+    )
+    ledgers, named = [], []
+    for side, times in sides:
+        name = clean(PurePath(side.label).name or side.label)
+        whole_us = sum(us for _, us in times) or 1.0
+        entries = [LedgerEntry(bar.account, bar.group, us, us / whole_us) for bar, us in times]
+        ledgers.append(_bar(cut_middle(name, _NAME_LETTERS), entries))
+        named.append(f"{cut_middle(name, 40)}: {format_us(side.step_us or 0.0)}")
+    return _figure(ledgers, "Where did the step go, and where does it go now?", "; ".join(named))
+
+
+def _figure(bars: Sequence[LedgerBar], question: str, subtitle: str) -> Figure:
+    """The bars, of which the longest fills the width."""
     longest_us = max((bar.us for bar in bars), default=0.0)
     if not longest_us > 0:
         raise UsageError("there is no time to draw", why="the step has no length", fix="leave --ledger out")
     scale, height = scale_of(longest_us), _AROUND + _BAR * len(bars)
     figure = Figure(figsize=(_WIDTH, height))
     FigureCanvasAgg(figure)
-    labels = 0.04 if len(bars) == 1 else 0.22
+    labels = 0.04 if len(bars) == 1 else 0.23
     axes = figure.add_axes((labels, 0.95 / height, 0.97 - labels, 1.0 - _AROUND / height))
     for row, bar in enumerate(bars):
         done_us = 0.0
@@ -65,9 +95,8 @@ def ledger_figure(analyses: Sequence[Analysis]) -> Figure:
     named = {each: f"{each} {format_share(shares[each])}" if len(bars) == 1 else each for each in used}
     marks = [Patch(facecolor=COLOURS[each], hatch=HATCHES[each], edgecolor="white", label=named[each]) for each in used]
     figure.legend(handles=marks, loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=len(marks), fontsize=9)
-    figure.text(0.03, 1.0 - 0.32 / height, "Where does the step go?", fontsize=12, fontweight="bold")
-    name = trace_name(analyses[0], 100) if len(analyses) == 1 else f"{len(analyses)} analyses"
-    figure.text(0.03, 1.0 - 0.56 / height, name, fontsize=9, color="0.3")
+    figure.text(0.03, 1.0 - 0.32 / height, question, fontsize=12, fontweight="bold")
+    figure.text(0.03, 1.0 - 0.56 / height, subtitle, fontsize=9, color="0.3")
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
@@ -78,15 +107,13 @@ def _bars(analyses: Sequence[Analysis]) -> list[LedgerBar]:
     ranks = analyses[0].ranks if len(analyses) == 1 else ()
     named = [(f"rank {rank.rank}", rank.ledger) for rank in ranks]
     if len(named) < 2:
-        named = [(trace_name(analysis, 26), analysis.ledger) for analysis in analyses]
-    return [
-        LedgerBar(
-            clean(name, 40),
-            tuple(sorted((one for one in ledger if one.us > 0), key=lambda one: (GROUPS.index(one.group), -one.us))),
-            sum(one.us for one in ledger),
-        )
-        for name, ledger in named[:_MOST_BARS]
-    ]
+        named = [(trace_name(analysis, _NAME_LETTERS), analysis.ledger) for analysis in analyses]
+    return [_bar(clean(name, 40), ledger) for name, ledger in named[:_MOST_BARS]]
+
+
+def _bar(name: str, ledger: Sequence[LedgerEntry]) -> LedgerBar:
+    entries = sorted((one for one in ledger if one.us > 0), key=lambda one: (GROUPS.index(one.group), -one.us))
+    return LedgerBar(name, tuple(entries), sum(one.us for one in entries))
 
 
 def _draw_part(axes: Axes, row: int, entry: LedgerEntry, done_us: float, longest_us: float, size: float) -> None:

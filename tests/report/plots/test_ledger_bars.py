@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from bottleneck.errors import UsageError
 from bottleneck.report import PICTURES
-from bottleneck.report.plots.ledger_bars import ledger_figure
+from bottleneck.report.plots.ledger_bars import both_ledgers_figure, ledger_figure
 from bottleneck.schema.analysis import Analysis
+from tests.report import comparisons
 from tests.report.samples import SAMPLES
 
 ONE, SEVERAL = SAMPLES["gpu_overhead"], SAMPLES["multi_rank"]
@@ -17,7 +19,12 @@ ONE, SEVERAL = SAMPLES["gpu_overhead"], SAMPLES["multi_rank"]
 
 def parts(analyses: list[Analysis]) -> dict[int, list[Rectangle]]:
     """The rectangles of each bar, by its row."""
-    (axes,) = ledger_figure(analyses).axes
+    return parts_of(ledger_figure(analyses))
+
+
+def parts_of(figure: Figure) -> dict[int, list[Rectangle]]:
+    """The rectangles of each bar of a figure, by its row."""
+    (axes,) = figure.axes
     rows: dict[int, list[Rectangle]] = {}
     for patch in axes.patches:
         assert isinstance(patch, Rectangle)
@@ -60,3 +67,17 @@ def test_a_picture_is_the_same_each_time(tmp_path: Path, kind: str) -> None:
 def test_a_step_without_time_is_refused_with_the_reason() -> None:
     with pytest.raises(UsageError, match="no time to draw"):
         ledger_figure([replace(ONE, ledger=(), ranks=())])
+
+
+def test_both_sides_of_a_comparison_stand_beneath_one_another() -> None:
+    comparison = comparisons.slower()
+    before, after = parts_of(both_ledgers_figure(comparison)).values()
+    ratio = sum(part.get_width() for part in after) / sum(part.get_width() for part in before)
+    assert comparison.before.step_us is not None and comparison.after.step_us is not None
+    assert ratio == pytest.approx(comparison.after.step_us / comparison.before.step_us, rel=1e-3)
+
+
+def test_ledgers_of_a_side_without_times_are_refused() -> None:
+    comparison = comparisons.slower()
+    with pytest.raises(UsageError, match="no time to draw"):
+        both_ledgers_figure(replace(comparison, before=replace(comparison.before, step_us=None)))
