@@ -64,6 +64,11 @@ SHORT_DTYPE = {
 _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun: '1 step', '12 steps', '2 copies'."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def format_us(us: float) -> str:
     """A duration with three significant digits: '12.3 us', '4.56 ms', '1.20 s'."""
     for scale, unit in ((1e6, "s"), (1e3, "ms"), (1.0, "us")):

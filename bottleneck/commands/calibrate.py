@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.interrupts import says_what_is_kept
 from bottleneck.commands.report_options import (
     Quiet,
     TerminalOrJson,
@@ -19,6 +20,9 @@ from bottleneck.commands.report_options import (
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.probes import RoundProgress
+
+
+_KEPT = "ceilings that were kept before are as they were; to measure them anew: bottleneck calibrate"
 
 
 def calibrate_command(
@@ -65,7 +69,7 @@ def calibrate_command(
     from bottleneck.calibrate.cache import calibration_file, to_plain
     from bottleneck.calibrate.calibration import calibration_table
 
-    with _progress(seconds, quiet=quiet) as on_progress:
+    with says_what_is_kept(_KEPT), _progress(seconds, quiet=quiet) as on_progress:
         calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
     is_table = form_of(form, output, TerminalOrJson) is TerminalOrJson.TERMINAL
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"

@@ -46,6 +46,7 @@ _LONGEST_LABEL = 40
 # With fewer pairs no interval excludes anything; a difference that they show is confirmed by as many again.
 _PAIRS = 7
 _LOCK_SUFFIX = ".toml"
+_KEPT = "recordings and files named are as they were, and nothing else is kept; the same command begins anew"
 _TRACES = ("*.json", "*.json.gz")
 
 
@@ -106,7 +107,7 @@ def compare_command(
 
     A file or folder goes before a git ref of the same name. Exit code 0 whatever changed, unless --fail-on says so.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.interrupts import answered
+    from bottleneck.commands.interrupts import answered, says_what_is_kept
     from bottleneck.commands.report import chosen_device
     from bottleneck.gate.settings import limits_of_option
     from bottleneck.report.output import write_status
@@ -115,7 +116,11 @@ def compare_command(
     check_picture(ledger)
     limits = limits_of_option("--fail-on", fail_on)
     say: Say = (lambda _: None) if quiet else _say
-    with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-compare-", ignore_cleanup_errors=True) as scratch:
+    with (
+        says_what_is_kept(_KEPT),
+        answered(),
+        tempfile.TemporaryDirectory(prefix="bottleneck-compare-", ignore_cleanup_errors=True) as scratch,
+    ):
         sources = [find_source(text, say, has_program=workload is not None) for text in (before, after)]
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device, None), whole=whole)

@@ -100,7 +100,7 @@ def gate_command(
     Exit code 0 where all is within its budget, 1 for a regression, 4 where a workload fails, 5 where nothing could be
     measured; 5 too for what stays undecided or is new, where the settings or --strict require it.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.interrupts import answered
+    from bottleneck.commands.interrupts import answered, says_what_is_kept
     from bottleneck.gate.run_gate import GateRun, base_of, gate_programs, gate_recordings, touched_since
     from bottleneck.gate.settings import read_project
 
@@ -114,7 +114,12 @@ def gate_command(
             _present(done, output, chosen)
         raise typer.Exit(done.exit_code)
     is_timed = only is not Only.COUNTERS and not update and not selftest
-    with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-gate-", ignore_cleanup_errors=True) as scratch:
+    kept = "lock-files named above are written, others are as they were" if update else "there is no verdict"
+    with (
+        says_what_is_kept(f"{kept}; the same command begins anew"),
+        answered(),
+        tempfile.TemporaryDirectory(prefix="bottleneck-gate-", ignore_cleanup_errors=True) as scratch,
+    ):
         programs = _programs(texts, project)
         with base_of(project, against, Path(scratch), is_timed=is_timed) as base:
             run = GateRun(

@@ -52,6 +52,16 @@ def answered() -> Iterator[None]:
 
 
 @contextmanager
+def says_what_is_kept(kept: str) -> Iterator[None]:
+    """Lets the line about a signal that ends this block say what was kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(kept)
+        raise
+
+
+@contextmanager
 def held_back() -> Iterator[None]:
     """Lets these signals wait until the block is through, where they are answered by us.
 

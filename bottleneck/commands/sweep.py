@@ -22,9 +22,10 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
-    from bottleneck.experiment.sweep import Parameter, SweepPlan
+    from bottleneck.experiment.sweep import Parameter, SweepPlan, SweepProgress
     from bottleneck.harness.messages import Program
     from bottleneck.schema.trials import Sweep
 
@@ -183,11 +184,21 @@ def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) 
                 run_sweep(progress, ceilings, lambda name: _made(folder / name), tell)
             is_whole = True
         except Interrupted:
-            _say("bottleneck: interrupted; what was measured so far follows")
+            _say(_interrupted(progress, keep))
         sweep = progress.sum_up("not measured: the sweep was interrupted")
         if keep is not None:
             write_report(to_json(sweep), folder / "sweep.json")
     return sweep, is_whole
+
+
+def _interrupted(progress: "SweepProgress", keep: Path | None) -> str:
+    """The line about a sweep that a signal ended: what it has, and how to measure the rest."""
+    done, total = len(progress.measured), len(progress.plan.configurations)
+    kept = "" if keep is None else f", with their recordings in {keep}"
+    return (
+        f"bottleneck: interrupted; {done} of {counted(total, 'point')} measured, which follow{kept}; "
+        "the others: the same command with only their values"
+    )
 
 
 def _kept(folder: Path) -> Path:

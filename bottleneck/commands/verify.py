@@ -29,6 +29,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError, WorkloadError
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.harness.messages import Program
@@ -98,7 +99,7 @@ def verify_command(
         return _list_changes(form)
     if scoreboard:
         return _show_scoreboard(form, output)
-    from bottleneck.commands.interrupts import answered
+    from bottleneck.commands.interrupts import answered, says_what_is_kept
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
     from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
     from bottleneck.pipeline import analyse
@@ -118,7 +119,11 @@ def verify_command(
     else:
         program = _program(target, arguments or (), settings or (), train=train, seed=seed)
     names = _checked([name.strip() for text in tries or () for name in text.split(",") if name.strip()])
-    with answered(), tempfile.TemporaryDirectory(prefix="bottleneck-verify-", ignore_cleanup_errors=True) as scratch:
+    with (
+        says_what_is_kept("no change was tried yet, so nothing is kept; the same command begins anew"),
+        answered(),
+        tempfile.TemporaryDirectory(prefix="bottleneck-verify-", ignore_cleanup_errors=True) as scratch,
+    ):
         folder = Path(scratch)
         with _progress(quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say)
@@ -142,8 +147,16 @@ def verify_command(
     _keep_score(done, analysis)
     _present(done, form, output)
     if is_interrupted(done):
+        _say(_interrupted(done), None)
         raise typer.Exit(_INTERRUPTED)
     return None
+
+
+def _interrupted(done: "Verification") -> str:
+    """The line about trials that a signal ended: which are done, and how to try the others."""
+    left = [trial.change for trial in done.trials if trial.verdict == "skipped"]
+    rest = f"; for the others: --try {','.join(left)}" if left else ""
+    return f"interrupted; {counted(len(done.trials) - len(left), 'trial')} done, as shown above{rest}"
 
 
 def _list_changes(form: ReportFormat) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,28 @@ class End:
         return 128 + self.signal if self.signal is not None else os.WEXITSTATUS(self.wait_status)
 
 
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Lets the handlers of Python wait until the block is through.
+
+    What they raise while a process forks is lost: Python calls functions of its library then, whose exceptions it
+    prints and drops.
+    """
+    taken: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    own = {number: handler for number, handler in handlers.items() if callable(handler)}
+    is_main = threading.current_thread() is threading.main_thread()  # the only one in which handlers run
+    for each in own if is_main else ():
+        signal.signal(each, lambda number, _frame: taken.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in own.items() if is_main else ():
+            signal.signal(number, handler)
+        for late in taken:
+            signal.raise_signal(late)
+
+
 class Child:
     """A process that leads a group of its own, and that the system ends when this one dies.
 
@@ -91,7 +113,13 @@ class Child:
                     os._exit(128 + signal.SIGTERM)
             prepare()
 
-        self._popen = subprocess.Popen(command, preexec_fn=become, **settings)  # noqa: S603, PLW1509 - before threads
+        try:
+            with _deferred_signals():
+                self._popen = subprocess.Popen(command, preexec_fn=become, **settings)  # noqa: S603, PLW1509 - before threads
+        except KeyboardInterrupt:
+            self._popen.kill()
+            self._popen.wait()
+            raise
         self.process = self._popen.pid
         self.end: End | None = None
         self._lock = threading.Lock()

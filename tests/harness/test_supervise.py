@@ -1,6 +1,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,3 +96,21 @@ def test_a_command_whose_wait_is_interrupted_is_ended_with_all_that_it_started(t
         # Its end takes the system a moment; a zombie stays where nobody waits for orphans.
         while left.status() != psutil.STATUS_ZOMBIE:
             pass
+
+
+SIGNALLED = """
+import os, signal, sys
+from bottleneck.harness.supervise import Child
+
+os.register_at_fork(before=lambda: signal.raise_signal(signal.SIGINT))
+try:
+    Child([sys.executable, "-c", "input()"])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_signal_while_a_process_starts_is_not_lost() -> None:
+    """Python prints and drops what a handler raises in a function that it calls at a fork."""
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
