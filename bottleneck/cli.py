@@ -94,9 +94,9 @@ def _add_command(app: typer.Typer, name: str, settings: Mapping[str, Any]) -> No
         from bottleneck.commands.run import ProgramCommand  # noqa: PLC0415 - no other command needs it
 
         kind = ProgramCommand
-    before, examples, after = inspect.cleandoc(function.__doc__).partition("\b\n")
+    before, mark, after = (inspect.getdoc(function) or "").partition("\b\n")
     examples, _, after = after.partition("\n\n")
-    command = app.command(name, cls=kind, help=f"{before}{after}", epilog=f"\b\n{examples}", **settings)
+    command = app.command(name, cls=kind, help=f"{before}{after}", epilog=f"{mark}{examples}", **settings)
     command(_ended_by_its_signal(function))
 
 
@@ -190,8 +190,10 @@ def _run(arguments: list[str]) -> int:
         first = arguments[0] if arguments else None
         if first in _NEEDS_FOLDER:
             _check_folder()
-        app = build_app(only=first if first in dict(COMMANDS) else None)
-        app(arguments, prog_name="bottleneck", standalone_mode=True)
+        group: Any = typer.main.get_command(build_app(only=first if first in dict(COMMANDS) else None))
+        status: int | None = group.main(arguments, prog_name="bottleneck", standalone_mode=False)
+    except _Misuse as misuse:
+        return _report_misuse(misuse, has_arguments=bool(arguments))
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 1
     except BottleneckError as error:
@@ -201,7 +203,46 @@ def _run(arguments: list[str]) -> int:
         return 128 + signal.SIGINT
     except Exception as failure:
         return _report_failure(failure)
-    return 0
+    return status or 0
+
+
+# What the parser raises for a command line that it cannot take.
+_Misuse: Any = typer.BadParameter.__base__
+
+
+def _report_misuse(misuse: Any, *, has_arguments: bool) -> int:
+    """Says what is wrong with the command line; shows the help where it is empty."""
+    if has_arguments:
+        _print_error(_in_our_words(misuse))
+    else:
+        misuse.show()
+    return UsageError.exit_code
+
+
+def _in_our_words(misuse: Any) -> UsageError:
+    """An error of the parser in the form of all our errors."""
+    context = misuse.ctx
+    command = "bottleneck" if context is None else context.command_path
+    see = f"{command} --help shows all options"
+    option = getattr(misuse, "option_name", None)
+    if option is not None and hasattr(misuse, "possibilities"):
+        from difflib import get_close_matches  # noqa: PLC0415 - for a misspelt option only
+
+        near = get_close_matches(option, misuse.possibilities or (), n=1, cutoff=0.7)
+        return UsageError(f"{command} has no option {option}", fix=f"did you mean {near[0]}? {see}" if near else see)
+    message = misuse.format_message().rstrip(".")
+    for kind, plain in _KINDS.items():
+        message = message.replace(kind, plain)
+    usage = "" if context is None else " ".join(context.get_usage().removeprefix("Usage: ").split())
+    return UsageError(f"{command}: {message[:1].lower()}{message[1:]}", fix=f"write {usage}; {see}" if usage else see)
+
+
+_KINDS = {
+    "is not a valid int range": "is not a whole number",
+    "is not a valid int": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+}
 
 
 def _report_failure(failure: Exception) -> int:

@@ -110,7 +110,7 @@ REFUSED = {
     "no counter": (["accept", "--metric", "lanches", "--reason", "x"], "no counter"),
     "no command line": (["accept", "a 'b", "--reason", "x"], "no command line"),
     "an anchor outside of git": (["accept", "--anchor", "v1"], "there is no commit v1"),
-    "a wider budget": (["accept", "--budget", "ops=+5", "--reason", "x"], "No such option"),
+    "a wider budget": (["accept", "--budget", "ops=+5", "--reason", "x"], "has no option --budget"),
 }
 
 

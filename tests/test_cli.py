@@ -330,3 +330,55 @@ def test_a_shell_completes_commands_and_their_options(shell: str) -> None:
     assert "calibrate" in completed(shell, "bottleneck ca") and "report" not in completed(shell, "bottleneck ca")
     assert "--strict" in completed(shell, "bottleneck run --str")
     assert {"--install-completion", "--show-completion"} <= set(completed("bash", "bottleneck --").split())
+
+
+# Arguments -> exit code, what happened, what to do next.
+MISUSE: dict[str, tuple[list[str], int, str, str]] = {
+    "an option that there is not": (
+        ["report", "--nonsense"], 2, "bottleneck report has no option --nonsense", "bottleneck report --help"),
+    "a misspelt option": (["gate", "--updat"], 2, "bottleneck gate has no option --updat", "did you mean --update?"),
+    "an option before the command": (["-x"], 2, "bottleneck has no option -x", "bottleneck --help"),
+    "no argument": (["compare"], 2, "bottleneck compare: missing argument 'A'", "bottleneck compare [OPTIONS] {A} {B}"),
+    "an argument too many": (["runs", "x"], 2, "got unexpected extra argument(s) (x)", "bottleneck runs --help"),
+    "a word for a number": (["run", "--steps", "x", "a.py"], 2, "'x' is not a whole number", "bottleneck run --help"),
+    "a value that there is not": (["gate", "--only", "x"], 2, "'x' is not one of 'counters', 'time'", "gate --help"),
+    "a trace to run": (["run", "trace.json"], 2, "trace.json is no program", "bottleneck report trace.json"),
+    "a recording to run": (["run", "recording"], 2, "recording is a recording", "bottleneck report recording"),
+    "a program to report on": (["report", "wl.py"], 3, "wl.py is a program, not a trace", "bottleneck run wl.py"),
+    "a program to compare": (["compare", "wl.py", "wl.py"], 3, "wl.py is a program", "bottleneck run wl.py"),
+    "no file to sweep": (["sweep", "gone.py"], 2, "there is no file gone.py", "check the path"),
+    "a folder to sweep": (["sweep", "recording", "-p", "a=1,2"], 2, "recording is a folder", "name the file"),
+    "no Python to sweep": (["sweep", "bad.py", "-p", "a=1,2"], 2, "bad.py is not Python", "python bad.py"),
+    "no Python to verify": (["verify", "bad.py"], 2, "bad.py is not Python", "python bad.py"),
+    "no text to verify": (["verify", "zeros.py"], 2, "zeros.py is not Python", "python zeros.py"),
+    "a script to sweep": (["sweep", "script.py", "-p", "a=1,2"], 2, "script.py has none", "define workload()"),
+    "no counts to accept": (["accept", "wl.py", "--reason", "x"], 3, "wl.py has no lock-file", "gate --update wl.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISUSE.values(), ids=MISUSE)
+def test_each_misuse_is_one_error_with_what_to_do_next(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    case: tuple[list[str], int, str, str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    for name, text in {
+        "wl.py": "def workload(a: int = 1): return print",
+        "bad.py": "print(1",
+        "zeros.py": "\0",
+        "script.py": "print()",
+        "trace.json": "{}",
+        "recording/recording.json": "{}",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    arguments, code, what, fix = case
+    assert _run(arguments) == code
+    out, err = capsys.readouterr()
+    first, *rest = err.splitlines()
+    assert out == "" and first.startswith("error: ") and what in first
+    assert [line.partition(": ")[0].strip() for line in rest] in (["fix"], ["why", "fix"])
+    assert fix in rest[-1]

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -172,6 +173,8 @@ def run_command(
 
     words = [each for each in (module, file, *(arguments or [])) if each is not None]
     target, *rest = words or [""]
+    if module is None:
+        _refuse_recording(target)
     program = make_program(target, rest, settings or (), train=train, seed=None, module=module is not None)
     record = RecordOptions(
         steps=steps,
@@ -186,6 +189,17 @@ def run_command(
     )
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
     raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, quiet, render)))
+
+
+def _refuse_recording(target: str) -> None:
+    """UsageError for a trace, an analysis or a recording: Python might run the file, and nothing would come of it."""
+    from bottleneck.errors import UsageError
+    from bottleneck.schema.recording import is_recording
+
+    path = Path(target)
+    if is_recording(path) or (path.is_file() and target.endswith((".json", ".json.gz"))):
+        kind = "a recording, not a program" if path.is_dir() else "no program"
+        raise UsageError(f"{target} is {kind}", fix=f"explain it: bottleneck report {shlex.quote(target)}")
 
 
 def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int:

@@ -105,7 +105,9 @@ def sweep_command(
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.experiment.sweep import SweepPlan, configurations_of, make_series, parse_parameter
     from bottleneck.harness.messages import RecordOptions
+    from bottleneck.harness.target import check_source
 
+    check_source(Path(file))
     picture, output = _picture(plot, output)
     named = [parse_parameter(text) for text in parameters or ()]
     points = configurations_of(named, make_series(backends, device, threads))

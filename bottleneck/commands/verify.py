@@ -184,13 +184,14 @@ def _show_scoreboard(form: ReportFormat, output: Path | None) -> None:
 
 def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
     """The program that the command line names; UsageError states what is missing."""
-    from bottleneck.harness.target import make_program
+    from bottleneck.harness.target import check_source, make_program
 
     if not Path(target).is_file():
         raise UsageError(
             f"{target} is neither a file nor a recording",
             fix="name a file with workload() or with `model` and `inputs`, or a folder that `bottleneck run` made",
         )
+    check_source(Path(target))
     program = make_program(target, arguments, settings, train=train, seed=seed)
     if program.form == "script":
         raise _is_a_script(target)

@@ -80,6 +80,12 @@ def locked_workloads(project: Project, texts: Sequence[str]) -> list[LockedWorkl
             "there is no lock-file to change", why=f"it is looked for in {root}", fix="bottleneck gate --update FILE"
         )
     paths = {name: lock_path(settings, root, name) for name in names}
+    for text in texts:
+        path = paths[_name(text, root)]
+        if not path.exists():
+            raise TraceError(
+                f"{text} has no lock-file", why=f"it would be {path}", fix=f"write it: bottleneck gate --update {text}"
+            )
     return [LockedWorkload(name, path, read_lock(path)) for name, path in paths.items()]
 
 

@@ -58,6 +58,18 @@ def make_program(
     return Program(target, tuple(arguments), form, pairs, train, seed, module)
 
 
+def check_source(path: Path) -> None:
+    """UsageError unless this is a file of Python, as one is whose step can be made anew."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", fix="name the file in it that defines workload()")
+    if not path.exists():
+        raise UsageError(f"there is no file {path}", fix="check the path: it is looked for from the working folder")
+    try:
+        ast.parse(path.read_bytes() if path.is_file() else b"")
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError) as exc:
+        raise UsageError(f"{path} is not Python", why=str(exc), fix=f"see what Python says: python {path}") from exc
+
+
 def _split_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():

@@ -1,5 +1,6 @@
 """Finds the traces that a path names, each with what a recording states about its rank: the input of the pipeline."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,8 @@ class TraceSource:
 
 def find_traces(path: Path) -> list[TraceSource]:
     """The traces that a path stands for: itself, those of a recording, or every trace in a folder."""
+    if path.suffix == ".py" and path.is_file():
+        raise TraceError(f"{path} is a program, not a trace", fix=f"record it: bottleneck run {shlex.quote(str(path))}")
     if not path.is_dir():
         return [TraceSource(path)]
     if is_recording(path):
