@@ -142,7 +142,7 @@ def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:
     evidence = examine(sources[0], options)
     analysis, linked = evidence.analysis, evidence.linked
     timeline = build_timeline(linked, evidence.roofline, analysis.ledger, analysis.device)
-    return Annotations(sources[0].trace, evidence, timeline, samples_of_trace(sources[0], linked))
+    return Annotations(sources[0].trace, evidence, timeline)
 
 
 def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:
@@ -208,6 +208,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         recording=source.recording,
         kernel_time=times.table(),
         sides=ledger.sides,
+        samples=samples_of_trace(source, costed.linked),
     )
 
 

@@ -110,7 +110,7 @@ def _median(depth: _Depth) -> float:
     return float(depth.depth[:-1][order][np.searchsorted(passed, passed[-1] / 2)])
 
 
-def marked_rows(values: Integers) -> Integers:
+def marked_rows(values: Integers | Floats) -> Integers:
     """At most MOST_POINTS points of a curve: of each part of it the first and last, the lowest and highest."""
     kept = np.arange(values.size)
     if values.size <= MOST_POINTS:
@@ -124,6 +124,6 @@ def _thinned(depth: _Depth) -> tuple[tuple[float, float], ...]:
     return tuple(zip(depth.at[kept].tolist(), depth.depth[kept].astype(np.float64).tolist(), strict=True))
 
 
-def _marks(rows: Integers, depth: Integers) -> tuple[int, ...]:
+def _marks(rows: Integers, depth: Integers | Floats) -> tuple[int, ...]:
     values = depth[rows]
     return int(rows[0]), int(rows[-1]), int(rows[values.argmin()]), int(rows[values.argmax()])

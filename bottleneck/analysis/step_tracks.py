@@ -9,13 +9,15 @@ import pandas as pd
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.idle import Gaps, Pieces, explain, split_gaps
 from bottleneck.analysis.ledger import accounts_of, devices_used, host_timeline, read_device
+from bottleneck.analysis.queue import marked_rows
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import GROUPS, IdleCause
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats, Integers, grouped
 from bottleneck.schema.linked_trace import Linked, Step
-from bottleneck.schema.step_tracks import Lane, StepTracks
+from bottleneck.schema.step_tracks import Curve, Lane, StepTracks
 from bottleneck.schema.tables import as_integers
+from bottleneck.schema.telemetry import BUSY_SHARE, HOST, PROGRAM_PROCESSORS, readings
 
 MOST_EVENTS = 50_000
 _OVERHEAD = GROUPS.index("overhead")
@@ -44,7 +46,7 @@ def lay_out(evidence: Evidence) -> StepTracks | None:
     host = read_host(linked)
     tracks = [*_device_tracks(evidence), *_idle_tracks(evidence, host), *_host_tracks(evidence, host)]
     inside = [part for track in tracks if (part := _inside(track, low, high)).start.size]
-    return _packed(inside, step, low, high, linked) if inside and high > low else None
+    return _packed(inside, step, low, high, evidence) if inside and high > low else None
 
 
 def _median_step(linked: Linked) -> tuple[str, float, float]:
@@ -164,7 +166,45 @@ def _inside(track: _Track, low: float, high: float) -> _Track:
     return _Track(track.title, track.kind, start, end, *told, nests=track.nests)
 
 
-def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, linked: Linked) -> StepTracks:
+# Readings that are drawn below the step, in this order: title, unit, whether they are shares.
+_DRAWN = {
+    "sm_clock_mhz": ("clock", "MHz", False),
+    "power_w": ("power", "W", False),
+    "average_power_w": ("power, averaged over a second", "W", False),
+    "utilization": ("share of time in which any kernel ran, by the device's counter", "", True),
+    PROGRAM_PROCESSORS: (PROGRAM_PROCESSORS, "", False),
+    BUSY_SHARE: (BUSY_SHARE, "", True),
+    "cpu_clock_mhz": ("clock of the processors", "MHz", False),
+}
+
+
+def _curves(evidence: Evidence, low: float, high: float) -> tuple[Curve, ...]:
+    """The readings of the sensors in the step, each with the one before and the one after it."""
+    start_ns, recording = evidence.linked.trace.start_unix_ns, evidence.recording
+    if start_ns is None or recording is None or recording.sampling is None:
+        return ()
+    sensors = {} if evidence.is_host_only else recording.sampling.sensors
+    used = devices_used(evidence.linked)
+    titles = {HOST: "", **{sensors[device]: f"device {device}: " for device in used if device in sensors}}
+    found = readings(evidence.samples)
+    curves = []
+    for sensor, column in sorted(found, key=lambda key: list(_DRAWN).index(key[1]) if key[1] in _DRAWN else -1):
+        if sensor not in titles or column not in _DRAWN:
+            continue
+        at_us = np.array([(unix_ns - start_ns) / 1e3 for unix_ns, _ in found[sensor, column]]) - low
+        value = np.array([reading for _, reading in found[sensor, column]])
+        near = slice(max(int(np.searchsorted(at_us, 0)) - 1, 0), int(np.searchsorted(at_us, high - low)) + 1)
+        at_us, value = at_us[near], value[near]
+        if at_us[0] > high - low or at_us[-1] < 0:
+            continue
+        title, unit, is_share = _DRAWN[column]
+        kept = marked_rows(value)
+        points = tuple(zip(at_us[kept].tolist(), value[kept].tolist(), strict=True))
+        curves.append(Curve(f"{titles[sensor]}{title}", unit, points, is_share))
+    return tuple(curves)
+
+
+def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, evidence: Evidence) -> StepTracks:
     """All tracks as arrays, the longest events where there are too many."""
     frame = pd.concat(
         [
@@ -200,13 +240,14 @@ def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, linked
     columns = {key: frame[key].to_numpy(dtype=np.int64) for key in ("lane", "depth", "name", "group", "row", "module")}
     return StepTracks(
         step=step,
-        start_us=low - linked.window.start_us,
+        start_us=low - evidence.linked.window.start_us,
         length_us=high - low,
         lanes=lanes,
         names=tuple(map(str, names)),
         event_start_us=frame["start"].to_numpy(dtype=np.float64),
         event_dur_us=frame["dur"].to_numpy(dtype=np.float64),
         left_out=left_out,
+        curves=_curves(evidence, low, high),
         **columns,
     )
 

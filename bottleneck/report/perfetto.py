@@ -20,7 +20,7 @@ from bottleneck.report.wording import attribute_path
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.evidence import Annotations
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.telemetry import Sample
+from bottleneck.schema.telemetry import readings
 
 LEDGER, BOUND, STEP, COUNTER = (f"bottleneck.{kind}" for kind in ("ledger", "bound", "step", "counter"))
 """Categories of the events that are added, by which a reader tells them from those of the trace."""
@@ -29,8 +29,6 @@ LEDGER, BOUND, STEP, COUNTER = (f"bottleneck.{kind}" for kind in ("ledger", "bou
 _FIRST_ID = 2_000_000_000
 _ROWS_PER_BLOCK = 4096
 _LONGEST_NAME = 200
-# Counters of the sensors that only grow; their rates are what a curve can show.
-_GROWING = frozenset({"energy_j", "process_cpu_s", "busy_cpu_s", "total_cpu_s", "throttle_bits"})
 _ROOFLINE_NUMBERS = ("explained", "compute_us", "memory_us", "launch_us", "flops", "bytes_low", "bytes_high")
 
 Integers = npt.NDArray[np.int64]
@@ -242,34 +240,8 @@ def _counters(annotations: Annotations, pid: int) -> Iterator[bytes]:
     if linked.trace.start_unix_ns is None:
         return
     shift = origin - linked.trace.start_unix_ns
-    for (sensor, column), readings in _readings(annotations.samples).items():
-        yield from _curve(pid, f"{sensor}: {column}", column, [(at + shift, value) for at, value in readings])
-
-
-def _readings(samples: Iterable[Sample]) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Instant and value of all readings that make a curve, by sensor and column."""
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    last: dict[str, Sample] = {}
-    for sample in samples:
-        values = {key: value for key, value in sample.values.items() if key not in _GROWING}
-        if (before := last.get(sample.sensor)) is not None:
-            values |= _rates(before, sample)
-        last[sample.sensor] = sample
-        for column, value in values.items():
-            found.setdefault((sample.sensor, column), []).append((sample.unix_ns, value))
-    return found
-
-
-def _rates(before: Sample, now: Sample) -> dict[str, float]:
-    """Processors that the program kept busy since the sample before, and the busy share of the machine's."""
-    grown = {key: now.values[key] - before.values[key] for key in now.values.keys() & before.values.keys()}
-    elapsed_s, total_s = now.elapsed_s - before.elapsed_s, grown.get("total_cpu_s", 0.0)
-    rates = {}
-    if grown.get("process_cpu_s", -1.0) >= 0 and elapsed_s > 0:
-        rates["processors of the program"] = grown["process_cpu_s"] / elapsed_s
-    if grown.get("busy_cpu_s", -1.0) >= 0 and total_s > 0:
-        rates["busy share of all processors"] = grown["busy_cpu_s"] / total_s
-    return rates
+    for (sensor, column), points in readings(annotations.evidence.samples).items():
+        yield from _curve(pid, f"{sensor}: {column}", column, [(at + shift, value) for at, value in points])
 
 
 def _curve(pid: int, name: str, unit: str, points: Sequence[tuple[int, float]]) -> Iterator[bytes]:

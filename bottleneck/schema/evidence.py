@@ -55,7 +55,8 @@ class Evidence:
     rows whose ``step`` is null lie outside the window, and times are of profiled steps, not yet scaled to unprofiled
     ones. ``kernel_time`` is KERNEL_TIME, row for row as ``linked.kernels``: time per step on the ledger's scale, zero
     outside the window. ``recording`` is null for a bare trace. ``sides`` is null unless the device is busy in one part
-    of the window and idle in the other.
+    of the window and idle in the other. ``samples`` are the readings of the sensors around the trace, oldest first;
+    empty where it has no sensor log or no wall clock.
 
     ``cache`` is the one place for values derived from it; functions that are ``remembered`` fill it.
     """
@@ -69,6 +70,7 @@ class Evidence:
     kernel_time: pd.DataFrame | None = None
     sides: TwoSided | None = None
     straggler: str | None = None
+    samples: Sequence[Sample] = ()
     cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -147,15 +149,11 @@ class Explanation(Evidence):
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """One trace, its evidence, and what an export adds to the trace: the ledger in time (TIMELINE) and sensor samples.
-
-    The samples are those around the trace, oldest first; empty where it has no sensor log or no wall clock.
-    """
+    """One trace, its evidence, and the ledger in time (TIMELINE), which an export adds to the trace."""
 
     trace: Path
     evidence: Evidence
     timeline: pd.DataFrame
-    samples: Sequence[Sample] = ()
 
 
 def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:

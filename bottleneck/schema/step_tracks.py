@@ -16,6 +16,19 @@ class Lane:
     depth: int = 1
 
 
+@dataclass(frozen=True)
+class Curve:
+    """Readings of a sensor: pairs of the time since the step's beginning in us, and the value in this unit.
+
+    The first and the last may lie outside the step. ``unit`` is "" for a share or a count.
+    """
+
+    title: str
+    unit: str
+    points: tuple[tuple[float, float], ...]
+    is_share: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class StepTracks:
     """One step under the profiler, from ``start_us`` after the window's beginning, ``length_us`` long.
@@ -40,3 +53,4 @@ class StepTracks:
     row: npt.NDArray[np.int64]
     module: npt.NDArray[np.int64]
     left_out: int = 0
+    curves: tuple[Curve, ...] = ()

@@ -157,3 +157,34 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+# Counters that only grow; their rates are what a curve can show.
+_GROWING = frozenset({"energy_j", "process_cpu_s", "busy_cpu_s", "total_cpu_s", "throttle_bits"})
+PROGRAM_PROCESSORS, BUSY_SHARE = "processors of the program", "busy share of all processors"
+
+
+def readings(samples: Iterable[Sample]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Instant and value of all readings that make a curve, by sensor and column."""
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    last: dict[str, Sample] = {}
+    for sample in samples:
+        values = {key: value for key, value in sample.values.items() if key not in _GROWING}
+        if (before := last.get(sample.sensor)) is not None:
+            values |= _rates(before, sample)
+        last[sample.sensor] = sample
+        for column, value in values.items():
+            found.setdefault((sample.sensor, column), []).append((sample.unix_ns, value))
+    return found
+
+
+def _rates(before: Sample, now: Sample) -> dict[str, float]:
+    """Processors that the program kept busy since the sample before, and the busy share of the machine's."""
+    grown = {key: now.values[key] - before.values[key] for key in now.values.keys() & before.values.keys()}
+    elapsed_s, total_s = now.elapsed_s - before.elapsed_s, grown.get("total_cpu_s", 0.0)
+    rates = {}
+    if grown.get("process_cpu_s", -1.0) >= 0 and elapsed_s > 0:
+        rates[PROGRAM_PROCESSORS] = grown["process_cpu_s"] / elapsed_s
+    if grown.get("busy_cpu_s", -1.0) >= 0 and total_s > 0:
+        rates[BUSY_SHARE] = grown["busy_cpu_s"] / total_s
+    return rates

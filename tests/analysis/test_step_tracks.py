@@ -1,5 +1,7 @@
 """One step over time: lanes, nesting, idle gaps by cause, the rows that its events belong to, and the limit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,11 @@ from bottleneck.analysis import step_tracks as module
 from bottleneck.analysis.step_tracks import lay_out
 from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.recording import Sampling
 from bottleneck.schema.step_tracks import StepTracks
+from bottleneck.schema.telemetry import HOST, Sample
 from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence
+from tests.gate.cases import RECORDING
 
 _TRAIN = Event("annotation", "train", 0, 200)
 _KERNELS = (
@@ -83,3 +88,27 @@ def test_a_step_in_which_nothing_is_recorded_has_no_timeline() -> None:
     laid_out = lay_out(finish(evidence(Scene(100, (Kernel(0, 10),)))))
     assert laid_out is not None
     assert lay_out(finish(evidence(Scene(0.0, (Kernel(0, 0),))))) is None
+
+
+def test_readings_of_the_sensors_in_the_step_are_curves_with_one_reading_around_it() -> None:
+    case = evidence(Scene(100, _KERNELS, events=[_TRAIN]))
+    sampling = Sampling(20.0, 4, None, None, {0: "GPU-a"})
+    linked = replace(case.linked, trace=replace(case.linked.trace, start_unix_ns=10**18))
+    sensors = {"GPU-a": "sm_clock_mhz", "GPU-b": "sm_clock_mhz", HOST: "cpu_clock_mhz"}
+    samples = [
+        Sample(10**18 + at_us * 1000, at_us / 1e6, sensor, {column: 1000.0 + at_us, "memory_used_bytes": 1.0})
+        for at_us in (-50, -20, 30, 60, 120, 150)
+        for sensor, column in sensors.items()
+    ]
+    recording = replace(RECORDING, sampling=sampling)
+    laid_out = lay_out(finish(replace(case, linked=linked, recording=recording, samples=samples)))
+    assert laid_out is not None
+    assert [(curve.title, curve.unit) for curve in laid_out.curves] == [
+        ("device 0: clock", "MHz"),
+        ("clock of the processors", "MHz"),
+    ]
+    assert laid_out.curves[0].points == ((-20.0, 980.0), (30.0, 1030.0), (60.0, 1060.0), (120.0, 1120.0))
+
+
+def test_a_step_without_readings_near_it_has_no_curves() -> None:
+    assert _laid_out(Scene(100, _KERNELS, events=[_TRAIN])).curves == ()

@@ -295,6 +295,10 @@ def _packed(timeline: StepTracks) -> dict[str, Any]:
         "names": [clean(name, _LONGEST_LABEL) for name in timeline.names],
         "count": len(timeline.lane),
         "left_out": timeline.left_out,
+        "curves": [
+            {"title": curve.title, "unit": curve.unit, "is_share": curve.is_share, "points": curve.points}
+            for curve in timeline.curves
+        ],
         "events": base64.b64encode(gzip.compress(content, mtime=0)).decode(),
     }
 

@@ -380,6 +380,28 @@ def test_analysis_json_can_be_downloaded(open_page: Callable[..., Opened], tmp_p
     assert from_json((tmp_path / "analysis.json").read_text()) == from_json(to_json(analysis))
 
 
+@pytest.mark.parametrize(("name", "title"), [("cpu", "clock of the processors"), ("collectives", "queue depth")])
+def test_curves_beneath_the_timeline_share_its_zoom(open_page: Callable[..., Opened], name: str, title: str) -> None:
+    page = open_page(PAGES[name]()[0])
+    canvas = page.view.locator("#timeline-view canvas")
+    canvas.wait_for()
+    assert title in str(canvas.get_attribute("aria-label"))
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+
+    def read() -> str:
+        tip = page.view.locator("#timeline-view .tip")
+        canvas.hover(position={"x": box["width"] * 0.9, "y": box["height"] - 20})
+        assert tip.locator("b").inner_text().startswith(title)
+        return str(tip.locator("span").inner_text())
+
+    whole = read()
+    assert re.search(r"^[\d.]+( MHz)?, (read )?[\d.]+ \w+ (before|after) the step began$", whole)
+    page.view.locator("button[aria-label='Zoom in']").click(click_count=3)
+    assert name == "cpu" or read() != whole  # the host's sensors are read more seldom than a step is long
+    assert page.complaints == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["cpu", "h100", "ranks", "hostile"])
 def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Opened], name: str, scheme: str) -> None:

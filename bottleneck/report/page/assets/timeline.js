@@ -1,7 +1,7 @@
 "use strict";
-// One step over time on a canvas: lanes of the device and of host threads, idle gaps by cause, and the queue beneath.
+// One step over time on a canvas: lanes of the device and of host threads, idle gaps by cause; queue and sensors beneath.
 
-const ROW = 17, HEAD = 20, GAP = 7, RULER = 22, QUEUE = 46;
+const ROW = 17, HEAD = 20, GAP = 7, RULER = 22, CURVE = 40;
 
 /** The events of the step as arrays, inflated; null where the browser cannot. */
 async function readStep(packed) {
@@ -23,7 +23,12 @@ function drawTimeline(host, packed, events) {
       colours[name] = style.getPropertyValue(`--${name}`).trim();
     }
   }
-  const queue = analysis.queue && analysis.queue.curve.length > 1 ? analysis.queue.curve.map(([us, depth]) => [us - packed.start_us, depth]) : null;
+  const curves = packed.curves.map((curve) => ({ ...curve, shown: (value) => (curve.is_share ? formatShare(value) : `${threeDigits(value)} ${curve.unit}`.trim()) }));
+  if (analysis.queue && analysis.queue.curve.length > 1) {
+    const points = analysis.queue.curve.map(([us, depth]) => [us - packed.start_us, depth]);
+    curves.unshift({ title: "queue depth: launches issued, kernels not yet done", points, isStepped: true, shown: (value) => value.toFixed(0) });
+  }
+  for (const curve of curves) curve.most = Math.max(...curve.points.map(([, value]) => value), curve.is_share || curve.isStepped ? 1 : 0) || 1;
 
   // A line of the chart for each level of each lane, with its events in order of time.
   const lines = [];
@@ -35,7 +40,7 @@ function drawTimeline(host, packed, events) {
   const hidden = new Set();
   let view = { low: 0, high: packed.length_us }, chosen = null, hovered = -1, focused = -1, height = 0;
 
-  const canvas = make("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": `Timeline of ${packed.step}: ${packed.lanes.map((lane) => lane.title).join(", ")}. Arrow keys move, plus and minus zoom, N and P step through the events that are chosen.` });
+  const canvas = make("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": `Timeline of ${packed.step}: ${[...packed.lanes, ...curves].map((each) => each.title).join(", ")}. Arrow keys move, plus and minus zoom, N and P step through the events that are chosen.` });
   const tip = make("div", { class: "tip", hidden: true });
   const told = make("span", { role: "status" }), show = make("button", { type: "button", class: "quiet", text: "Show", on: { click: () => byId("timeline").scrollIntoView({ block: "start" }) } });
   const clear = make("button", { type: "button", class: "quiet", text: "Clear (Esc)", on: { click: () => select(null) } });
@@ -60,7 +65,8 @@ function drawTimeline(host, packed, events) {
       line.y = y;
       y += ROW;
     }
-    height = y + (queue ? QUEUE + HEAD + GAP : 0) + 4;
+    for (const curve of curves) { curve.top = y + HEAD + GAP; y = curve.top + CURVE; }
+    height = y + 4;
     canvas.style.height = `${height}px`;
     draw();
   }
@@ -106,7 +112,7 @@ function drawTimeline(host, packed, events) {
       drawLine(pen, line, width, chosen ? 0.22 : 1, null);
       if (chosen) drawLine(pen, line, width, 1, isChosen);
     }
-    if (queue) drawQueue(pen, width);
+    for (const curve of curves) drawCurve(pen, curve, width);
     for (const [at, colour] of [[hovered, colours.ink], [focused, colours.accent]]) if (at >= 0) outline(pen, at, width, colour);
   }
 
@@ -180,24 +186,41 @@ function drawTimeline(host, packed, events) {
     }
   }
 
-  function drawQueue(pen, width) {
-    const bottom = height - 4, top = bottom - QUEUE, most = Math.max(...queue.map(([, depth]) => depth), 1);
+  /** An area from zero: steps of the queue; of a sensor the readings, joined by lines. */
+  function drawCurve(pen, curve, width) {
+    const { top, points, most } = curve, bottom = top + CURVE, toY = (value) => bottom - value / most * CURVE;
     pen.fillStyle = colours.soft;
-    pen.fillText(`queue depth: launches issued, kernels not yet done (0 to ${most})`, 4, top - HEAD / 2);
+    pen.fillText(`${curve.title} (0 to ${curve.shown(most)})`, 4, top - HEAD / 2);
     pen.fillStyle = colours.sunk;
-    pen.fillRect(0, top, width, QUEUE);
-    pen.fillStyle = colours.memory;
+    pen.fillRect(0, top, width, CURVE);
+    pen.save();
     pen.beginPath();
-    pen.moveTo(Math.max(toX(queue[0][0], width), 0), bottom);
-    queue.forEach(([us, depth], at) => {
-      const x = toX(us, width), end = at + 1 < queue.length ? toX(queue[at + 1][0], width) : width;
-      if (end < 0 || x > width) return;
-      const y = bottom - depth / most * QUEUE;
-      pen.lineTo(Math.max(x, 0), y);
-      pen.lineTo(Math.min(end, width), y);
+    pen.rect(0, top, width, CURVE);
+    pen.clip();
+    pen.fillStyle = colours[curve.isStepped ? "memory" : "transfer"];
+    pen.beginPath();
+    pen.moveTo(toX(points[0][0], width), bottom);
+    points.forEach(([us, value], at) => {
+      const x = toX(us, width), y = toY(value);
+      pen.lineTo(x, y);
+      if (curve.isStepped) pen.lineTo(at + 1 < points.length ? toX(points[at + 1][0], width) : width, y);
     });
-    pen.lineTo(width, bottom);
+    pen.lineTo(curve.isStepped ? width : toX(points.at(-1)[0], width), bottom);
     pen.fill();
+    if (!curve.isStepped) for (const [us, value] of points) { pen.fillStyle = colours.ink; pen.fillRect(toX(us, width) - 1.5, toY(value) - 1.5, 3, 3); }
+    pen.restore();
+  }
+
+  /** Two lines on the curve at this place: its title, and its value then (of a sensor the nearest reading). */
+  function describeCurve(x, y) {
+    const curve = curves.find((each) => y >= each.top - HEAD && y < each.top + CURVE);
+    if (!curve) return null;
+    const us = view.low + x / canvas.clientWidth * (view.high - view.low), { points } = curve;
+    let at = points.findIndex(([each]) => each > us);
+    at = at < 0 ? points.length - 1 : Math.max(at - 1, 0);
+    if (!curve.isStepped && at + 1 < points.length && points[at + 1][0] - us < us - points[at][0]) at++;
+    const [when, value] = points[at];
+    return [curve.title, curve.isStepped ? `${curve.shown(value)}, ${formatUs(us)} after the step began` : `${curve.shown(value)}, read ${formatUs(Math.abs(when))} ${when < 0 ? "before" : "after"} the step began`];
   }
 
   function setView(low, high) {
@@ -229,10 +252,11 @@ function drawTimeline(host, packed, events) {
   }
 
   function showTip(at, x, y) {
+    const lined = at >= 0 ? describe(at) : x === undefined ? null : describeCurve(x, y);
     hovered = at;
-    tip.hidden = at < 0;
-    if (at >= 0) {
-      tip.replaceChildren(...describe(at).map((text, place) => make(place ? "span" : "b", { text: clean(text, 300) })));
+    tip.hidden = !lined;
+    if (lined) {
+      tip.replaceChildren(...lined.map((text, place) => make(place ? "span" : "b", { text: clean(text, 300) })));
       const room = canvas.clientWidth - tip.offsetWidth - 8;
       tip.style.left = `${Math.max(Math.min(x + 14, room), 4)}px`;
       tip.style.top = `${y + 18}px`;
