@@ -440,6 +440,37 @@ def test_words_of_a_table_are_not_broken_letter_by_letter_on_a_phone(open_page: 
     assert widths and min(widths) >= 90
 
 
+_UNSEEN = """selector => [...document.querySelectorAll(selector)].filter(element => {
+  const box = element.getBoundingClientRect();
+  const isEmpty = !element.textContent.trim() && !element.matches("canvas, rect");
+  return !isEmpty && !element.closest("[hidden], .hidden") && (box.width === 0 || box.height === 0 || box.right > innerWidth + 1);
+}).map(element => element.outerHTML.slice(0, 120))"""
+_ESSENTIAL = "h1, h2, h3, td, th, p, li, dd, pre, figure, canvas, .seg, .waterfall rect, .command code, footer"
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100", "ranks", "comparison", "gate several"])
+def test_print_hides_and_cuts_nothing_and_is_light_whatever_the_theme(
+    open_page: Callable[..., Opened], name: str
+) -> None:
+    text = PAGES[name]()[0] if name in PAGES else _other_pages()[name]
+    page = open_page(text, viewport={"width": 720, "height": 1000}, color_scheme="dark")
+    page.view.locator("footer").scroll_into_view_if_needed()
+    page.view.emulate_media(media="print", color_scheme="dark")
+    assert page.view.evaluate(_UNSEEN, _ESSENTIAL) == []
+    assert page.view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.view.locator(".copy, .tools, button.more, .skip").evaluate_all("all => all.every(e => !e.offsetWidth)")
+
+
+def test_charts_are_drawn_in_light_colours_for_print(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0], color_scheme="dark")
+    page.view.wait_for_selector("#timeline-view canvas")
+    first = "[...document.querySelector('#timeline-view canvas').getContext('2d').getImageData(2, 2, 1, 1).data]"
+    page.view.wait_for_function(f"{first}[3] === 255")
+    assert max(page.view.evaluate(first)[:3]) < 80
+    assert min(page.view.evaluate(f"(dispatchEvent(new Event('beforeprint')), {first})")[:3]) > 200
+    assert max(page.view.evaluate(f"(dispatchEvent(new Event('afterprint')), {first})")[:3]) < 80
+
+
 def test_theme_follows_the_button(open_page: Callable[..., Opened]) -> None:
     page = open_page(to_html(replace(samples.cpu(), findings=())))
     paper = "getComputedStyle(document.body).backgroundColor"

@@ -88,5 +88,10 @@ function setTheme(theme) {
   button.addEventListener("click", () => {
     setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const act of themeListeners) act(); });
+  const redraw = () => { for (const act of themeListeners) act(); };
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", redraw);
+  // Charts are pictures, which the style sheet of print cannot change: they are drawn anew in its light colours.
+  let theme = null;
+  addEventListener("beforeprint", () => { theme = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; redraw(); });
+  addEventListener("afterprint", () => { document.documentElement.dataset.theme = theme; redraw(); });
 }

@@ -333,7 +333,7 @@ function drawTimeline(host, packed, events) {
     marked.classList.toggle("none", !chosen);
     draw();
   });
-  themeListeners.push(() => { readColours(); draw(); });
+  themeListeners.push(() => { readColours(); paint(); }); // at once: a printer does not wait for the next frame
   new ResizeObserver(draw).observe(canvas);
   readColours();
   layOut();
