@@ -99,9 +99,17 @@ def first_screen(analysis: Analysis) -> str:
     )
     # A style sheet of a notebook would change the page, and that of the page the notebook.
     name = escape(clean(document.headline, _LONGEST_TEXT))
-    return f'<iframe sandbox="" title="{name}" style="{_FRAME_STYLE}" srcdoc="{escape(str(page))}"></iframe>'
+    given = f'sandbox="allow-same-origin" title="{name}" style="{_FRAME_STYLE}" onload="{_FIT_HEIGHT}"'
+    return f'<iframe {given} srcdoc="{escape(str(page))}"></iframe>'
 
 
+# The notebook makes the frame as high as its content, at every width; the frame itself runs nothing. Where a notebook
+# that is not trusted leaves the handler out, the frame keeps the height of its style and scrolls.
+_FIT_HEIGHT = (
+    "const frame = this, content = frame.contentDocument.documentElement, "
+    "fit = () => { frame.style.height = content.offsetHeight + 2 + 'px'; }; "
+    "fit(); new ResizeObserver(fit).observe(frame)"
+)
 _FRAME_STYLE = "width:100%;height:44em;border:1px solid #8884;border-radius:6px"
 # Links to the rest of the page lead nowhere here, and a bar without a script opens nothing.
 _FRAMED = ".trust-short .note,.copy{display:none}.stack button{cursor:default}"

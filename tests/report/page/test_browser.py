@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bottleneck.analysis.step_tracks import lay_out
-from bottleneck.report.page import document_to_html, to_html
+from bottleneck.report.page import document_to_html, first_screen, to_html
 from bottleneck.report.text import scale_of
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Explanation
@@ -443,7 +443,8 @@ def test_words_of_a_table_are_not_broken_letter_by_letter_on_a_phone(open_page: 
 _UNSEEN = """selector => [...document.querySelectorAll(selector)].filter(element => {
   const box = element.getBoundingClientRect();
   const isEmpty = !element.textContent.trim() && !element.matches("canvas, rect");
-  return !isEmpty && !element.closest("[hidden], .hidden") && (box.width === 0 || box.height === 0 || box.right > innerWidth + 1);
+  const isSeen = box.width > 0 && box.height > 0 && box.right <= innerWidth + 1;
+  return !isSeen && !isEmpty && !element.closest("[hidden], .hidden");
 }).map(element => element.outerHTML.slice(0, 120))"""
 _ESSENTIAL = "h1, h2, h3, td, th, p, li, dd, pre, figure, canvas, .seg, .waterfall rect, .command code, footer"
 
@@ -459,6 +460,23 @@ def test_print_hides_and_cuts_nothing_and_is_light_whatever_the_theme(
     assert page.view.evaluate(_UNSEEN, _ESSENTIAL) == []
     assert page.view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.view.locator(".copy, .tools, button.more, .skip").evaluate_all("all => all.every(e => !e.offsetWidth)")
+
+
+@pytest.mark.parametrize("name", ["cpu", "hostile"])
+def test_frame_of_a_notebook_is_as_high_as_its_content_at_every_width(
+    open_page: Callable[..., Opened], name: str
+) -> None:
+    fragment = first_screen(PAGES[name]()[1])
+    page = open_page("<!doctype html><title>notebook</title><div id=cell></div>")
+    page.view.evaluate("html => { document.getElementById('cell').innerHTML = html; }", fragment)
+    inside = "document.querySelector('iframe').contentDocument.documentElement"
+    missing = f"(document.querySelector('iframe').clientHeight - {inside}.offsetHeight)"
+    for width in (1100, 700, 390):
+        page.view.set_viewport_size({"width": width, "height": 700})
+        page.view.wait_for_function(f"{inside}.offsetHeight > 200 && {missing} >= 0 && {missing} <= 4")
+        assert page.view.evaluate(f"{inside}.scrollHeight - {inside}.clientHeight") <= 0
+        assert page.view.evaluate(f"{inside}.scrollWidth - {inside}.clientWidth") <= 0
+    assert page.complaints == [] and page.requests == []
 
 
 def test_charts_are_drawn_in_light_colours_for_print(open_page: Callable[..., Opened]) -> None:

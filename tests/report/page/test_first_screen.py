@@ -15,7 +15,8 @@ from tests.report.samples import SAMPLES
 
 def page_in(fragment: str) -> str:
     """The document that the frame holds."""
-    found = re.fullmatch(r'<iframe sandbox="" title="[^"]*" style="[^"]*" srcdoc="([^"]*)"></iframe>', fragment)
+    given = 'sandbox="allow-same-origin" title="[^"]*" style="[^"]*" onload="[^"]*"'
+    found = re.fullmatch(f'<iframe {given} srcdoc="([^"]*)"></iframe>', fragment)
     assert found is not None
     return html.unescape(found[1])
 
