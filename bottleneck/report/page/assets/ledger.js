@@ -80,7 +80,7 @@ const rowsWhere = (holds) => [
   ...analysis.idle.flatMap((row, idle) => (holds(row, `overhead.${row.cause}`) ? [{ idle }] : [])),
 ];
 
-/** The rows that a finding's gain would come from; all of the step where it names none. */
+/** The rows that a finding's gain would come from; none where it names no time. */
 function rowsOfFinding(finding) {
   const claims = Object.keys(finding.claims), accounts = new Set(claims.filter((claim) => !claim.startsWith("kernel:")));
   const kernels = new Set(claims.filter((claim) => claim.startsWith("kernel:")).map((claim) => analysis.kernels[Number(claim.slice(7))]));

@@ -129,11 +129,14 @@ function drawRoofline(host, data) {
       return [[Math.min(low, ridge), bandwidth ? Math.min(low, ridge) * bandwidth * factor : cap], [ridge, cap], [Math.max(high, ridge), cap]];
     };
     if (peak) for (const share of [0.5, 0.25]) path(roof(peak, data.bandwidth, share), css("strong-line"), [4, 5], 1);
+    const taken = [];
     for (const [key, flops] of data.roofs) {
+      const name = `${key} ${formatSi(flops, "FLOP/s")}`, right = left + width - 6 * ratio, bottom = py(flops) - 3 * ratio;
       path(roof(flops, data.bandwidth, 1), css("ink"), []);
       pen.fillStyle = css("ink");
       pen.textAlign = "right";
-      pen.fillText(`${key} ${formatSi(flops, "FLOP/s")}`, left + width - 6 * ratio, py(flops) - 3 * ratio);
+      pen.fillText(name, right, bottom);
+      taken.push([right - pen.measureText(name).width, bottom - 14 * ratio, right, bottom + 3 * ratio]);
     }
     if (data.cache && data.cache !== data.bandwidth && peak) path([[low, low * data.cache], [peak / data.cache, peak]], css("soft"), [2, 3], 1);
     if (data.bandwidth && peak) {
@@ -152,7 +155,7 @@ function drawRoofline(host, data) {
     }
     if (hovered) path([[hovered.low, hovered.y], [hovered.high, hovered.y]], css("ink"), [], 2);
     if (data.step) star(pen, px(data.step[0]), py(data.step[1]), 10 * ratio, ratio);
-    label(pen, px, py, ratio, { left, top, width, height });
+    label(pen, px, py, ratio, { left, top, width, height }, taken);
     pen.restore();
   }
 
@@ -183,9 +186,8 @@ function drawRoofline(host, data) {
     pen.fill();
   }
 
-  /** Op and shapes beside the marks with most time, where no label stands yet. */
-  function label(pen, px, py, ratio, box) {
-    const taken = [];
+  /** Op and shapes beside the marks with most time, where no label stands yet: `taken` are their rectangles. */
+  function label(pen, px, py, ratio, box, taken) {
     pen.textAlign = "left";
     pen.textBaseline = "middle";
     for (const point of shown.slice(0, 8)) {

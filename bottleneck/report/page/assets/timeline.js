@@ -28,6 +28,12 @@ function drawTimeline(host, packed, events) {
     const points = analysis.queue.curve.map(([us, depth]) => [us - packed.start_us, depth]);
     curves.unshift({ title: "queue depth: launches issued, kernels not yet done", points, isStepped: true, shown: (value) => value.toFixed(0) });
   }
+  // A step may be shorter than the beat of the sensors: what is drawn then joins readings from outside of it.
+  for (const curve of packed.curves.length ? curves : []) {
+    const inside = curve.points.filter(([us]) => us >= 0 && us <= packed.length_us).length, [first, last] = [curve.points[0][0], curve.points.at(-1)[0]];
+    const around = [first < 0 ? `${formatUs(-first)} before` : null, last > packed.length_us ? `${formatUs(last - packed.length_us)} after` : null].filter(Boolean);
+    if (!curve.isStepped && !inside) curve.seldom = `no reading in this step, the nearest ${around.join(" and ")} it`;
+  }
   for (const curve of curves) curve.most = Math.max(...curve.points.map(([, value]) => value), curve.is_share || curve.isStepped ? 1 : 0) || 1;
 
   // A line of the chart for each level of each lane, with its events in order of time.
@@ -190,7 +196,7 @@ function drawTimeline(host, packed, events) {
   function drawCurve(pen, curve, width) {
     const { top, points, most } = curve, bottom = top + CURVE, toY = (value) => bottom - value / most * CURVE;
     pen.fillStyle = colours.soft;
-    pen.fillText(`${curve.title} (0 to ${curve.shown(most)})`, 4, top - HEAD / 2);
+    pen.fillText(`${curve.title} (0 to ${curve.shown(most)}${curve.seldom ? `; ${curve.seldom}` : ""})`, 4, top - HEAD / 2);
     pen.fillStyle = colours.sunk;
     pen.fillRect(0, top, width, CURVE);
     pen.save();
@@ -206,8 +212,18 @@ function drawTimeline(host, packed, events) {
       if (curve.isStepped) pen.lineTo(at + 1 < points.length ? toX(points[at + 1][0], width) : width, y);
     });
     pen.lineTo(curve.isStepped ? width : toX(points.at(-1)[0], width), bottom);
+    pen.globalAlpha = curve.isStepped ? 1 : 0.2;
     pen.fill();
-    if (!curve.isStepped) for (const [us, value] of points) { pen.fillStyle = colours.ink; pen.fillRect(toX(us, width) - 1.5, toY(value) - 1.5, 3, 3); }
+    pen.globalAlpha = 1;
+    if (!curve.isStepped) {
+      pen.strokeStyle = colours.ink;
+      pen.lineWidth = 1.2;
+      pen.beginPath();
+      for (const [us, value] of points) pen.lineTo(toX(us, width), toY(value));
+      pen.stroke();
+      pen.fillStyle = colours.ink;
+      for (const [us, value] of points) pen.fillRect(toX(us, width) - 2, toY(value) - 2, 4, 4);
+    }
     pen.restore();
   }
 
