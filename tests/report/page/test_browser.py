@@ -14,8 +14,13 @@ import numpy as np
 import pytest
 
 from bottleneck.analysis.step_tracks import lay_out
+from bottleneck.report.analysis_document import build
+from bottleneck.report.json_text import to_json
+from bottleneck.report.markdown import render
 from bottleneck.report.page import document_to_html, first_screen, to_html
+from bottleneck.report.roofline_points import absences
 from bottleneck.report.text import scale_of
+from bottleneck.report.wording import calls_number
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.step_tracks import StepTracks
@@ -231,6 +236,123 @@ def test_opened_rows_show_the_figures_of_the_analysis(open_page: Callable[..., O
         panel.locator("tbody button.open").nth(place).click()
 
 
+_OPEN_ALL = """() => {
+  for (const tab of document.querySelectorAll("[role=tab]")) tab.click();
+  for (const panel of document.querySelectorAll("[role=tabpanel]")) {
+    const more = panel.querySelector("button.more");
+    if (more && !more.hidden) more.click();
+    for (const button of [...panel.querySelectorAll("button.open")].slice(0, 4)) button.click();
+  }
+}"""
+_CELLS = """() => [...document.querySelectorAll("td[data-path]")].map((cell) => {
+  const titles = [...cell.closest("table").querySelectorAll("thead th")].map((head) => head.textContent);
+  const unit = titles.find((title) => ["s", "ms", "us"].includes(title));
+  return [cell.dataset.path, cell.textContent, titles[cell.cellIndex], unit];
+})"""
+_PREFIXES = (("G", 1e9), ("T", 1e12))
+_SIZES = {"s": 1e6, "ms": 1e3, "us": 1.0, "%": 0.01, **{f"{p}{u}": s for u in ("FLOP/s", "B/s") for p, s in _PREFIXES}}
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "cpu", "ranks"])
+def test_cells_of_the_tables_show_the_numbers_at_their_place_in_the_analysis(
+    open_page: Callable[..., Opened], name: str
+) -> None:
+    text, analysis = PAGES[name]()
+    page, record = open_page(text), json.loads(to_json(analysis))
+    page.view.wait_for_selector("#table-view > *")
+    page.view.evaluate(_OPEN_ALL)
+    cells = page.view.evaluate(_CELLS)
+    assert len(cells) >= 4 * min(len(analysis.kernels), 20)
+    for path, said, title, time_unit in cells:
+        key, row, field = path.split(".")
+        value = record[key][int(row)][field]
+        if value is None:
+            assert said == "-", path
+        elif field == "calls":
+            assert said == calls_number(value), path
+        elif field in {"bytes", "bytes_low", "bus_bytes_per_s"} or title == "rate":
+            assert said == format_si(value, "B" if field.startswith("bytes") and title != "rate" else "B/s"), path
+        elif field == "explained":
+            assert said == format_share(value), path
+        else:
+            unit = "%" if said.endswith("%") else title if title in _SIZES else time_unit
+            number = said.removesuffix(" %").lstrip("<>")
+            last = 10.0 ** -len(number.partition(".")[2])  # rows are rounded so that they add up: by one digit at most
+            shown = float(number) if number == said.removesuffix(" %") else 0.0
+            assert abs(shown - value / _SIZES[unit]) <= 1.0001 * last, (path, said, value)
+
+
+_REST = r"\d+ more, [\d.]+ \w+"  # the sum of rows that are not listed
+_FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)? (?:us|ms|s|%|[kMGTP]?(?:B|FLOP)(?:/s)?)(?![\w/])")
+
+
+def _figures_of(record: object) -> set[str]:
+    """Every number with a unit that the analysis says: its numbers in each format, and those in its sentences."""
+    if isinstance(record, dict):
+        record = list(record.values())
+    if isinstance(record, list):
+        return set().union(*map(_figures_of, record))
+    if isinstance(record, str):
+        return set(_FIGURE.findall(record))
+    if record is None or isinstance(record, bool):
+        return set()
+    value = float(record)  # type: ignore[arg-type]
+    shown = {
+        format_us(value),
+        format_share(value),
+        *(format_si(value, unit) for unit in ("B", "B/s", "FLOP", "FLOP/s")),
+    }
+    return {figure for text in shown for figure in _FIGURE.findall(text)}
+
+
+def _unknown_figures(page: Opened, analysis: Analysis) -> list[str]:
+    """Lines of the page with a figure that is none of the analysis, once all tabs and the first rows are open.
+
+    Cells of tables, whose columns re-add, and the figures of the timeline, which is no part of the analysis, are apart.
+    """
+    page.view.wait_for_selector("#table-view > *")
+    page.view.evaluate(_OPEN_ALL)
+    known = _figures_of(json.loads(to_json(analysis)))
+    known |= _figures_of([one.describe_speedup() or "" for one in analysis.findings])
+    for document in (build(analysis), build(analysis, all_findings=True)):  # the words of the terminal
+        known |= _figures_of(render(document))
+    known |= _figures_of(absences(analysis) or "") | {"25 %"}  # a guide line of the roofline
+    known.add(format_share(math.fsum(analysis.kernels[row].share for row in _drawn(page))))
+    said = [line for line in page.view.evaluate(_TEXT) if not re.fullmatch(_REST, line)]
+    assert sum(len(_FIGURE.findall(line)) for line in said) >= 15
+    return [line for line in said if set(_FIGURE.findall(line)) - known]
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "cpu", "ranks"])
+def test_every_figure_in_the_text_of_the_page_is_one_of_the_analysis(
+    open_page: Callable[..., Opened], name: str
+) -> None:
+    text, analysis = PAGES[name]()
+    assert _unknown_figures(open_page(text), analysis) == []
+
+
+def test_a_figure_that_is_none_of_the_analysis_is_seen(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    page.view.evaluate("document.querySelector('.tiles b').textContent = '98765 s'")
+    assert _unknown_figures(page, analysis) == ["98765 s"]
+
+
+def _drawn(page: Opened) -> list[int]:
+    """The rows of kernels that have a mark in the roofline."""
+    return list(page.view.evaluate("words.roofline.points.map(([kernel]) => kernel)"))
+
+
+_TEXT = """() => {
+  const page = document.querySelector("main").cloneNode(true);
+  const apart = "#timeline-view, .roofline, td.k-number, noscript, svg, .heat";
+  for (const part of page.querySelectorAll(apart)) part.remove();
+  const blocks = "p, li, dd, dt, td, small, h1, h2, h3, span, figcaption, button, b";
+  for (const part of page.querySelectorAll(blocks)) part.append("\\n");
+  return page.textContent.split("\\n").map((line) => line.trim()).filter(Boolean);
+}"""
+
+
 def test_numbers_are_written_as_python_writes_them(open_page: Callable[..., Opened]) -> None:
     values = [
         0.0,
@@ -328,6 +450,14 @@ def test_what_is_chosen_is_marked_in_the_timeline_and_said(open_page: Callable[.
         page.view.keyboard.press("Escape")
         assert _marked(page) == ""
     assert page.complaints == []
+
+
+def test_the_note_on_what_is_marked_fits_a_phone(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0], viewport={"width": 390, "height": 844})
+    page.view.wait_for_selector("#timeline-view canvas")
+    page.view.locator("button[data-finding]:visible").first.click()
+    box = page.view.locator("#timeline-view .marked").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["height"] <= 200
 
 
 def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callable[..., Opened]) -> None:

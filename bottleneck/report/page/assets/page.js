@@ -14,8 +14,8 @@ function rateScale(rows, field, unit) {
 function timeColumns(rows) {
   const scale = scaleOfRows(rows);
   return [
-    { title: scale.unit, csv: "us", kind: "number", sum: true, isWhole: true, scale, value: (row) => row.us, text: () => "", help: "time per step" },
-    { title: "share", csv: "share", kind: "number", sum: true, scale: PERCENT, value: (row) => row.us / wallUs, text: () => "", help: "of the step" },
+    { title: scale.unit, csv: "us", field: rows.some((row) => row.work_us !== undefined) ? null : "us", kind: "number", sum: true, isWhole: true, scale, value: (row) => row.us, text: () => "", help: "time per step" },
+    { title: "share", csv: "share", field: rows.some((row) => row.work_us !== undefined) ? null : "share", kind: "number", sum: true, scale: PERCENT, value: (row) => row.us / wallUs, text: () => "", help: "of the step" },
   ];
 }
 
@@ -60,30 +60,30 @@ const TABLES = [
   { title: words.noun === "op" ? "Ops and shapes" : "Kernels", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })), draw(host, rows) {
     const flops = rateScale(rows, "flops_per_s", "FLOP/s"), bytes = rateScale(rows, "bytes_per_s", "B/s");
     drawTable(host, {
-      caption: `${words.noun === "op" ? "Ops" : "Kernels"} by time`, noun: words.noun === "op" ? "op" : "kernel", rows,
+      caption: `${words.noun === "op" ? "Ops" : "Kernels"} by time`, noun: words.noun === "op" ? "op" : "kernel", rows, path: (row) => `kernels.${row.at}`,
       search: (row) => [row.name, words.kernels[row.at].call, row.op, row.module, row.source, row.dtype, row.family, row.bound, row.reason].filter(Boolean).join(" "),
       columns: [
         { title: "op and shapes", kind: "name", text: (row) => words.kernels[row.at].call, shape: (row) => words.kernels[row.at].group,
           below: (row) => [row.op === row.name || words.kernels[row.at].call === row.name ? null : words.kernels[row.at].name, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
-        { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls, help: "runs per step" },
+        { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls, help: "runs per step" },
         ...timeColumns(rows),
-        { title: flops.unit, csv: "FLOP/s", kind: "number", text: (row) => showRate(flops, row.flops_per_s), value: (row) => row.flops_per_s, help: "FLOPs by the time" },
-        { title: bytes.unit, csv: "B/s", kind: "number", text: (row) => showRate(bytes, row.bytes_per_s), value: (row) => row.bytes_per_s, help: "bytes, each counted once, by the time" },
-        { title: "of roof", csv: "explained", kind: "number", text: (row) => formatShare(row.explained), value: (row) => row.explained, help: "largest of three floors / time" },
+        { title: flops.unit, field: "flops_per_s", csv: "FLOP/s", kind: "number", text: (row) => showRate(flops, row.flops_per_s), value: (row) => row.flops_per_s, help: "FLOPs by the time" },
+        { title: bytes.unit, field: "bytes_per_s", csv: "B/s", kind: "number", text: (row) => showRate(bytes, row.bytes_per_s), value: (row) => row.bytes_per_s, help: "bytes, each counted once, by the time" },
+        { title: "of roof", field: "explained", csv: "explained", kind: "number", text: (row) => formatShare(row.explained), value: (row) => row.explained, help: "largest of three floors / time" },
         { title: "bound", kind: "words", text: (row) => words.kernels[row.at].bound, help: "the largest floor; ?: medium, ??: low confidence" },
       ],
       details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]),
     });
   } },
-  { title: "Ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host, rows) => drawFolds(host, rows, "op", (row) => [rowsWhere((each) => each.op === row.name)]) },
-  { title: "Modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw: (host, rows) => drawFolds(host, rows, "module", rowsOfModules) },
-  { title: "Source lines", rows: analysis.lines, draw: (host, rows) => drawFolds(host, rows, "line", (row) => [rowsWhere((each) => each.source === row.name)]) },
+  { title: "Ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host) => drawFolds(host, "ops", "op", (row) => [rowsWhere((each) => each.op === row.name)]) },
+  { title: "Modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw: (host) => drawFolds(host, analysis.module_classes.length ? "module_classes" : "modules", "module", rowsOfModules) },
+  { title: "Source lines", rows: analysis.lines, draw: (host) => drawFolds(host, "lines", "line", (row) => [rowsWhere((each) => each.source === row.name)]) },
   { title: "Idle time", rows: analysis.idle.map((idle, at) => ({ ...idle, at })), draw: (host, rows) => drawTable(host, {
-    caption: "Idle time by cause", noun: "cause", rows, search: (row) => [row.cause, row.detail, row.source, row.module].filter(Boolean).join(" "),
+    caption: "Idle time by cause", noun: "cause", rows, path: (row) => `idle.${row.at}`, search: (row) => [row.cause, row.detail, row.source, row.module].filter(Boolean).join(" "),
     columns: [
       { title: "cause", kind: "words", text: (row) => row.cause, below: (row) => (words.accounts[`overhead.${row.cause}`] || {}).meaning, share: (row) => row.us / rows[0].us },
       { title: "where", kind: "name", text: (row) => row.detail || UNKNOWN, below: (row) => [row.source, textOf(row.source), row.module].filter(Boolean).join(" · ") },
-      { title: "gaps", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+      { title: "gaps", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...timeColumns(rows),
     ],
     details: (row) => facts([["cause", row.cause], ["in", row.detail], ["line", row.source], ["text", textOf(row.source)], ["module", row.module]]),
@@ -91,26 +91,26 @@ const TABLES = [
   }) },
   { title: "Collectives", rows: analysis.collectives, draw(host, rows) {
     const scale = scaleOf(Math.max(...rows.map((row) => row.us)));
-    const one = (field, title, help) => ({ title, csv: `${title} us`, kind: "number", text: (row) => showRate(scale, row[field]), value: (row) => row[field], help });
+    const one = (field, title, help) => ({ title, field, csv: `${title} us`, kind: "number", text: (row) => showRate(scale, row[field]), value: (row) => row[field], help });
     drawTable(host, {
-      caption: "Collectives", noun: "collective", rows, search: (row) => `${row.name} ${row.dtype || ""}`,
+      caption: "Collectives", noun: "collective", rows, path: (row) => `collectives.${rows.indexOf(row)}`, search: (row) => `${row.name} ${row.dtype || ""}`,
       columns: [
         { title: "collective", kind: "name", text: (row) => row.name, shape: () => "communication", below: (row) => [row.dtype, row.group_size && `${row.group_size} ranks`, row.reason].filter(Boolean).join(" · ") },
-        { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
-        { title: "bytes", kind: "number", text: (row) => formatSi(row.bytes, "B"), value: (row) => row.bytes, help: "per rank and step" },
+        { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+        { title: "bytes", field: "bytes", kind: "number", text: (row) => formatSi(row.bytes, "B"), value: (row) => row.bytes, help: "per rank and step" },
         one("us", scale.unit, "time per step"), one("exposed_us", "exposed", "no kernel computed meanwhile"), one("transfer_us", "transfer", "all calls at the rate of the quickest of this size"), one("wait_us", "waiting", "for ranks that come later, or for a share of the device"),
-        { title: "bus speed", csv: "B/s", kind: "number", text: (row) => formatSi(row.bus_bytes_per_s, "B/s"), value: (row) => row.bus_bytes_per_s, help: "of the quickest call, as nccl-tests defines it" },
+        { title: "bus speed", field: "bus_bytes_per_s", csv: "B/s", kind: "number", text: (row) => formatSi(row.bus_bytes_per_s, "B/s"), value: (row) => row.bus_bytes_per_s, help: "of the quickest call, as nccl-tests defines it" },
       ],
     });
   } },
   { title: "Memory copies", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })).filter((row) => ["copy", "transfer"].includes(row.bound)), draw: (host, rows) => drawTable(host, {
-    caption: "Memory copies", noun: "copy", plural: "copies", rows, search: (row) => [row.name, row.op, row.source, row.module].filter(Boolean).join(" "),
+    caption: "Memory copies", noun: "copy", plural: "copies", rows, path: (row) => `kernels.${row.at}`, search: (row) => [row.name, row.op, row.source, row.module].filter(Boolean).join(" "),
     columns: [
       { title: "copy", kind: "name", text: (row) => words.kernels[row.at].name, shape: (row) => words.kernels[row.at].group, below: (row) => [row.op, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
-      { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+      { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...timeColumns(rows),
-      { title: "bytes", kind: "number", text: (row) => formatSi(row.bytes_low, "B"), value: (row) => row.bytes_low },
-      { title: "rate", csv: "B/s", kind: "number", text: (row) => formatSi(row.bytes_per_s, "B/s"), value: (row) => row.bytes_per_s },
+      { title: "bytes", field: "bytes_low", kind: "number", text: (row) => formatSi(row.bytes_low, "B"), value: (row) => row.bytes_low },
+      { title: "rate", field: "bytes_per_s", csv: "B/s", kind: "number", text: (row) => formatSi(row.bytes_per_s, "B/s"), value: (row) => row.bytes_per_s },
     ],
     details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]),
   }) },
@@ -127,16 +127,17 @@ function rowsOfModules(row) {
 }
 
 /** Work and waiting folded by op, module or line; `behind` gives the rows of kernels and idle time of one. */
-function drawFolds(host, rows, noun, behind) {
-  const both = rows.map((row) => ({ ...row, work_us: row.us, us: row.us + row.idle_us })).filter((row) => row.us > 0).sort((a, b) => b.us - a.us);
+function drawFolds(host, key, noun, behind) {
+  const rows = analysis[key];
+  const both = rows.map((row, at) => ({ ...row, at, work_us: row.us, us: row.us + row.idle_us })).filter((row) => row.us > 0).sort((a, b) => b.us - a.us);
   const scale = scaleOfRows(both);
-  const part = (field, title, help) => ({ title, csv: `${title} us`, kind: "number", sum: true, isPart: true, scale, value: (row) => row[field], text: () => "", help });
+  const part = (field, title, help) => ({ title, field: field === "work_us" ? "us" : field, csv: `${title} us`, kind: "number", sum: true, isPart: true, scale, value: (row) => row[field], text: () => "", help });
   const mostly = (row) => Object.entries(row.shares).sort((a, b) => b[1] - a[1])[0];
   drawTable(host, {
-    caption: `Time by ${noun}`, noun, rows: both, search: (row) => row.name,
+    caption: `Time by ${noun}`, noun, rows: both, path: (row) => `${key}.${row.at}`, search: (row) => row.name,
     columns: [
       { title: noun, kind: "place", text: (row) => row.name, below: (row) => noun === "line" && textOf(row.name), share: (row) => row.us / both[0].us, shape: (row) => mostly(row) ? mostly(row)[0] : "overhead" },
-      { title: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
+      { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...(both.some((row) => row.idle_us > 0) ? [part("work_us", "work", "time of kernels and ops"), part("idle_us", "waiting", "idle time in which the host was here")] : []),
       ...timeColumns(both),
     ],

@@ -4,8 +4,11 @@
 const FIRST_ROWS = 20, MORE_ROWS = 200;
 let tableNumber = 0;
 
-/** A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed. */
-function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {} }) {
+/**
+ * A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed.
+ * `path` is the place of a row in analysis.json; the cells of a column with a `field` name their own place in it.
+ */
+function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null }) {
   const number = ++tableNumber;
   const state = { sort: null, descending: true, words: "", limit: FIRST_ROWS };
   const sums = columns.filter((column) => column.sum);
@@ -90,7 +93,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     const line = make("tr", { class: row.role ? `r-${row.role}` : null });
     columns.forEach((column, at) => {
       const text = column.sum ? sumText(column) : column.text(row);
-      const cell = make("td", { class: `k-${column.kind}` });
+      const cell = make("td", { class: `k-${column.kind}`, "data-path": path && column.field ? `${path(row)}.${column.field}` : null });
       const content = [column.shape ? shape(column.shape(row)) : null, make("span", { text: text || (at === 0 ? "(no name)" : "") })];
       if (at === 0 && details) {
         const button = make("button", { type: "button", class: "open", "aria-expanded": "false", on: { click: () => toggle(row, line, button) } }, content);
