@@ -547,11 +547,17 @@ def _other_pages() -> dict[str, str]:
     """Pages of reports that are not of one analysis."""
     from bottleneck.report.ci.outputs import GATE_FORMATS
     from bottleneck.report.comparison import build
+    from bottleneck.report.verification import to_html as verified
     from tests.report.gates import GATES
+    from tests.report.test_verification import DONE
 
     gates = {f"gate {name}": GATE_FORMATS["html"].render(GATES[name]) for name in ("several", "hostile")}
     compared = {"comparison": comparisons.slower(), "hostile comparison": comparisons.hostile()}
-    return {**gates, **{name: document_to_html(build(each)) for name, each in compared.items()}}
+    return {
+        "verify": verified(DONE),
+        **gates,
+        **{name: document_to_html(build(each)) for name, each in compared.items()},
+    }
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -567,7 +573,28 @@ def test_pages_of_other_reports_open_without_error_or_sideways_scrolling(
 def test_words_of_a_table_are_not_broken_letter_by_letter_on_a_phone(open_page: Callable[..., Opened]) -> None:
     page = open_page(_other_pages()["gate several"], viewport={"width": 390, "height": 844})
     widths = page.view.evaluate("[...document.querySelectorAll('td:first-child, td.k-words')].map(e => e.clientWidth)")
-    assert widths and min(widths) >= 90
+    assert widths and min(widths) >= 70
+
+
+_LINES_OF_TEXT = """all => all.map(element => {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  const tops = [...range.getClientRects()].filter(box => box.width > 0).map(box => Math.round(box.top));
+  return [new Set(tops).size, element.innerText.trim()];
+})"""
+
+
+def test_the_numbers_that_matter_are_on_a_phones_screen(open_page: Callable[..., Opened]) -> None:
+    right = "all => Math.max(...all.map(element => element.getBoundingClientRect().right))"
+    pages = _other_pages()
+    for name in ("verify", "comparison"):
+        page = open_page(pages[name], viewport={"width": 390, "height": 844})
+        assert (
+            page.view.locator("tr.r-plain td.k-words, .waterfall .k-number, .waterfall rect").evaluate_all(right) <= 390
+        )
+        assert page.view.locator("td:last-child").evaluate_all(right) <= 390, name
+        numbers = page.view.locator("td.k-number:visible").evaluate_all(_LINES_OF_TEXT)
+        assert all(lines < 2 for lines, text in numbers if " " not in text), name
 
 
 _UNSEEN = """selector => [...document.querySelectorAll(selector)].filter(element => {
