@@ -1,12 +1,15 @@
 """Measured ceilings of a device, the merging of two measurements, caveats about them, and their table for people."""
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Literal
 
-from bottleneck.calibrate.probes import ClockStamp, ProbeEffort, ProbeResult, ProbeResults, agree, descending
+from bottleneck.calibrate.probes import ClockStamp, ProbeEffort, ProbeResults, agree, descending
 from bottleneck.devices.catalogue import ridges
+from bottleneck.harness.machine import torch_version
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.units import format_share, format_si, format_us
 
@@ -57,12 +60,12 @@ class Calibration:
 
     device: Device
     identity: str
-    torch: str
-    threads: int
-    is_default: bool
-    allowance: str
-    created: str
-    dispatch_us: float | None
+    torch: str = field(default_factory=torch_version)
+    threads: int = 0
+    is_default: bool = True
+    allowance: str = ""
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    dispatch_us: float | None = None
     caveats: tuple[Caveat, ...] = ()
     ceilings: tuple[Ceiling, ...] = ()
     clock: ClockStamp = field(default_factory=ClockStamp)
@@ -131,13 +134,33 @@ def noise_caveats(ceilings: Sequence[Ceiling], device: str, load: str, options: 
     return (Caveat("noisy-calibration", message),)
 
 
-def ceiling_of(outcome: ProbeResults, name: str, group: Group, unit: Unit) -> Ceiling | None:
-    """A ceiling of a measurement, null where it was not measured; microseconds are those of one call."""
-    found: ProbeResult | None = outcome.measured.get(name)
-    if found is None:
-        return None
-    value = 1e6 / found.rate if unit == "us" else found.rate
-    return Ceiling(name, group, value, unit, found.how, found.spread, found.stable, found.clock_mhz)
+def ceilings_of(
+    outcome: ProbeResults,
+    groups: Sequence[tuple[Group, Unit, Iterable[str]]],
+    sizes: Mapping[str, float],
+    nominal: Mapping[str, float | None] = MappingProxyType({}),
+) -> tuple[Ceiling, ...]:
+    """The ceilings of these names that were measured, in this order; microseconds are those of one call.
+
+    ``sizes`` holds the bytes of each stream, ``nominal`` the figures of the data sheet.
+    """
+    return tuple(
+        Ceiling(
+            name=name,
+            group=group,
+            value=1e6 / found.rate if unit == "us" else found.rate,
+            unit=unit,
+            how=found.how,
+            spread=found.spread,
+            stable=found.stable,
+            clock_mhz=found.clock_mhz,
+            working_set_bytes=sizes.get(name),
+            nominal=nominal.get(name),
+        )
+        for group, unit, names in groups
+        for name in names
+        if (found := outcome.measured.get(name)) is not None
+    )
 
 
 _GROUPS = {

@@ -5,25 +5,22 @@ own call. The loops are our own text, compiled in a folder of their own that is 
 """
 
 import ctypes
-import os
 import random
-import shutil
 import statistics
 import subprocess
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from bottleneck.calibrate.cache import keep, read_calibration
-from bottleneck.calibrate.calibration import Calibration, Ceiling, ceiling_of, noise_caveats
+from bottleneck.calibrate.calibration import Calibration, Ceiling, Group, Unit, ceilings_of, noise_caveats
 from bottleneck.calibrate.probes import (
     Clock,
     ClockStamp,
@@ -46,7 +43,7 @@ from bottleneck.calibrate.probes import (
     stream_name,
 )
 from bottleneck.devices.catalogue import ridges
-from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, torch_version
+from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, find_compiler
 from bottleneck.schema.analysis import Device
 
 # Independent numbers in flight: enough for two units of the widest vectors at four cycles each, and few enough for the
@@ -128,8 +125,7 @@ def _random_floats(count: int) -> Any:
 
 def build_native(threads: int) -> Native | None:
     """The loops, compiled within a fraction of a second; null where there is no compiler, or none that can do it."""
-    named = (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cc")
-    compiler = next((path for name in named if name and (path := shutil.which(name))), None)
+    compiler = find_compiler()
     if compiler is None:
         return None
     with tempfile.TemporaryDirectory(prefix="bottleneck-") as folder:
@@ -404,24 +400,25 @@ def measure_cpu(
     chosen = threads or usual
     torch.set_num_threads(chosen)
     load, before = OtherLoad(), cpu_clock_mhz()
-    watch = ClockWatch(cpu_clock_mhz)
+    watch, native = ClockWatch(cpu_clock_mhz), build_native(chosen)
+    bench = CpuBench(torch, native, sizes or CpuSizes())
     try:
-        outcome = _measure(
-            torch, working_sets(facts, chosen), facts.l1_bytes, (effort, sizes or CpuSizes()), watch, on_progress
-        )
+        with torch.inference_mode():
+            probes = cpu_probes(bench, working_sets(facts, chosen), facts.l1_bytes, effort)
+            outcome = settle(probes, effort, watch, on_progress)
     finally:
         torch.set_num_threads(usual)
+        if native is not None:
+            native.close()
     busy, clock = load.busy_processors(), clock_stamp(before, watch.seen_mhz(), cpu_clock_mhz(), None)
     ceilings = as_ceilings(outcome, level_sizes(facts, chosen))
     options = "--device cpu" if chosen == usual else f"--device cpu --threads {chosen}"
     return Calibration(
         device=as_device(facts, ceilings, clock),
         identity=facts.identity,
-        torch=torch_version(),
         threads=chosen,
         is_default=chosen == usual,
         allowance=allowance(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == DISPATCH), None),
         caveats=noise_caveats(ceilings, "this CPU", load_note(busy), options),
         ceilings=ceilings,
@@ -433,24 +430,6 @@ def measure_cpu(
 def load_note(busy: float) -> str:
     """A note on processors that other programs kept busy; empty for few."""
     return f"other programs kept {busy:.1f} processors busy" if busy > _QUIET_LOAD else ""
-
-
-def _measure(
-    torch: Any,
-    sets: Mapping[str, int],
-    l1_bytes: int,
-    effort: tuple[ProbeEffort, CpuSizes],
-    watch: ClockWatch,
-    on_progress: OnProgress,
-) -> ProbeResults:
-    native = build_native(torch.get_num_threads())
-    try:
-        with torch.inference_mode():
-            bench = CpuBench(torch, native, effort[1])
-            return settle(cpu_probes(bench, sets, l1_bytes, effort[0]), effort[0], watch, on_progress)
-    finally:
-        if native is not None:
-            native.close()
 
 
 def working_sets(facts: CpuFacts, threads: int) -> dict[str, int]:
@@ -476,13 +455,13 @@ def level_sizes(facts: CpuFacts, threads: int) -> dict[str, int]:
 def as_ceilings(outcome: ProbeResults, sizes: Mapping[str, int]) -> tuple[Ceiling, ...]:
     """The results as ceilings, in reading order."""
     streams = {stream_name(level): float(size) for level, size in sizes.items()}
-    found = [
-        *(ceiling_of(outcome, product_name(dtype), "matrix", "FLOP/s") for dtype in DTYPES),
-        *(ceiling_of(outcome, vector_name(dtype), "vector", "FLOP/s") for dtype in DTYPES),
-        *(ceiling_of(outcome, name, "memory", "B/s") for name in (*streams, NEW_PAGES)),
-        *(ceiling_of(outcome, name, "time", "us") for name in (DISPATCH, LAUNCH)),
-    ]
-    return tuple(replace(each, working_set_bytes=streams.get(each.name)) for each in found if each is not None)
+    groups: tuple[tuple[Group, Unit, Iterable[str]], ...] = (
+        ("matrix", "FLOP/s", map(product_name, DTYPES)),
+        ("vector", "FLOP/s", map(vector_name, DTYPES)),
+        ("memory", "B/s", (*streams, NEW_PAGES)),
+        ("time", "us", (DISPATCH, LAUNCH)),
+    )
+    return ceilings_of(outcome, groups, streams)
 
 
 def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp) -> Device:

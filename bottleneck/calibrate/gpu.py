@@ -2,14 +2,13 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from bottleneck.calibrate.cache import keep, kept_calibrations
-from bottleneck.calibrate.calibration import Calibration, Ceiling, ceiling_of, noise_caveats
+from bottleneck.calibrate.calibration import Calibration, Ceiling, Group, Unit, ceilings_of, noise_caveats
 from bottleneck.calibrate.probes import (
     REFUSALS,
     Clock,
@@ -30,7 +29,6 @@ from bottleneck.calibrate.probes import (
 )
 from bottleneck.devices.catalogue import ridges
 from bottleneck.devices.match import match_device
-from bottleneck.harness.machine import torch_version
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.linked_trace import DeviceProperties
@@ -367,11 +365,6 @@ def measure_gpu(
     return Calibration(
         device=as_device(sheet, facts, ceilings),
         identity=identity(facts),
-        torch=torch_version(),
-        threads=0,
-        is_default=True,
-        allowance="",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
         dispatch_us=next((each.value for each in ceilings if each.name == ENQUEUE), None),
         caveats=(
             *noise_caveats(ceilings, "this device", busy, f"--device cuda:{index}"),
@@ -417,18 +410,14 @@ def as_ceilings(outcome: ProbeResults, bench: CudaBench, sheet: Device) -> tuple
     nominal: dict[str, float | None] = {stream_name("DRAM"): sheet.bandwidth_bytes_per_s}
     nominal |= {product_name(dtype): _nominal(sheet, _PRODUCT_PEAKS[dtype]) for dtype in PRODUCTS}
     nominal |= {vector_name(dtype): _nominal(sheet, (f"{dtype}_vector",)) for dtype in VECTORS}
-    found = [
-        *(ceiling_of(outcome, product_name(dtype), "matrix", "FLOP/s") for dtype in PRODUCTS),
-        *(ceiling_of(outcome, vector_name(dtype), "vector", "FLOP/s") for dtype in VECTORS),
-        *(ceiling_of(outcome, name, "memory", "B/s") for name in streams),
-        *(ceiling_of(outcome, name, "link", "B/s") for name in LINKS),
-        *(ceiling_of(outcome, name, "time", "us") for name in (LAUNCH, BACK_TO_BACK, ENQUEUE)),
-    ]
-    return tuple(
-        replace(each, working_set_bytes=streams.get(each.name), nominal=nominal.get(each.name))
-        for each in found
-        if each is not None
+    groups: tuple[tuple[Group, Unit, Iterable[str]], ...] = (
+        ("matrix", "FLOP/s", map(product_name, PRODUCTS)),
+        ("vector", "FLOP/s", map(vector_name, VECTORS)),
+        ("memory", "B/s", streams),
+        ("link", "B/s", LINKS),
+        ("time", "us", (LAUNCH, BACK_TO_BACK, ENQUEUE)),
     )
+    return ceilings_of(outcome, groups, streams, nominal)
 
 
 def _nominal(sheet: Device, peaks: tuple[str, ...]) -> float | None:

@@ -19,7 +19,14 @@ from typing import Any
 
 from bottleneck import __version__
 from bottleneck.calibrate.cache import cache_folder, read_calibration
-from bottleneck.harness.machine import available_bytes, busy_processors, processor_quota, torch_version
+from bottleneck.harness.machine import (
+    available_bytes,
+    busy_processors,
+    find_compiler,
+    processor_quota,
+    torch_version,
+    usable_processors,
+)
 from bottleneck.harness.sensors import HostSampler
 from bottleneck.harness.supervise import Child
 
@@ -312,15 +319,13 @@ def _text(path: Path) -> str:
 
 
 def _machine() -> Machine:
-    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
-    named = (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cc")
     return Machine(
-        processors=Processors(os.cpu_count() or 1, len(allowed), processor_quota(), busy_processors()),
+        processors=Processors(os.cpu_count() or 1, usable_processors(), processor_quota(), busy_processors()),
         memory_bytes=available_bytes(),
         work=folder_access(Path.cwd()),
         cache=folder_access(cache_folder()),
         calibration=_calibration(),
-        compiler=next((path for name in named if name and (path := shutil.which(name))), None),
+        compiler=find_compiler(),
         host_sensors=_host_sensors(),
         screen=_screen(),
     )

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -133,6 +134,12 @@ def allowance() -> str:
 def usable_processors() -> int:
     """Processors that this process, and what it starts, may use."""
     return len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler that CXX names, else one of the usual names; null where there is none."""
+    named = (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cc")
+    return next((path for name in named if name and (path := shutil.which(name))), None)
 
 
 def busy_processors() -> float:
