@@ -284,7 +284,7 @@ def _op_texts(rows: KernelTimes, first: Integers) -> dict[str, list[str | None]]
     dtype_codes = np.append(dtype.codes.to_numpy().astype(np.int64), -1)[signature]
     return {
         "op": [str(names[row]) if row >= 0 else op for row, op in zip(signature.tolist(), ops, strict=True)],
-        "shapes": [_shapes(dims[row]) if row >= 0 else None for row in signature.tolist()],
+        "shapes": [shapes_text(dims[row]) if row >= 0 else None for row in signature.tolist()],
         "op_dtype": _texts(dtype_codes, dtype.categories),
         "data_dtype": [_data_dtype(types[row]) if row >= 0 else None for row in signature.tolist()],
     }
@@ -301,7 +301,8 @@ def _data_dtype(types: object) -> str | None:
     return next((name for name in shown if name.startswith(("fp", "bf"))), next(iter(shown), None))
 
 
-def _shapes(dims: object) -> str | None:
+def shapes_text(dims: object) -> str | None:
+    """The shapes of a call as an analysis spells them, cut where they are long; null where they are not known."""
     if not isinstance(dims, str):
         return None
     text = "".join(dims.split()).replace(",", ", ")  # some writers spread the JSON of a trace over lines

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from bottleneck.analysis.kernel_rows import shapes_text
 from bottleneck.compare.sides import ComparedSide, clean_us
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import KernelSummary
@@ -145,7 +146,6 @@ UNLISTED = "work without a row"
 DISPATCH = "dispatch"
 # What rows and ledger may differ by, as a share of the busy time, for rounding.
 _ROUNDING = 1e-9
-_LONGEST_SHAPES = 200
 _SIZE = re.compile(r"\d{1,18}")
 # Families that name only the place where work ran.
 _NO_FAMILY = frozenset({"", "host", "other"})
@@ -262,16 +262,8 @@ def _op_texts(
     own = _texts(np.append(_codes(ops), -1)[op_rows], ops.cat.categories)
     rows = signature.tolist()
     shown = [str(names[row]) if row >= 0 else op for row, op in zip(rows, own, strict=True)]
-    known = {row: _shapes(dims[row]) for row in set(rows) if row >= 0}
+    known = {row: shapes_text(dims[row]) for row in set(rows) if row >= 0}
     return shown, [known.get(row) for row in rows]
-
-
-def _shapes(dims: object) -> str | None:
-    """The shapes of a call in the spelling of an analysis."""
-    if not isinstance(dims, str):
-        return None
-    text = "".join(dims.split()).replace(",", ", ")
-    return text if len(text) <= _LONGEST_SHAPES else text[: _LONGEST_SHAPES - 1] + "…"
 
 
 def _reconciled(pieces: list[Piece], ledger_us: float) -> list[Piece]:

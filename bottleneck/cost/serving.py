@@ -186,20 +186,18 @@ def _align(call: OpCall) -> Cost:
     return Cost("sort", vector_flops=float(ids.numel), bytes_low=ids.bytes, bytes_high=ids.bytes + 2 * everything)
 
 
-_IN_PLACE_TWO = partial(_norm, 0, (0, 1))
+_QUANTIZE = partial(_all_once, POINTWISE, 2.0, 0.0)
+_NORM_INTO, _NORM_IN_PLACE, _NORM_NEW = partial(_norm, 0, ()), partial(_norm, 0, (0, 1)), partial(_norm, 1, ())
+_SILU, _GELU = partial(_gated, 6.0), partial(_gated, 13.0)
 _VLLM: dict[str, Formula] = {
-    "rms_norm rms_norm_static_fp8_quant rms_norm_dynamic_per_token_quant": partial(_norm, 0, ()),
-    "fused_add_rms_norm": _IN_PLACE_TWO,
-    "silu_and_mul mul_and_silu fatrelu_and_mul swigluoai_and_mul silu_and_mul_quant": partial(_gated, 6.0),
-    "gelu_and_mul gelu_tanh_and_mul": partial(_gated, 13.0),
+    "rms_norm rms_norm_static_fp8_quant rms_norm_dynamic_per_token_quant": _NORM_INTO,
+    "fused_add_rms_norm": _NORM_IN_PLACE,
+    "silu_and_mul mul_and_silu fatrelu_and_mul swigluoai_and_mul silu_and_mul_quant": _SILU,
+    "gelu_and_mul gelu_tanh_and_mul": _GELU,
     "gelu_new gelu_fast gelu_quick": partial(_all_once, POINTWISE, 12.0, 1.0),
     "rotary_embedding": partial(_rotary, 1, 2, 4, 0),
-    "static_scaled_fp8_quant static_scaled_int8_quant dynamic_per_token_scaled_fp8_quant": partial(
-        _all_once, POINTWISE, 2.0, 0.0
-    ),
-    "dynamic_scaled_int8_quant per_token_group_fp8_quant per_token_group_quant_fp8": partial(
-        _all_once, POINTWISE, 2.0, 0.0
-    ),
+    "static_scaled_fp8_quant static_scaled_int8_quant dynamic_per_token_scaled_fp8_quant": _QUANTIZE,
+    "dynamic_scaled_int8_quant per_token_group_fp8_quant per_token_group_quant_fp8": _QUANTIZE,
     "cutlass_scaled_mm": _scaled_mm_into,
     "awq_gemm": _awq,
     "paged_attention_v1": partial(_paged_attention, 1, 6, 9, 8),
@@ -227,7 +225,7 @@ FORMULAS: Formulas = {
     **named(
         {
             "inplace_fused_experts outplace_fused_experts fused_experts": partial(_experts, 0, 1, 4),
-            "rocm_aiter_rms_norm": partial(_norm, 1, ()),
+            "rocm_aiter_rms_norm": _NORM_NEW,
             "rocm_aiter_rmsnorm2d_fwd_with_add": partial(_norm, 2, ()),
         },
         prefix="vllm::",
@@ -235,30 +233,24 @@ FORMULAS: Formulas = {
     **named(
         {
             "_groupnorm_run": _group_norm,
-            "rms_norm rmsnorm2d_fwd": partial(_norm, 1, ()),
-            "rmsnorm rmsnorm2d_fwd_ck rmsnorm2d_fwd_with_add rmsnorm2d_fwd_with_add_ck add_rmsnorm": partial(
-                _norm, 0, ()
-            ),
-            "silu_and_mul scaled_silu_and_mul": partial(_gated, 6.0),
-            "gelu_and_mul gelu_tanh_and_mul": partial(_gated, 13.0),
+            "rms_norm rmsnorm2d_fwd": _NORM_NEW,
+            "rmsnorm rmsnorm2d_fwd_ck rmsnorm2d_fwd_with_add rmsnorm2d_fwd_with_add_ck add_rmsnorm": _NORM_INTO,
+            "silu_and_mul scaled_silu_and_mul": _SILU,
+            "gelu_and_mul gelu_tanh_and_mul": _GELU,
             "fused_moe_": partial(_experts, 0, 1, 4),
-            "dynamic_per_token_scaled_quant dynamic_per_tensor_quant static_per_tensor_quant": partial(
-                _all_once, POINTWISE, 2.0, 0.0
-            ),
+            "dynamic_per_token_scaled_quant dynamic_per_tensor_quant static_per_tensor_quant": _QUANTIZE,
         },
         prefix="aiter::",
     ),
     **named(
         {
-            "rmsnorm gemma_rmsnorm": partial(_norm, 0, ()),
-            "fused_add_rmsnorm gemma_fused_add_rmsnorm": _IN_PLACE_TWO,
-            "silu_and_mul": partial(_gated, 6.0),
-            "gelu_and_mul gelu_tanh_and_mul": partial(_gated, 13.0),
+            "rmsnorm gemma_rmsnorm": _NORM_INTO,
+            "fused_add_rmsnorm gemma_fused_add_rmsnorm": _NORM_IN_PLACE,
+            "silu_and_mul": _SILU,
+            "gelu_and_mul gelu_tanh_and_mul": _GELU,
             "rotary_embedding": partial(_rotary, 1, 2, 4, 0),
             "fp8_scaled_mm int8_scaled_mm fp8_blockwise_scaled_mm": _scaled_mm,
-            "sgl_per_token_quant_fp8 sgl_per_tensor_quant_fp8 sgl_per_token_group_quant_fp8": partial(
-                _all_once, POINTWISE, 2.0, 0.0
-            ),
+            "sgl_per_token_quant_fp8 sgl_per_tensor_quant_fp8 sgl_per_token_group_quant_fp8": _QUANTIZE,
             "topk_softmax": _top_experts,
             "moe_align_block_size": _align,
         },

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import socket
 import sys
@@ -82,14 +83,8 @@ class VariantHost:
         if keep is not None:
             save(results, Path(keep), subject.torch)
         del results
-        self._variants[name] = subject
-        peak_bytes = _peak_bytes(subject)
-        samples = 1.0
-        for change in chosen:
-            samples *= change.samples
-        return Built(
-            setup_s, peak_bytes, samples, usual_us(warm_up(subject.step, subject.torch, WARM_UP)), prefetched(subject)
-        )
+        samples = math.prod((change.samples for change in chosen), start=1.0)
+        return self._warmed(name, subject, Built(setup_s, _peak_bytes(subject), samples, 0.0))
 
     def make(self, name: str) -> Built:
         """Makes the step as it stands and runs it until it is warm: all that its time needs."""
@@ -99,9 +94,13 @@ class VariantHost:
             for _ in range(SETUP_CALLS):
                 subject.step()
             Stopwatch(subject.torch).wait()
+        return self._warmed(name, subject, Built(time.perf_counter() - started, None, 1.0, 0.0))
+
+    def _warmed(self, name: str, subject: Subject, built: Built) -> Built:
+        """Keeps the variant under its name and runs it until it is warm; its costs with the time of its step."""
         self._variants[name] = subject
-        setup_s = time.perf_counter() - started
-        return Built(setup_s, None, 1.0, usual_us(warm_up(subject.step, subject.torch, WARM_UP)), prefetched(subject))
+        stopwatch = warm_up(subject.step, subject.torch, WARM_UP)
+        return replace(built, step_us=usual_us(stopwatch), prefetched=prefetched(subject))
 
     def turn(self, name: str, steps: int, lead: int) -> list[float]:
         """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import get_args
+from typing import cast, get_args
 
 from bottleneck.errors import UsageError
 from bottleneck.gate.toml_table import TomlTable, read_toml, shown
@@ -306,10 +306,8 @@ def _alpha(section: TomlTable, usual: float) -> float:
 
 def _policy(section: TomlTable, key: str, usual: Policy) -> Policy:
     text = section.text(key, usual)
-    for policy in get_args(Policy):
-        if text == policy:
-            found: Policy = policy
-            return found
+    if text in get_args(Policy):
+        return cast("Policy", text)
     raise section.error(key, f"this has to be pass, warn or fail, and is {shown(text)}")
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -183,15 +183,7 @@ class FolderClaim:
 
     def note(self, state: RunState) -> None:
         """Leaves what is being done; OSError if the disk does not take it."""
-        text = {
-            "plan": state.plan.to_json(),
-            "environment": dict(state.environment),
-            "busy_processors": state.busy_processors,
-            "process": state.process,
-            "status": state.status,
-            "versions": None if state.versions is None else dict(state.versions),
-            "processors": state.processors,
-        }
+        text = {**asdict(state), "plan": state.plan.to_json()}
         fresh = self._folder / f"{CLAIM_FILE}.new"
         try:
             fresh.write_text(json.dumps(text))

@@ -4,7 +4,7 @@ import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
@@ -92,8 +92,7 @@ class MatrixProduct:
 
     def padded(self) -> "MatrixProduct":
         """The product with the sizes that make the pitch of a matrix rounded up to multiples of the unit."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return MatrixProduct(**values | {name: -(-values[name] // UNIT) * UNIT for name in self._pitches()})
+        return replace(self, **{name: -(-getattr(self, name) // UNIT) * UNIT for name in self._pitches()})
 
     def is_misaligned(self) -> bool:
         """True if padding changes it. Products of vectors do not count: padding would multiply their work."""

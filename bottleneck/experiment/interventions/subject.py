@@ -15,6 +15,7 @@ from types import CodeType, ModuleType
 from typing import Any, Literal
 
 from bottleneck.harness import forms, program
+from bottleneck.harness.process_setup import sow
 from bottleneck.harness.stopwatch import Step
 
 # Far more than a step names; a walk that meets more than this has gone astray in somebody's data.
@@ -397,10 +398,7 @@ def subject_of(step: Step, own: dict[str, Any] | None = None, *, train: bool = F
 def seed_all(torch: Any, seed: int) -> None:
     """Sets Python's, numpy's (where it is loaded) and torch's generators of random numbers, those of GPUs included."""
     random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed)
-    torch.manual_seed(seed)
+    sow(seed, torch)
 
 
 def _torch(target: str, arguments: tuple[str, ...]) -> Any:
