@@ -45,6 +45,7 @@ _WORKTREE = "worktree"
 _LONGEST_LABEL = 40
 # With fewer pairs no interval excludes anything; a difference that they show is confirmed by as many again.
 _PAIRS = 7
+_TIME_LIMIT_S = 900.0  # half of these pairs take over five minutes where a process of torch takes 20 s to start
 _LOCK_SUFFIX = ".toml"
 _KEPT = "recordings and files named are as they were, and nothing else is kept; the same command begins anew"
 _TRACES = ("*.json", "*.json.gz")
@@ -302,9 +303,11 @@ def _record_both(
     with ExitStack() as stack:
         before, after = (stack.enter_context(_side_at(source, program, scratch)) for source in sources)
         say(f"timing both in turns, in {_PAIRS} pairs of fresh processes or twice as many; this takes some minutes")
-        timed = time_in_pairs(program, before, after, TimingEffort(pairs_at_most=_PAIRS), tell=say)
-        if timed.base_us is None:
-            say(f"no turns were taken: {timed.reason}")
+        timed = time_in_pairs(
+            program, before, after, TimingEffort(pairs_at_most=_PAIRS, time_limit_s=_TIME_LIMIT_S), tell=say
+        )
+        if timed.ratio is None:
+            say(f"the turns do not tell the times apart: {timed.reason}")
         old = _record(program, before, scratch, ceilings, say, timed.base_us)
         new = _record(program, after, scratch, ceilings, say, timed.candidate_us)
     return old, new, timed

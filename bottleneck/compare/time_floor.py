@@ -31,7 +31,7 @@ def find_floor(before: ComparedSide, after: ComparedSide, timed: TimeResult | No
         turns = timed.ratio
         return TimeFloor((turns.high - turns.low) / 2, "turns", turns.low <= 1 <= turns.high, turns)
     share, basis = _untimed(before, after)
-    return TimeFloor(share, basis, abs(new - old) <= share * max(old, new))
+    return TimeFloor(share, basis, abs(new - old) <= share * old)
 
 
 def row_floor(before: ComparedSide, after: ComparedSide) -> float:

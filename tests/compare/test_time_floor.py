@@ -54,6 +54,11 @@ def test_steps_that_vary_more_than_that_make_the_floor() -> None:
     assert found.is_within and found.share == pytest.approx(0.5) and found.basis == "steps"
 
 
+@pytest.mark.parametrize(("new_us", "is_within"), [(1795.0, True), (1805.0, False), (205.0, True)])
+def test_the_change_is_held_against_the_floor_as_it_is_shown(new_us: float, is_within: bool) -> None:
+    assert floor_of(recorded(1000.0, 0.8), recorded(new_us)).is_within is is_within
+
+
 def test_windows_of_a_recording_that_lie_apart_make_the_floor() -> None:
     apart = with_windows(recorded(1000.0), 1300.0, 1000.0, 9000.0)
     assert floor_of(apart, recorded(1000.0)).share == pytest.approx(0.3)
