@@ -232,8 +232,9 @@ def _step(times: StepTimes) -> str:
     parts = [f"{_timing(times.unprofiled_us)} without the profiler{unsettled}"]
     if times.profiled_us:
         parts.append(f"{_timing(times.profiled_us)} with it")
-    if times.perturbation is not None:
-        parts.append(f"that is {times.perturbation:.2f} times as long")
+        if times.unprofiled_us.median > 0:
+            ratio = times.profiled_us.median / times.unprofiled_us.median
+            parts.append(f"that is {'<0.01' if 0 < ratio < 0.005 else f'{ratio:.2f}'} times as long")
     return "; ".join(parts)
 
 

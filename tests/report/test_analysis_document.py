@@ -39,6 +39,7 @@ from bottleneck.schema.measurements import (
     Ratio,
     StepTime,
     StepTimes,
+    Timing,
 )
 from tests.report.samples import SAMPLES, cpu, gpu_overhead
 
@@ -310,3 +311,11 @@ def test_accounts_that_a_screen_has_no_room_for_are_one_row_and_the_ledger_still
 
 
 PARTS = {"dispatch": 40.0, "python": 30.0, "launch": 20.0, "sync": 6.0, "input": 4.0}
+
+
+@pytest.mark.parametrize(("profiled_us", "times"), [(300.0, "3.00"), (60.0, "0.60"), (0.2, "<0.01")])
+def test_the_cost_of_profiling_is_the_ratio_of_the_times_beside_it(profiled_us: float, times: str) -> None:
+    slow = StepTimes(3, 100.0, Timing(profiled_us, 0.1, 9e3, 3), Timing(100.0, 90.0, 110.0, 3), 20.0, "optimizer")
+    assert f"with it; that is {times} times as long" in to_terminal(
+        replace(gpu_overhead(), steps=slow), TerminalStyle(300)
+    )
