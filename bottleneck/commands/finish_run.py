@@ -192,7 +192,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     from bottleneck.report.page import to_html
     from bottleneck.report.plots.roofline import save_roofline
 
-    explained = explain([folder])
+    explained = explain([_from_here(folder)])
     analysis = explained.analysis
     # First of all what the user waits for; a disk may be full.
     settings.say((settings.render or terminal_text)(analysis, sys.stderr).rstrip("\n"))
@@ -225,13 +225,18 @@ def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
 
 
 def shown(folder: Path) -> str:
-    """The folder as seen from here, if it lies below and "here" still exists, in one line."""
+    """The folder as seen from here, in one line."""
     from bottleneck.report.text import clean
 
+    return clean(str(_from_here(folder)))
+
+
+def _from_here(folder: Path) -> Path:
+    """The folder relative to the working folder, if it lies below and that still exists; else as it is."""
     try:
-        return clean(str(folder.relative_to(Path.cwd())))
+        return folder.relative_to(Path.cwd())
     except (ValueError, OSError):
-        return clean(str(folder))
+        return folder
 
 
 def describe_steps(recording: "Recording") -> str:

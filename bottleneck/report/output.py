@@ -1,6 +1,7 @@
 """Writes a report to standard output or into a file, whole or not at all, and status lines to standard error."""
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -44,6 +45,9 @@ def discard_output() -> None:
 # Beginnings of lines that are sentences of ours; what "fix:" names is to be copied, and stays on one line.
 _SENTENCES = ("bottleneck: ", "error: ", "  why: ")
 _NARROWEST = 30
+# What no line may break: a number and its unit, and a command that ends a line, which is there to be copied.
+_WHOLE = re.compile(r"(?<=: )bottleneck [^:]+$|\d (?:%|[mu]?s)(?!\w)")
+_GLUE = "\ue000"
 
 
 def write_status(text: str) -> None:
@@ -62,11 +66,17 @@ def wrap_status(text: str, width: int) -> str:
         is_long = len(line) > width >= _NARROWEST and line.startswith(_SENTENCES)
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += (
-            textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            textwrap.wrap(
+                _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), line),
+                width,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
             if is_long
             else [line]
         )
-    return "\n".join(lines)
+    return "\n".join(lines).replace(_GLUE, " ")
 
 
 def write_bytes(content: bytes, output: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.finish_run import repair
+from bottleneck.commands.finish_run import _from_here, repair
 from bottleneck.commands.interrupts import Interrupted, answered, held_back
 from bottleneck.schema.recording import read_recording
 from tests.builders import write_trace
@@ -229,3 +229,11 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_the_report_names_a_recording_below_the_working_folder_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _from_here(tmp_path / "runs" / "train-1") == Path("runs/train-1")
+    assert _from_here(tmp_path.parent / "elsewhere") == tmp_path.parent / "elsewhere"

@@ -79,6 +79,15 @@ def test_long_status_lines_wrap_at_words_and_nothing_else_does() -> None:
     assert wrap_status(f"COMPUTE\n{status}", 40).split("\n")[0] == "COMPUTE"
 
 
+def test_a_number_keeps_its_unit_and_a_command_at_the_end_its_words() -> None:
+    status = "bottleneck: measure them again, in about 30 s: bottleneck calibrate --device cpu"
+    for width in range(45, 80):
+        assert "about 30 s: " in wrap_status(status, width).replace("\n  ", " ")
+        assert "30 s:" in wrap_status(status, width) and "bottleneck calibrate --device cpu" in wrap_status(
+            status, width
+        )
+
+
 def test_a_status_line_stays_one_line_where_no_terminal_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
     write_status("bottleneck: " + "word " * 100 + "end")
     assert capsys.readouterr().err.count("\n") == 1
