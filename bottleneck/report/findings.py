@@ -57,19 +57,21 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     )
 
 
-def first_findings(analysis: Analysis, most: int, characters: int, code: int) -> ActionSection | None:
+def first_findings(
+    analysis: Analysis, most: int, characters: int, code: int, others: str = "with --full"
+) -> ActionSection | None:
     """The first findings in short form for one screen: gain, advice, and the command that tries it.
 
     Those that add to the ones above come first, then other ways to save the same time, then what adds too little of
     the step to be worth a place before those. ``characters`` limits each text, ``code`` the lines of code; code that
-    has more is left out.
+    has more is left out. ``others`` says where those are that are not shown.
     """
     found = [finding for finding in analysis.findings if not finding.within_noise]
     if not analysis.findings:
         return None
     ordered = sorted(found, key=lambda finding: _place(finding, analysis.steps.wall_us))
     shown = ordered[:most]
-    rest = f"{len(ordered) - most} more with --full. " if len(ordered) > most else ""
+    rest = f"{len(ordered) - most} more {others}. " if len(ordered) > most else ""
     more = (f"{rest}Why and how: {_EXPLAIN} {shown[0].slug}",) if shown else ()
     title = TITLE if len(shown) == len(ordered) else f"{TITLE} ({len(shown)} of {len(ordered)})"
     ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]

@@ -68,7 +68,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         },
         title=f"{document.headline}: {analysis.recording.path}",
         closing=document.closing,
-        **_summary(analysis, document, segments),
+        **_summary(analysis, document, segments, "below"),
         phase_bars=[_phase_segment(phase) for phase in phases],
         phases=tables.phases(analysis),
         ranges=_present(ranges),
@@ -95,7 +95,7 @@ def first_screen(analysis: Analysis) -> str:
         style=_widths("w", [segment.share for segment in segments]) + _FRAMED,
         data={},
         title=document.headline,
-        **_summary(analysis, document, segments),
+        **_summary(analysis, document, segments, "in the whole report"),
     )
     # A style sheet of a notebook would change the page, and that of the page the notebook.
     name = escape(clean(document.headline, _LONGEST_TEXT))
@@ -115,15 +115,15 @@ _FRAME_STYLE = "width:100%;height:44em;border:1px solid #8884;border-radius:6px"
 _FRAMED = ".trust-short .note,.copy{display:none}.stack button{cursor:default}"
 
 
-def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]") -> dict[str, Any]:
-    """What the first screen shows."""
+def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]", others: str) -> dict[str, Any]:
+    """What the first screen shows; ``others`` says where the other findings are."""
     return {
         "document": document,
         "tiles": _tiles(analysis),
         "step": format_us(analysis.steps.wall_us),
         "segments": segments,
         "ledger": tables.ledger(analysis),
-        "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE),
+        "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE, others),
         "trust": _trust(analysis),
     }
 

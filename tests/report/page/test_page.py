@@ -158,3 +158,9 @@ def test_rows_of_kernels_name_their_account() -> None:
     words = [json.loads(ParsedPage(to_html(each)).embedded("words"))["kernels"] for each in (analysis, stated)]
     assert [row["account"] for row in words[0]][:4] == ["compute", "memory", "memory", "overhead.launch_floor"]
     assert {row["account"] for row in words[1]} == {"overhead.allocator"}
+
+
+def test_the_first_screen_says_where_the_other_findings_are() -> None:
+    found = tuple(replace(samples.gpu_overhead().findings[0], slug=f"rule-{at}") for at in range(5))
+    words = ParsedPage(to_html(replace(samples.gpu_overhead(), findings=found))).words
+    assert "2 more below." in words and "--full" not in words

@@ -57,7 +57,7 @@ function drawTimeline(host, packed, events) {
   host.replaceChildren(
     make("div", { class: "tools-row" }, button("+", "Zoom in", () => zoomed(0.5)), button("−", "Zoom out", () => zoomed(2)), button("Whole step", "Show the whole step", () => setView(0, packed.length_us)), toggles),
     make("div", { class: "canvas" }, canvas, tip),
-    make("p", { class: "note", text: `${packed.step}${analysis.steps.count > 1 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(packed.length_us)} under the profiler, ${packed.count} events${packed.left_out ? `, and ${packed.left_out} shorter ones left out` : ""}. Device work and idle time are coloured by the account of the ledger. Drag to move, scroll to zoom, double click for the whole step; a click on a row of a table or on a finding marks its intervals here.` }),
+    make("p", { class: "note", text: `${packed.step}${analysis.steps.count > 1 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(packed.length_us)} under the profiler, ${packed.count} events${packed.left_out ? `, and ${packed.left_out} shorter ones left out` : ""}. Device work and idle time are coloured by the account of the ledger. Drag to move, scroll to zoom, double click for the whole step; a click on a row of a table or on a finding marks its intervals here.${curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}` }),
     marked,
   );
 
@@ -196,7 +196,8 @@ function drawTimeline(host, packed, events) {
   function drawCurve(pen, curve, width) {
     const { top, points, most } = curve, bottom = top + CURVE, toY = (value) => bottom - value / most * CURVE;
     pen.fillStyle = colours.soft;
-    pen.fillText(`${curve.title} (0 to ${curve.shown(most)}${curve.seldom ? `; ${curve.seldom}` : ""})`, 4, top - HEAD / 2);
+    const title = `${curve.title} (0 to ${curve.shown(most)})`, whole = curve.seldom ? `${title}; ${curve.seldom}` : title;
+    pen.fillText(pen.measureText(whole).width < width - 8 ? whole : title, 4, top - HEAD / 2);
     pen.fillStyle = colours.sunk;
     pen.fillRect(0, top, width, CURVE);
     pen.save();
