@@ -306,7 +306,7 @@ def _with_doubt(scaled: Caveat, work: float) -> tuple[Caveat, ...]:
     disturbed = "the work in the profiled steps alone took far longer than whole steps without the profiler: other"
     return (
         scaled,
-        Caveat(DISTURBED, f"{disturbed} programs disturbed this recording, so record it again", scaled.share),
+        Caveat(DISTURBED, f"{disturbed} programs disturbed this recording", scaled.share),
     )
 
 
