@@ -64,9 +64,10 @@ SHORT_DTYPE = {
 _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A count with its noun: '1 step', '12 steps', '2 copies'."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+def counted(number: int | str, noun: str, plural: str | None = None) -> str:
+    """A count, or its text, with its noun: '1 step', '1,200 steps', '0.5 steps', '2 copies'."""
+    text = number if isinstance(number, str) else f"{number:,}"
+    return f"{text} {noun if text == '1' else plural or f'{noun}s'}"
 
 
 def format_us(us: float) -> str:

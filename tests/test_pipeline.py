@@ -454,7 +454,7 @@ def test_every_step_is_listed_with_its_time_and_the_reason_for_setting_it_aside(
     assert analysis.steps.profiled_us == Timing(100, 100, 100, 4)
     assert (analysis.steps.count, analysis.steps.wall_us) == (4, 100)
     assert (analysis.totals.op_count, analysis.totals.sync_count, analysis.totals.kernel_count) == (1, 1, 1)
-    assert "4 of 5 steps are explained, the others not: 1 still warming up" in {
+    assert "4 of 5 steps explained, the others not: 1 still warming up" in {
         caveat.message for caveat in analysis.caveats
     }
 

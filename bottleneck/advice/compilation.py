@@ -20,7 +20,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import US_PER_S, format_share, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
 _LEAST = 0.01
@@ -130,10 +130,10 @@ def compile_break_even(evidence: Evidence) -> Draft | None:
         slug="compile-break-even",
         title="This run is too short for compiling to pay",
         evidence=(
-            f"{seen} steps were seen, and compiling would save {saved_s:.2g} s of them at best; it takes some "
+            f"{counted(seen, 'step')} seen, and compiling would save {saved_s:.2g} s of them at best; it takes some "
             f"{_COMPILE_S:.0f} s by itself",
         ),
-        advice=f"Compile for runs of more than about {steps:.0f} steps, and keep the cache between runs.",
+        advice=f"Compile for runs of more than about {counted(round(steps), 'step')}, and keep the cache between runs.",
         code="TORCHINDUCTOR_FX_GRAPH_CACHE=1 TORCHINDUCTOR_CACHE_DIR=/var/cache/inductor python train.py",
         gain_reason="it is about the length of the run, not about a step",
     )

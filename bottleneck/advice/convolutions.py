@@ -11,7 +11,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _LEAST_SHARE = 0.02
 
@@ -156,8 +156,8 @@ def untuned_convolutions(evidence: Evidence) -> Draft | None:
         slug="untuned-convolutions",
         title="cuDNN chooses convolution algorithms by rule of thumb",
         evidence=(
-            f"convolutions of {shapes} shapes take {format_share(work.share(rows))} of the step; the calls were "
-            "recorded with benchmark = False",
+            f"convolutions of {counted(shapes, 'shape')} take {format_share(work.share(rows))} of the step; the calls "
+            "were recorded with benchmark = False",
             *work.describe(rows),
         ),
         advice="Let cuDNN measure its algorithms once per shape.",

@@ -16,7 +16,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Spans, union
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 INPUT = "overhead.input"
 
@@ -62,7 +62,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
             f"({format_share(share)}): {'severe' if share >= _SEVERE else 'moderate'}",
             *((_of_workers(first_us, wait_us),) if several else ()),
             *(() if bunch is None else (bunch,)),
-            *(() if enough is None else (f"about {enough} workers would keep up, on as many processors",)),
+            *(() if enough is None else (f"about {counted(enough, 'worker')} would keep up, on as many processors",)),
             *idle_lines(evidence, "input", most=2),
         ),
         advice=(
@@ -367,7 +367,7 @@ def _processors_in_words(side: _LoaderResources) -> str:
     if side.processors is None:
         return "how many processors the program may use is not recorded: at worst one worker beside the training"
     others = f"; other programs kept {side.others:.1f} of them busy" if side.others >= _LEAST_SHARE else ""
-    return f"{side.processors} processors are there for loading and training{others}"
+    return f"the program may use {counted(side.processors, 'processor')} for loading and training{others}"
 
 
 def loader_restarts(evidence: Evidence) -> Draft | None:
@@ -381,7 +381,8 @@ def loader_restarts(evidence: Evidence) -> Draft | None:
         slug="loader-restarts",
         title="Worker processes of the loader are started while the step waits",
         evidence=(
-            f"{found.processes} processes were started: that, and ending them, took {format_us(found.own_us)} per step",
+            f"starting and ending {counted(found.processes, 'process', 'processes')} took {format_us(found.own_us)} "
+            "per step",
             f"the wait for their first batch took {format_us(found.first_us)}",
             "workers that are not kept are started again for each epoch",
         ),

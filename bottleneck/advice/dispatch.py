@@ -25,7 +25,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
 _LATE_SHARE = 0.2
@@ -71,7 +71,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
         title="The device waits for the host to launch its next kernel",
         evidence=(
             f"idle for {format_us(late_us)} of each step ({format_share(evidence.share_of_step(late_us))}) while the "
-            f"host prepares {format_count(evidence.analysis.totals.launch_count)} launches{stops}",
+            f"host prepares "
+            f"{counted(format_count(evidence.analysis.totals.launch_count), 'launch', 'launches')}{stops}",
             *_queue_words(evidence),
             *idle_lines(evidence, "dispatch", "python", "launch"),
         ),
@@ -143,8 +144,8 @@ def tiny_kernels(evidence: Evidence) -> Draft | None:
         slug="tiny-kernels",
         title="Many kernels are over as soon as they have begun",
         evidence=(
-            f"{format_count(count)} kernels per step, half of them under {format_us(typical_us)}; none can take less "
-            f"than {format_us(floor_us)}",
+            f"{counted(format_count(count), 'kernel')} per step, half of them under {format_us(typical_us)}; none can "
+            f"take less than {format_us(floor_us)}",
             f"{format_per_step(evidence, paid_us)} goes into starting kernels",
         ),
         advice="Fuse the small kernels, or give each more work with a larger batch.",
@@ -255,7 +256,8 @@ def host_overhead(evidence: Evidence) -> Draft | None:
         title="Python and dispatching between small ops hold the step back",
         evidence=(
             f"{format_us(calls.us)} of every step ({format_share(evidence.share_of_step(calls.us))}) goes into "
-            f"calling {format_count(calls.fused + calls.stays)} ops of the model, {format_us(calls.each_us)} each",
+            f"calling {counted(format_count(calls.fused + calls.stays), 'op')} of the model, "
+            f"{format_us(calls.each_us)} each",
             f"{format_count(calls.fused)} of them can be fused into loops, "
             f"{format_count(calls.stays)} stay library calls",
             *idle_lines(evidence, "python"),

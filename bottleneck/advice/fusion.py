@@ -15,7 +15,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
 _FUSIBLE = ("pointwise", "normalization", "softmax", "reduction", "random", "copy")
@@ -396,8 +396,8 @@ def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple
     spared = format_count(float(chains.spared.sum()) / work.evidence.steps)
     all_of_them = format_count(work.evidence.analysis.totals.launch_count)
     return (
-        f"fused, {spared} of {all_of_them} launches per step fall away, which the device now waits for: up to "
-        f"{format_us(saved_us)} more",
+        f"fused, {spared} of {counted(all_of_them, 'launch', 'launches')} per step fall away, which the "
+        f"device now waits for: up to {format_us(saved_us)} more",
     )
 
 
@@ -414,7 +414,7 @@ def _calls_spared(evidence: Evidence, count: float) -> Interval:
 
 def _counted(count: float, ops: Integers) -> str:
     """'1 chain of 8 ops', '12 chains of 2 to 7 ops'."""
-    return f"{format_count(count)} chain{'s' * (count != 1)} of {format_range(ops)} ops"
+    return f"{format_count(count)} chain{'s' * (count != 1)} of {counted(format_range(ops), 'op')}"
 
 
 _SOFTMAX = re.compile(r"^aten::(?:_safe_)?_?softmax$")

@@ -24,7 +24,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)(?!Host|Async)|^(cu|hip)MemCreate$")
@@ -171,8 +171,8 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         slug="device-allocations",
         title="The driver allocates device memory during the step",
         evidence=(
-            f"{format_count(calls)} calls of the driver's allocator per step; the device idles {format_us(waited_us)} "
-            f"({format_share(evidence.share_of_step(waited_us))}) for them",
+            f"{counted(format_count(calls), 'call')} of the driver's allocator per step; the device idles "
+            f"{format_us(waited_us)} ({format_share(evidence.share_of_step(waited_us))}) for them",
             *idle_lines(evidence, "allocator"),
         ),
         advice="Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow.",
@@ -193,8 +193,8 @@ def caching_allocator_off(evidence: Evidence) -> Draft | None:
         slug="caching-allocator-off",
         title="The caching allocator is switched off",
         evidence=(
-            f"{format_count(taken)} allocations and {format_count(freed)} frees by the driver per step, for "
-            f"{format_count(evidence.kernels_per_step)} kernels: about one of each per tensor",
+            f"{counted(format_count(taken), 'allocation')} and {counted(format_count(freed), 'free')} by the driver "
+            f"per step, for {counted(format_count(evidence.kernels_per_step), 'kernel')}: about one of each per tensor",
             f"the device idles {format_per_step(evidence, waited_us)} for them",
             *idle_lines(evidence, "allocator"),
         ),

@@ -14,7 +14,7 @@ from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.measurements import OptionCosts
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 # Advice_rules 50 to 53.
 _FULL_CLOCK = 0.95
@@ -188,8 +188,9 @@ def shared_device(evidence: Evidence) -> Draft | None:
         slug="shared-device",
         title="Another process takes turns on the device",
         evidence=(
-            f"{format_count(at_us.size / evidence.steps)} kernels per step, of {np.unique(call[hit]).size} different "
-            f"calls, take {format_us(float(np.median(beyond[hit])))} longer than such calls usually do",
+            f"{counted(format_count(at_us.size / evidence.steps), 'kernel')} per step, of "
+            f"{counted(np.unique(call[hit]).size, 'different call')}, take "
+            f"{format_us(float(np.median(beyond[hit])))} longer than such calls usually do",
             f"that happens every {format_us(usual_us)}, whichever kernel runs: "
             f"{format_per_step(evidence, float(less.sum()))}",
             *work.describe(hit),

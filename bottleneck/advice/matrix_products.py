@@ -12,7 +12,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _LEAST_SHARE = 0.02
 _REACHED = REGIMES["near_roof"].least  # of the peak, by products of friendly shapes
@@ -129,7 +129,9 @@ def _most_fill(work: KernelWork) -> Floats:
 
 def _few_tiles(work: KernelWork, rows: Flags) -> tuple[str, ...]:
     most = float(np.nanmax(_most_fill(work)[rows]) * _FEWEST_SMS)
-    return (f"at most {format_count(most)} tiles at once: even small devices have {_FEWEST_SMS} multiprocessors",)
+    return (
+        f"at most {counted(format_count(most), 'tile')} at once: even small devices have {_FEWEST_SMS} multiprocessors",
+    )
 
 
 def _fill(work: KernelWork) -> Floats:

@@ -20,7 +20,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Spans
 from bottleneck.schema.op_names import OPTIMIZER_STEP
-from bottleneck.units import format_us
+from bottleneck.units import counted, format_us
 
 _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _ALREADY = re.compile(
@@ -100,8 +100,8 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
         slug="unfused-optimizer",
         title="The optimizer updates its parameters one by one",
         evidence=(
-            f"{format_count(count)} kernels per step for {format_count(parameters)} parameters in {cls}.step, "
-            f"{count / parameters:.1f} for each",
+            f"{counted(format_count(count), 'kernel')} per step for "
+            f"{counted(format_count(parameters), 'parameter')} in {cls}.step, {count / parameters:.1f} for each",
             f"they take {format_us(float(np.median(durations_us[rows])))} each in the median",
         ),
         advice="Let the optimizer update all parameters in one fused call.",

@@ -10,7 +10,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import TRAINING, at_source
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
 # What autograd's record of one op costs, in times of the smallest op of the machine (1.3 us): 2.7 us (linear layers
@@ -46,7 +46,7 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
         slug="too-many-threads",
         title="More threads compute than there are processors for them",
         evidence=(
-            f"{recording.threads} thread{'s' * (recording.threads != 1)} on {recording.processors} processors",
+            f"{counted(recording.threads, 'thread')} on {counted(recording.processors, 'processor')}",
             f"ops take {format_per_step(evidence, beyond_us)} longer than their arithmetic and bytes need",
         ),
         advice="Use one thread per core at most, and leave one to the data loader's workers.",
@@ -132,7 +132,7 @@ def unused_gradients(evidence: Evidence) -> Draft | None:
     return Draft(
         slug="unused-gradients",
         title="The step records a backward pass that it never runs",
-        evidence=(f"autograd records {format_count(nodes)} ops per step, and nothing goes backward",),
+        evidence=(f"autograd records {counted(format_count(nodes), 'op')} per step, and nothing goes backward",),
         advice="Run inference in inference mode.",
         code="with torch.inference_mode():\n    out = model(inputs)",
         gain_us=Interval(min(low, most_us), min(high, most_us)),

@@ -26,7 +26,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # Rule 3: a step that grows by less than this when its batch doubles is mostly fixed cost.
 _MOSTLY_FIXED = 1.2
@@ -81,7 +81,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         title=f"The step {'costs' if is_measured else 'would cost'} nearly the same with twice the samples",
         evidence=(
             words,
-            f"{format_count(evidence.kernels_per_step)} kernels per step, whatever the batch size",
+            f"{counted(format_count(evidence.kernels_per_step), 'kernel')} per step, whatever the batch size",
         ),
         advice="Raise the batch size until the step grows with it (and the learning rate with it, when training).",
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
@@ -164,7 +164,7 @@ def small_network(evidence: Evidence) -> Draft | None:
             f"{format_us(evidence.step_us)}, {evidence.step_us / needed_us:.0f} times as long",
             f"{format_us(overhead_us)} is Python, dispatching and launching{per_op}",
             *(
-                (f"{format_si(flops, 'FLOP')} in {format_count(evidence.kernels_per_step)} kernels per step",)
+                (f"{format_si(flops, 'FLOP')} in {counted(format_count(evidence.kernels_per_step), 'kernel')} a step",)
                 if flops
                 else ()
             ),
@@ -205,7 +205,7 @@ def looped_op(evidence: Evidence) -> Draft | None:
         slug="looped-op",
         title="A Python loop works on a tensor row by row",
         evidence=(
-            f"{source} calls {name} {format_count(count)} times per step",
+            f"{source} calls {name} {counted(format_count(count), 'time')} per step",
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
         advice=f"Do {at_source(source)} for the whole tensor at once what the loop does row by row.",

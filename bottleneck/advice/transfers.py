@@ -16,7 +16,7 @@ from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.units import ITEM_BYTES, US_PER_S, format_share, format_si, format_us
+from bottleneck.units import ITEM_BYTES, US_PER_S, counted, format_share, format_si, format_us
 
 TRANSFER = "transfer"
 
@@ -295,7 +295,7 @@ def small_copies(evidence: Evidence) -> Draft | None:
         slug="small-copies",
         title="Many small copies go to the device one by one",
         evidence=(
-            f"{format_count(count)} copies per step of less than {format_si(_SMALL_BYTES, 'B')}, "
+            f"{counted(format_count(count), 'copy', 'copies')} per step of less than {format_si(_SMALL_BYTES, 'B')}, "
             f"{format_si(moved, 'B')} together",
             f"the device does nothing else for {format_us(exposed_us)}, "
             f"and waits for the host in these calls for {format_us(waited_us)}",

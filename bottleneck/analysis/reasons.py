@@ -20,7 +20,7 @@ from bottleneck.analysis.floors import (
 from bottleneck.schema.intervals import Flags, Floats, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.units import US_PER_S, format_si, format_us
+from bottleneck.units import US_PER_S, counted, format_si, format_us
 
 NO_PEAKS = "no peaks known for this device"
 NO_PEAK = "no peak known for its dtype"
@@ -267,7 +267,7 @@ def _of_grid(work: RooflineInput, overhead: Flags) -> tuple[Shortfall, ...]:
 
 
 def _blocks(blocks: float, slots: float) -> str:
-    return f"{blocks:.0f} block{'s' * (blocks != 1)} for {slots:.0f} multiprocessors"
+    return f"{counted(f'{blocks:.0f}', 'block')} for {counted(f'{slots:.0f}', 'multiprocessor')}"
 
 
 def _quantised(work: RooflineInput, waves: Waves, limit: float) -> Shortfall:
@@ -291,7 +291,7 @@ def _quantised(work: RooflineInput, waves: Waves, limit: float) -> Shortfall:
 
 def _quantised_words(*numbers: float) -> str:
     tiles, rows, columns, slots, wave_fill, tile_fill, m, n = numbers
-    kind = f"{tiles:.0f} tiles of {rows:.0f}x{columns:.0f}"
+    kind = f"{counted(f'{tiles:.0f}', 'tile')} of {rows:.0f}x{columns:.0f}"
     if tile_fill < wave_fill:
         return f"tile quantisation: results of {m:.0f} x {n:.0f} fill {tile_fill * 100:.0f} % of {kind}"
     waves = tiles / slots
@@ -364,8 +364,8 @@ def _of_threads(work: RooflineInput) -> tuple[Shortfall, ...]:
         Shortfall(
             plain & (each < HIDING_THREADS),
             lambda blocks, threads, count: (
-                f"too few threads: {blocks:.0f} blocks of {threads:.0f} for {count:.0f} multiprocessors, "
-                f"which need about {HIDING_THREADS} each"
+                f"too few threads: {counted(f'{blocks:.0f}', 'block')} of {threads:.0f} for "
+                f"{counted(f'{count:.0f}', 'multiprocessor')}, which need about {HIDING_THREADS} each"
             ),
             (groups.blocks, groups.threads, np.full(each.shape, slots)),
         ),
@@ -379,7 +379,8 @@ def _of_threads(work: RooflineInput) -> tuple[Shortfall, ...]:
         Shortfall(
             plain & (moved > 0) & (moved <= SLIM_BYTES),
             lambda size, blocks, threads: (
-                f"little work per block: {blocks:.0f} blocks of {threads:.0f} threads move {format_si(size, 'B')} each"
+                f"little work per block: {counted(f'{blocks:.0f}', 'block')} of "
+                f"{counted(f'{threads:.0f}', 'thread')} move {format_si(size, 'B')} each"
             ),
             (np.round(moved * groups.threads), groups.blocks, groups.threads),
         ),

@@ -38,7 +38,7 @@ from bottleneck.schema.intervals import Flags, Integers, tally
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
-from bottleneck.units import US_PER_S, format_share, format_si
+from bottleneck.units import US_PER_S, counted, format_share, format_si
 
 _NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"
 _UNMODELLED = tuple(tuple(ACCOUNTS).index(name) for name in UNMODELLED_ACCOUNTS)
@@ -429,8 +429,8 @@ def _lost_product_caveats(rows: KernelTimes, totals: Totals) -> tuple[Caveat, ..
         return ()
     amount = f" ({format_si(flops, 'FLOP')} per step, which count)" if flops else ""
     message = (
-        f"{count} matrix products{amount} ran, but their kernels are not recorded: of each only a fill of its workspace"
-        " is left, so the profiler lost events"
+        f"{counted(count, 'matrix product')}{amount} ran, but their kernels are not recorded: of each only a fill "
+        "of its workspace is left, so the profiler lost events"
     )
     is_decisive = flops > DECISIVE_LOSS * (totals.flops or 0.0)
     return (Caveat(KERNELS_MISSING if is_decisive else "lost-products", message),)

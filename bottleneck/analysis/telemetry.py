@@ -14,7 +14,7 @@ from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.sources import TraceSource
 from bottleneck.schema.telemetry import HOST, THROTTLE, Sample, read_samples
-from bottleneck.units import format_share
+from bottleneck.units import counted, format_share
 
 # Power is sampled in a quarter of the time on many boards (arXiv 2312.02741), and its counter moves every 100 ms:
 # what is shorter than this says nothing about energy.
@@ -295,7 +295,8 @@ def find_contention(
     if share >= _EXPLAINED:
         return ()
     message = (
-        f"other programs used the processors while the steps ran: the program got {got:.2f} for its {threads} threads, "
-        f"and its ops took so much longer than they need that floors explain {format_share(share)} of their time"
+        f"other programs used the processors while the steps ran: the program got {got:.2f} for its "
+        f"{counted(threads, 'thread')}, and its ops took so much longer than they need that floors "
+        f"explain {format_share(share)} of their time"
     )
     return (Caveat(CONTENDED, message, 1.0 - share),)

@@ -17,6 +17,7 @@ from bottleneck.commands.report_options import (
     output_option,
     write_report,
 )
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.probes import RoundProgress
@@ -121,5 +122,5 @@ def _print_round(step: "RoundProgress") -> None:
     """Prints a line when a round begins."""
     if step.done:
         return
-    what = f"{step.total} that have not settled within 3 %" if step.is_rest else f"{step.total} ceilings"
+    what = f"{step.total} that have not settled within 3 %" if step.is_rest else counted(step.total, "ceiling")
     print(f"bottleneck: measuring, round {step.round}: {what}", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from bottleneck.commands.interrupts import Interrupted, held_back
-from bottleneck.units import format_share
+from bottleneck.units import counted, format_share
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
@@ -244,7 +244,7 @@ def describe_steps(recording: "Recording") -> str:
     if not recording.traces:
         return "no trace" if recording.unprofiled else "nothing"
     count = max(0, len(recording.traces[0].step_marks_ns) - 1)
-    steps, ranks = f"{count} steps" if count != 1 else "1 step", len(recording.traces)
+    steps, ranks = counted(count, "step"), len(recording.traces)
     return f"{steps} of {ranks} ranks" if ranks > 1 else steps
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.units import counted
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -38,7 +40,7 @@ def _lines(clock: Callable[[], float]) -> Callable[[int, int, Path], None]:
         if clock() - told_s >= _LINE_EVERY_S:
             told_s = clock()
             with suppress(OSError):
-                print(f"bottleneck: {done:,} of {total:,} traces read", file=sys.stderr, flush=True)
+                print(f"bottleneck: {done:,} of {counted(total, 'trace')} read", file=sys.stderr, flush=True)
 
     return tell
 

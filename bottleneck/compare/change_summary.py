@@ -13,7 +13,7 @@ from bottleneck.compare.time_floor import FEWEST_STEPS, describe_floor, has_few_
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep, TimeFloor
 from bottleneck.schema.counters import COUNTERS
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 # The number of parts listed, each at least this share of the change.
 _MOST_PARTS = 3
@@ -93,10 +93,10 @@ def counter_sentence(counters: Sequence[CounterStep]) -> str:
         return "Nothing can be compared: a side has no times, and no counter is known of both."
     differing = [f"{name} {old} -> {new}" for name, old, new in both if old != new]
     if not differing:
-        return f"All {len(both)} counters that both sides know are equal; a side has no times."
+        return f"No difference in {counted(len(both), 'counter')} that both sides know; a side has no times."
     listed = ", ".join(differing[:6]) + (f" and {len(differing) - 6} more" if len(differing) > 6 else "")
     verb = "differs" if len(differing) == 1 else "differ"
-    return f"{len(differing)} of {len(both)} counters {verb}: {listed}; a side has no times."
+    return f"{len(differing)} of {counted(len(both), 'counter')} {verb}: {listed}; a side has no times."
 
 
 def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePart]:

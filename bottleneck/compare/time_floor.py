@@ -12,7 +12,7 @@ from bottleneck.schema.analysis import CONTENDED, DISTURBED
 from bottleneck.schema.comparison import FloorBasis, TimeFloor
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.measurements import Timing
-from bottleneck.units import format_share
+from bottleneck.units import counted, format_share
 
 # With fewer steps the range of their times does not predict the next recording.
 FEWEST_STEPS = 3
@@ -102,7 +102,7 @@ def describe_floor(floor: TimeFloor) -> str:
     if turns is None:
         share = f"about {floor.share * 100:.0f} %" if floor.basis in SAME_CODE else format_share(floor.share)
         return f"two recordings of the same code differ by up to {share}{_BESIDES[floor.basis]}"
-    return f"{turns.n} pairs of processes that took turns show {_change(turns.low)} to {_change(turns.high)}"
+    return f"{counted(turns.n, 'pair')} of processes that took turns show {_change(turns.low)} to {_change(turns.high)}"
 
 
 def _change(ratio: float) -> str:

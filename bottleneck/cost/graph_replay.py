@@ -16,7 +16,7 @@ from bottleneck.cost.attribution import AMOUNTS, Flags, Ints, attribute, shares
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
-from bottleneck.units import format_share
+from bottleneck.units import counted, format_share
 
 
 @dataclass(frozen=True)
@@ -379,8 +379,9 @@ def _caveats(
     share = float(took[costed["row"]].sum() / wanted_us) if wanted_us > 0 else 0.0
     replayed = Caveat(
         "replayed-costs",
-        f"{len(costed)} of {np.count_nonzero(wanted)} kernels without an op ({format_share(share)} of their time) take"
-        " their cost from the same kernels at capture, or where they ran one by one",
+        f"{len(costed)} of {counted(int(np.count_nonzero(wanted)), 'kernel')} without an op ("
+        f"{format_share(share)} of their time) take their cost from the same kernels at "
+        "capture, or where they ran one by one",
     )
     unused = Caveat("capture-unused", "no kernel of the capture that you named matches one of this trace")
     is_unused = has_captures and not (matched["source"] > 0).any()

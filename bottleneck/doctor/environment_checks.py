@@ -7,7 +7,7 @@ from typing import Any
 from bottleneck.doctor.facts import Facts, FolderAccess, Machine, ProbeOutput, Processors, gather
 from bottleneck.harness.nvml import NO_DRIVER, REMEDIES, match_sensors
 from bottleneck.schema.checks import Check, Checkup, at_fault
-from bottleneck.units import format_si
+from bottleneck.units import counted, format_si
 
 
 def examine_environment() -> Checkup:
@@ -138,7 +138,7 @@ def _profiler(output: ProbeOutput) -> Check | None:
         return _PROFILER("missing", "recording a tiny window failed", str(found["error"]), command=_PIP)
     if not found.get("ops"):
         return _PROFILER("missing", "a tiny window was recorded, but holds no op", command=_PIP)
-    return _PROFILER("ok", f"records: {found['ops']} ops in a tiny window")
+    return _PROFILER("ok", f"records: {counted(found['ops'], 'op')} in a tiny window")
 
 
 def _name(facts: Facts) -> Check:
@@ -248,7 +248,7 @@ def machine_rows(facts: Facts) -> list[Check]:
 def _threads(processors: Processors, threads: int | None, environment: Mapping[str, str]) -> Check:
     usable = min(processors.allowed, processors.quota or processors.allowed)
     granted = "" if processors.quota is None else f", a quota of {processors.quota:.3g}"
-    fact = f"{processors.machine} processors, {processors.allowed} for this process{granted}"
+    fact = f"{counted(processors.machine, 'processor')}, {processors.allowed} for this process{granted}"
     if threads is None:
         return _THREADS("unknown", fact, "torch did not say how many threads it takes")
     fact = f"torch takes {threads} on {fact}"
@@ -288,7 +288,7 @@ def _calibration(machine: Machine, threads: int | None) -> Check:
         of = f" with {threads} thread{'s' * (threads != 1)}" if threads is not None else ""
         fact = f"none yet of this CPU{of} and this torch"
         return _CALIBRATION("missing", fact, why, command=_CALIBRATE_CPU)
-    age = "at an unknown time" if known.age_days is None else f"{known.age_days:.0f} days ago"
+    age = "at an unknown time" if known.age_days is None else f"{counted(round(known.age_days), 'day')} ago"
     fact = f"this CPU with {known.threads} thread{'s' * (known.threads != 1)}, measured {age}"
     if known.caveats:
         return _CALIBRATION("limited", fact, "; ".join(known.caveats), "on a quiet machine:", _CALIBRATE_CPU)
@@ -470,7 +470,7 @@ def _gpu_calibration(facts: Facts) -> Check | None:
         return _GPU_CALIBRATION(
             "missing", "none yet of this GPU, its driver and this torch", why, command=_CALIBRATE_GPU
         )
-    fact = f"measured {known['age_days']:.0f} days ago"
+    fact = f"measured {counted(round(known['age_days']), 'day')} ago"
     if known["caveats"]:
         remedy = "while the GPU has no other work:"
         return _GPU_CALIBRATION("limited", fact, "; ".join(known["caveats"]), remedy, _CALIBRATE_GPU)

@@ -14,7 +14,7 @@ from bottleneck.schema.checks import Check, Checkup, Status, Verdict, at_fault
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.sources import TraceSource, find_traces
 from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _GROUP = "for a full report"
 _MODELLED_ENOUGH = 0.95
@@ -48,7 +48,7 @@ def _steps(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as al
         why = "the whole trace counts as one step, so nothing is reported per step"
         command = _option("schedule=torch.profiler.schedule(wait=1, warmup=2, active=3)")
         return _row("steps", "missing", fact, why, "call prof.step() after each step", command=command)
-    left_out = f", {len(window.set_aside)} others left out" if window.set_aside else ""
+    left_out = f", {counted(len(window.set_aside), 'other')} left out" if window.set_aside else ""
     fact = f"{len(window.steps)} by {_STEPS_BY.get(window.source, window.source)}{left_out}{_gaps(window)}"
     return _row("steps", "ok", fact)
 
@@ -148,7 +148,7 @@ def _modules(linked: Linked, analysis: Analysis) -> Check | None:
 def _memory(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
     count = len(linked.trace.memory)
     if count:
-        return _row("memory", "ok", f"{count:,} allocations and releases")
+        return _row("memory", "ok", f"{counted(count, 'event')} of the allocator")
     cost = "peak memory is unknown, and time in the allocator shows only where calls reveal it"
     return _row("memory", "missing", "no allocations", cost, command=_option("profile_memory=True"))
 
@@ -159,7 +159,9 @@ def _syncs(linked: Linked, analysis: Analysis) -> Check | None:
         return None
     count = int((linked.trace.events["category"] == "sync").sum())
     if count:
-        return _row("sync-events", "ok", f"{count:,} waits between streams and for events", title="sync events")
+        return _row(
+            "sync-events", "ok", f"{counted(count, 'wait')} between streams and for events", title="sync events"
+        )
     vague = [each for each in analysis.idle if any(word in each.cause for word in ("dependency", "unknown"))]
     share = sum(cause.share for cause in vague)
     cost = "the stream or event of a wait is not recorded"
@@ -331,7 +333,7 @@ def _job_ranks(members: Sequence[Member]) -> Check:
         return _RANKS("limited", fact, "two runs may be mixed", "pass one trace for each rank")
     total = worlds.pop() if worlds else None
     if total is None:
-        return _RANKS("unknown", f"{len(seen)} ranks; their number in all is not recorded")
+        return _RANKS("unknown", f"{counted(len(seen), 'rank')}; their number in all is not recorded")
     # A file may claim any size: what is missing is counted, and only the first few are listed.
     missing = [rank for rank in range(min(total, len(seen) + _MOST_NAMED + 1)) if rank not in seen]
     if len(seen) < total:

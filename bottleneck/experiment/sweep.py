@@ -34,7 +34,7 @@ from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.schema.trials import Point, Roof, Sweep
-from bottleneck.units import US_PER_S, format_si, format_us
+from bottleneck.units import US_PER_S, counted, format_si, format_us
 
 Value = int | float | str
 
@@ -293,7 +293,7 @@ class SweepProgress:
         series = dict.fromkeys(configuration.series for configuration in plan.configurations)
         # One for each series and peak.
         roofs = tuple({(roof.series, roof.peak): roof for each in every if (roof := each.roof) is not None}.values())
-        rounds = f"{plan.turns} rounds of turns" if self.turns.timings else ""
+        rounds = f"{counted(plan.turns, 'round')} of turns" if self.turns.timings else ""
         return Sweep(
             program=(plan.program.target,),
             parameters=tuple(each.name for each in plan.parameters),

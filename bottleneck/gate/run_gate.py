@@ -41,6 +41,7 @@ from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Lim
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import is_recording
 from bottleneck.schema.sources import find_traces
+from bottleneck.units import counted
 
 GatedPart = Literal["counters", "time"]
 
@@ -268,7 +269,8 @@ def _lines(error: BottleneckError) -> tuple[str, ...]:
 def describe_update(path: str, before: Lock | None, after: Lock) -> str:
     """The lines on a lock-file that was just written; ``before`` is what it was, null where it is new."""
     counts = after.counts
-    head = f"{path}: {len(counts.values)} counters that {counts.runs} runs of {counts.steps} steps agree on"
+    runs = f"{counted(counts.runs, 'run')} of {counted(counts.steps, 'step')}"
+    head = f"{path}: {counted(len(counts.values), 'counter')} on which {runs} agree"
     old = {} if before is None else before.counts.values
     changed = [
         f"  {format_change(CounterChange(name, old.get(name), counts.values.get(name), 'same'))}"

@@ -17,7 +17,7 @@ from bottleneck.harness.messages import Program
 from bottleneck.report.ci.phrases import format_change, time_change_words
 from bottleneck.schema.counters import COUNTERS, Counts, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings, Limit, TimeResult, TimeVerdict
-from bottleneck.units import format_us
+from bottleneck.units import counted, format_us
 
 Color = Literal["red", "green", "open"]
 
@@ -180,7 +180,7 @@ def _check_same(changes: Sequence[CounterChange]) -> ProofCheck:
         return ProofCheck("its own counters", "green", "red", "; ".join(format_change(change) for change in red))
     kept = sum(change.verdict == "same" for change in changes)
     said: Color = "green" if is_compared(changes) else "open"
-    return ProofCheck("its own counters", "green", said, f"{kept} of {len(changes)} counters the same")
+    return ProofCheck("its own counters", "green", said, f"{kept} of {counted(len(changes), 'counter')} the same")
 
 
 def _check_time(settings: GateSettings, gate: GateUnderTest) -> Iterator[ProofCheck]:

@@ -26,6 +26,7 @@ from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, ha
 from bottleneck.harness.torch_state import TorchHook, describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, Window, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
+from bottleneck.units import counted
 
 
 def weakly(method: Callable[[], object]) -> Callable[[], None]:
@@ -161,7 +162,7 @@ def keep_remainder(session: Session, remainder: Remainder) -> None:
         session.offer(remainder.window, remainder.stopwatch)
         session.warn(f"{session.setting.what} ended after {complete} of {wanted} profiled steps; {_enough(session)}")
     elif session.has_trace:
-        steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"
+        steps = counted(remainder.seen, "step")
         session.warn(f"{session.setting.what} ended after {steps}, of which one was profiled; {_enough(session)}")
     else:
         _keep_opening(session, remainder)
@@ -175,7 +176,7 @@ def _keep_opening(session: Session, remainder: Remainder) -> None:
     session.note(step_source="whole program", step_name=None)
     session.keep(kept, remainder.opening.stopwatch if session.setting.is_bounded else Stopwatch(None))
     if remainder.seen:
-        steps = "1 step" if remainder.seen == 1 else f"{remainder.seen} steps"
+        steps = counted(remainder.seen, "step")
         found, hint = f"{session.setting.what} ended after {steps}", _enough(session)
     else:
         found, hint = "no step boundary was found", session.setting.hint
@@ -430,8 +431,8 @@ class Script:
         self._session.keep(window, self._stopwatch)
         if self._allowed_steps < wanted:
             self._session.warn(
-                f"profiled {max(1, self._allowed_steps)} of {wanted} steps: one step makes about {events} events, "
-                f"and the budget is {EVENT_BUDGET}"
+                f"profiled {max(1, self._allowed_steps)} of {counted(wanted, 'step')}: one step makes about "
+                f"{events} events, and the budget is {EVENT_BUDGET}"
             )
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
@@ -514,7 +515,9 @@ class Script:
             return
         self._next = self._reopen
         if steps < self._allowed_steps:
-            self._session.warn(f"profiled {steps} of {self._allowed_steps} steps: the window had reached {passed}")
+            self._session.warn(
+                f"profiled {steps} of {counted(self._allowed_steps, 'step')}: the window had reached {passed}"
+            )
         if not is_calm and not self._shared_window.is_alone:
             # A second window would show other steps than those of the other ranks.
             self._session.warn_of_disturbance()

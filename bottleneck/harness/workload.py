@@ -12,6 +12,7 @@ from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, wa
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, Detail, Window, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCosts
+from bottleneck.units import counted
 
 # Each rank would stop after its own number of steps, and wait for the others for ever.
 _RANKS = "the ranks of a job take steps together"
@@ -124,7 +125,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
     allowed, wanted = EVENT_BUDGET // per_step - 1, _wanted_steps(session)
     if allowed < wanted:
         session.warn(
-            f"profiled {max(1, allowed)} of {wanted} steps: one step makes about {per_step} events, "
+            f"profiled {max(1, allowed)} of {counted(wanted, 'step')}: one step makes about {per_step} events, "
             f"and the budget is {EVENT_BUDGET}"
         )
     if allowed <= 1:

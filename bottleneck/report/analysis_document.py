@@ -34,7 +34,7 @@ from bottleneck.schema.analysis import (
     Verdict,
 )
 from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # How the steps were found, as it follows "6 steps"; other sources name themselves.
 _SOURCES = {
@@ -124,7 +124,9 @@ def _proof(proof: BatchProof) -> tuple[str, ...]:
         return (f"Not run: {proof.reason}.",)
     size, ratio = proof.batch_size, proof.ratio
     times = f"{format_us(proof.twice_us.median)} against {format_us(proof.once_us.median)}"
-    lead = f"Twice the batch ({size} to {2 * size}) takes {_times(ratio)} as long: {times}, in {ratio.n} pairs."
+    lead = (
+        f"Twice the batch ({size} to {2 * size}) takes {_times(ratio)} as long: {times}, in {counted(ratio.n, 'pair')}."
+    )
     parts = _parts(proof.fixed_us, proof.proportional_us, proof.fixed_share)
     return tuple(line for line in (lead, parts, proof.sentence) if line)
 
@@ -155,7 +157,7 @@ def option_costs(costs: OptionCosts | None) -> str:
     parts = [f"ops {ops.median:.2f}x", *(f"{name} {_more(one.median - ops.median)}" for name, one in ratios.items())]
     if everything is not None:
         parts.append(f"together {everything.median:.2f}x ({everything.low:.2f} to {everything.high:.2f})")
-    return f"{', '.join(parts)} of the unprofiled step, by {ops.n} windows of each"
+    return f"{', '.join(parts)} of the unprofiled step, by {counted(ops.n, 'window')} of each"
 
 
 def _more(ratio: float) -> str:

@@ -27,7 +27,7 @@ from bottleneck.schema.analysis import (
     share_tenths,
 )
 from bottleneck.schema.op_names import COMPILED_REGION
-from bottleneck.units import apportion, apportion_groups, format_share, format_si, format_us
+from bottleneck.units import apportion, apportion_groups, counted, format_share, format_si, format_us
 
 
 def phases(analysis: Analysis) -> TableSection | None:
@@ -340,7 +340,7 @@ def _collective_details(one: CollectiveSummary) -> tuple[str, ...]:
         describe_calls(one.calls),
         "" if one.bytes is None else f"{format_si(one.bytes, 'B')} per rank",
         one.dtype or "",
-        "" if one.group_size is None else f"{one.group_size} ranks",
+        "" if one.group_size is None else f"{counted(one.group_size, 'rank')}",
         one.reason or "",
     )
     return tuple(part for part in parts if part)
@@ -356,7 +356,8 @@ def queue_sparkline(analysis: Analysis) -> Sparkline | None:
     if queue is None or len(queue.curve) < 2:
         return None
     length_us = queue.curve[-1][0] - queue.curve[0][0]
-    caption = f"from 0 to {queue.highest_depth} launches over {format_us(length_us)}; {queue_caption(queue)}"
+    depths = f"from 0 to {counted(queue.highest_depth, 'launch', 'launches')}"
+    caption = f"{depths} over {format_us(length_us)}; {queue_caption(queue)}"
     return Sparkline("Queue depth: launches issued, kernels not yet done", mean_depths(queue.curve, _CELLS), caption)
 
 
@@ -564,7 +565,7 @@ def _details(row: KernelSummary, name: str, variants: int) -> tuple[str, ...]:
         "" if row.op == row.name else (row.op or "") if call_words(row) == row.name else name,
         why,
         describe_calls(row.calls),
-        f"and {variants - 1} other shapes" if variants > 1 else "",
+        f"and {counted(variants - 1, 'other shape')}" if variants > 1 else "",
         row.dtype or "",
         row.source or row.module or "",
     )
@@ -588,7 +589,7 @@ def ranks(analysis: Analysis, top: int) -> TableSection | None:
         spent = [math.fsum(entry.us for entry in of_group(rank, group)) for group in groups]
         rows.append(TableRow((str(rank.rank), rank.verdict, *scale.column(spent), scale.one(rank.skew_us))))
     hidden = len(analysis.ranks) - len(shown)
-    note = (f"{hidden} more ranks, none later than these.",) if hidden else ()
+    note = (f"{counted(hidden, 'more rank')}, none later than these.",) if hidden else ()
     heads = (*map(_short_group, groups), "wall", "late")
     return TableSection(
         f"Ranks, in {scale.unit} per step",

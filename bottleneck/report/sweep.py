@@ -10,7 +10,7 @@ from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
-from bottleneck.units import US_PER_S, format_share, format_si, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
 # More curves than this do not fit side by side into 80 columns.
 _SIDE_BY_SIDE = 5
@@ -78,7 +78,7 @@ def sentence(sweep: Sweep) -> str:
     phrases = [
         f"{counts[bound]} {bound or 'without verdict'}" for bound in sorted(counts, key=lambda each: -counts[each])
     ]
-    return f"Of {len(measured)} points: {', '.join(phrases)}."
+    return f"Of {counted(len(measured), 'point')}: {', '.join(phrases)}."
 
 
 def _count(sweep: Sweep) -> str:

@@ -11,7 +11,7 @@ from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.trials import Difference, Score, Trial, Verification
-from bottleneck.units import format_si, format_us
+from bottleneck.units import counted, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
 _COLUMNS = (
@@ -105,7 +105,7 @@ def _steps(trial: Trial) -> str | None:
     if trial.original_us is None or trial.changed_us is None or trial.speedup is None:
         return None
     times = f"{format_us(trial.original_us.median)} -> {format_us(trial.changed_us.median)}"
-    return f"{times} per step over {trial.speedup.n} pairs"
+    return f"{times} per step over {counted(trial.speedup.n, 'pair')}"
 
 
 def _noise(trial: Trial) -> str | None:
@@ -121,7 +121,7 @@ def _setup(trial: Trial) -> str | None:
     text = f"set-up {format_us(trial.setup_s * 1e6)}"
     if trial.break_even_steps is None:
         return text
-    return f"{text}, paid back after {trial.break_even_steps:,.0f} steps"
+    return f"{text}, paid back after {counted(round(trial.break_even_steps), 'step')}"
 
 
 def _memory(trial: Trial) -> str | None:

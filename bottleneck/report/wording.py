@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary, LiveAllocations
+from bottleneck.units import counted
 
 Named = TypeVar("Named", KernelSummary, IdleCause, LiveAllocations)
 
@@ -78,5 +79,5 @@ def _shape(shape: object) -> str:
     if not isinstance(shape, list):
         return str(shape)
     if any(isinstance(size, list) for size in shape):
-        return f"{len(shape)} tensors"
+        return f"{counted(len(shape), 'tensor')}"
     return "x".join(map(str, shape))

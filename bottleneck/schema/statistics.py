@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.schema.gate_result import TimeResult, TimeVerdict
@@ -294,14 +295,15 @@ def _undecided_reason(batches: Batches, rule: SlowdownRule) -> str:
     """The reason why these pairs do not decide, in words."""
     count = len(batches.first)
     if count < LOOKS[0]:
-        return f"{count} {'pair' if count == 1 else 'pairs'} of processes are too few: it takes {LOOKS[0]}"
+        return f"{counted(count, 'pair')} of processes, and it takes {LOOKS[0]}"
     if look_for_slowdown(batches.first, rule) == "slower":
-        return f"{count} pairs showed a slowdown, which {len(batches.confirming)} fresh pairs did not confirm"
+        fresh = counted(len(batches.confirming), "fresh pair")
+        return f"{counted(count, 'pair')} showed a slowdown, which {fresh} did not confirm"
     allowed, visible = _share(_allowed(batches.first, rule)), _share(_visible_slowdown(_logs(batches.first), rule))
     if visible is None or allowed is None or visible > allowed:
         seen = "" if visible is None else f", and would have shown no less than {visible:.1%}"
-        return f"{count} pairs scatter too much{seen}"
-    return f"{count} pairs neither prove a slowdown of {allowed:.1%} nor rule it out"
+        return f"{counted(count, 'pair')} scatter too much{seen}"
+    return f"a slowdown of {allowed:.1%} is neither proved nor ruled out by {counted(count, 'pair')}"
 
 
 def _take_until_decided(

@@ -14,7 +14,7 @@ from bottleneck.trace.damage import CONSEQUENCES
 from bottleneck.trace.joins import ends_ns, starts_ns, threads
 from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches, sampled_caveats
 from bottleneck.trace.nesting import Flags, Ints
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 # Ends are rounded, and programmatic dependent launch lets a kernel begin just before the last one ends.
 _ROUNDING_NS = 1_000
@@ -96,7 +96,7 @@ _SHORTER = "record fewer steps at a time: schedule(wait=1, warmup=2, active=3)"
 
 def check_file(trace: Trace) -> list[Check]:
     """A row on the events of the file, and a row for each kind of damage that the reader tolerated."""
-    events = f"{len(trace.events):,} events of {trace.flavour.upper() if trace.flavour != 'cpu' else 'a CPU'}"
+    events = f"{counted(len(trace.events), 'event')} of {trace.flavour.upper() if trace.flavour != 'cpu' else 'a CPU'}"
     span_us = float((trace.events["ts_us"] + trace.events["dur_us"]).max())
     rows = [Check("file", _FILE, "events", "ok", f"{events} over {format_us(span_us)}")]
     for caveat in trace.caveats:
@@ -140,7 +140,9 @@ def check_host_work(linked: Linked) -> list[Check]:
         for each in sampled_caveats(linked.trace)
     ]
     if not over_us.size:
-        nested = Check("ops-overlap", _HOST, "ops nest", "ok", f"{len(ops):,} ops, each inside or beside the others")
+        nested = Check(
+            "ops-overlap", _HOST, "ops nest", "ok", f"{counted(len(ops), 'op')}, each inside or beside the others"
+        )
         return [nested, *sampled]
     return [
         *sampled,
@@ -194,7 +196,7 @@ def _launches(found: Launches) -> Check:
     if not found.total:
         return check("unknown", "the trace holds no launches to compare with")
     share = found.lost / found.total
-    captured = f"; {found.captured:,} others were captured into a graph, where they run later" if found.captured else ""
+    captured = f"; {counted(found.captured, 'other')} captured into a graph, to run later" if found.captured else ""
     if not found.lost:
         return check("ok", f"of {found.total - found.captured:,}, none lacks its kernel{captured}")
     places = ((found.lead, "before the first"), (found.between, "between"), (found.tail, "after the last"))
@@ -218,7 +220,7 @@ def _remedy_of(found: Launches) -> str:
 
 def _some(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more steps"
+    return shown if len(names) <= 3 else f"{shown} and {counted(len(names) - 3, 'more step')}"
 
 
 def _cut_off(found: Launches) -> Check:
@@ -231,7 +233,7 @@ def _cut_off(found: Launches) -> Check:
     return check(
         "limited",
         f"the device's work ends {format_us(found.tail_us)} before the host's last launch, {found.tail:,} of"
-        f" {found.total:,} launches come after it",
+        f" {counted(found.total, 'launch', 'launches')} after it",
         "the profiler ran out of room (128 MB of buffers) or was stopped before the device was done",
         _SHORTER,
         share=share,
@@ -247,10 +249,11 @@ def _losses(linked: Linked) -> list[Check]:
     row = partial(Check, group=_DEVICE, status="limited", remedy=_SHORTER, decides=True)
     found = []
     if holes:
-        fact = f"{holes:,} times the device rests with work queued, inside one replay or beside launches without kernel"
+        where = "inside one replay or beside launches without kernel"
+        fact = f"{counted(holes, 'time')} the device rests with work queued, {where}"
         found.append(row("holes", title="queues", fact=fact, why="the profiler lost what ran there"))
     if products:
-        fact = f"{products:,} matrix products fill their workspace, but have no kernel"
+        fact = f"only the fill of a workspace is left of {counted(products, 'matrix product')}"
         why = "they ran, but the profiler lost their kernels"
         found.append(row("lost-products", title="products", fact=fact, why=why))
     return found
@@ -261,7 +264,7 @@ def _orphans(linked: Linked) -> Check:
     check, kernels = partial(Check, "orphans", _DEVICE, "kernels"), linked.kernels
     orphan = (kernels["launch"].isna() & kernels["op"].isna()).to_numpy()
     if not orphan.any():
-        return check("ok", f"of {len(kernels):,} pieces of work, none lacks its launch or op")
+        return check("ok", f"of {counted(len(kernels), 'piece')} of work, none lacks its launch or op")
     start_us, dur_us = kernels["ts_us"].to_numpy(), kernels["dur_us"].to_numpy()
     share = float(dur_us[orphan].sum() / dur_us.sum()) if dur_us.any() else 0.0
     if linked.trace.launch_args.empty:

@@ -43,7 +43,7 @@ from bottleneck.trace.ops import (
     step_at,
     taken,
 )
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _BEGIN = re.compile(r"StreamBeginCapture")
 _END = re.compile(r"StreamEndCapture")
@@ -128,7 +128,7 @@ def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame, capture
         share = float(dur_us[chosen].sum() / total_us) if total_us > 0 else 0.0
         text = message.format(
             count=chosen.sum(),
-            pieces=f"{chosen.sum()} of {len(kernels)} pieces of device work",
+            pieces=f"{chosen.sum()} of {counted(len(kernels), 'piece')} of device work",
             busy=f"{format_share(share)} of the device's busy time",
         )
         caveats.append(Caveat(slug, text, _touched(window, kernels, chosen)))
@@ -148,7 +148,11 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     total = len(window.set_aside) + len(window.steps)
     reasons = Counter(reason.split(":")[0] for _, reason in window.set_aside)
     listed = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
-    return (Caveat("steps-set-aside", f"{len(window.steps)} of {total} steps are explained, the others not: {listed}"),)
+    return (
+        Caveat(
+            "steps-set-aside", f"{len(window.steps)} of {counted(total, 'step')} explained, the others not: {listed}"
+        ),
+    )
 
 
 def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:

@@ -14,7 +14,7 @@ from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
 from bottleneck.trace.nesting import Flags, Floats
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
-from bottleneck.units import format_us
+from bottleneck.units import counted, format_us
 
 # Of fewer steps than this none can be called unusual; but see _COLD.
 _STEPS_TO_JUDGE = 4
@@ -314,7 +314,7 @@ def _outside_request(trace: Trace, count: int, requested: slice) -> list[str | N
     beyond = max(abs(bound) for bound in (requested.start or 0, requested.stop or 0)) > count
     if beyond or first >= end:
         raise UsageError(
-            f"--steps {_spelt(requested)} is out of range: {trace.path} has {count} steps, numbered from 0",
+            f"--steps {_spelt(requested)} is out of range: {trace.path} has {counted(count, 'step')}, numbered from 0",
             why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
             fix=f"name steps between 0 and {count}: --steps 0:{count} takes all",
         )

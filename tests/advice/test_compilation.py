@@ -86,7 +86,7 @@ def test_a_run_too_short_to_pay_for_compiling_is_told_how_long_it_would_have_to_
     case = case_of(tmp_path, cpu_events(300, 2, 6), unprofiled_us=1500.0)
     draft = compile_break_even(seen(case, 100))
     assert draft is not None and draft.gain_us is None
-    assert "100 steps were seen" in draft.evidence[0]
+    assert "100 steps seen" in draft.evidence[0]
 
 
 def test_a_long_run_and_one_of_unknown_length_are_left_to_the_finding_itself(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_allocations_by_the_driver_are_worth_the_idle_time_in_them(tmp_path: Pat
     case = with_ledger(case_of(tmp_path, events), WORK | {"overhead.allocator": 80.0})
     draft = host.device_allocations(case)
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 80
-    assert draft.evidence[0].startswith("1 calls of the driver's allocator per step")
+    assert draft.evidence[0].startswith("1 call of the driver's allocator per step")
     assert host.device_allocations(gpu(tmp_path / "b", WORK | {"overhead.allocator": 80.0})) is None
 
 

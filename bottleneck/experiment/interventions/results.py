@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from bottleneck.experiment.interventions.subject import Change, Precision, Subject, seed_all
 from bottleneck.schema.trials import Difference
+from bottleneck.units import counted
 
 What = Literal["outputs", "loss", "gradients", "parameters"]
 KINDS: tuple[What, ...] = ("outputs", "loss", "gradients", "parameters")
@@ -302,7 +303,7 @@ def distance_of(first: Sequence[Any], second: Sequence[Any], *, is_floating: boo
     A rounding can turn one index into any other.
     """
     if len(first) != len(second):
-        return Distance(broken=f"{len(first)} tensors became {len(second)}")
+        return Distance(broken=f"{counted(len(first), 'tensor')} became {len(second)}")
     pairs = [pair for pair in zip(first, second, strict=True) if not is_floating or _is_floating(pair)]
     found = [_distance(mine, other) for mine, other in pairs]
     broken = next((each.broken for each in found if each.broken is not None), None)
@@ -322,7 +323,9 @@ def _distance(first: Any, second: Any) -> Distance:
     is_finite = first.isfinite() & second.isfinite()
     is_same = is_finite | (first == second) | (first.isnan() & second.isnan())
     if not bool(is_same.all()):
-        return Distance(broken=f"{int((~is_same).sum())} values are infinite, or not a number, in one of both only")
+        return Distance(
+            broken=f"infinite, or not a number, in one of both only: {counted(int((~is_same).sum()), 'value')}"
+        )
     if not first.numel():
         return Distance()
     apart, size = (first - second).abs().where(is_finite, 0.0), first.abs().where(is_finite, 0.0)

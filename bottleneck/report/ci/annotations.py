@@ -30,6 +30,7 @@ from bottleneck.report.text import clean
 from bottleneck.schema.counters import COUNTERS, Site
 from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, WorkloadResult
 from bottleneck.schema.op_names import place_of
+from bottleneck.units import counted
 
 Level = Literal["error", "warning", "note"]
 
@@ -233,7 +234,9 @@ def _annotation(command: str, group: list[Alert], left_out: int) -> str:
     lines = [alert.title for alert in group]
     lines += _longest(dict.fromkeys(line for alert in group for line in alert.lines))
     lines += dict.fromkeys([alert.fix for alert in group if alert.fix])
-    lines = [*lines[:_LINES], f"{len(lines) - _LINES} more lines are in gate.md"] if len(lines) > _LINES else lines
+    lines = (
+        [*lines[:_LINES], f"in gate.md: {counted(len(lines) - _LINES, 'more line')}"] if len(lines) > _LINES else lines
+    )
     lines += [f"{left_out} more are in gate.md"] if left_out > 0 else []
     return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, lines)
 

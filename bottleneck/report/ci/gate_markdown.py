@@ -27,6 +27,7 @@ from bottleneck.report.comparison import to_markdown
 from bottleneck.report.markdown import code, name, prose
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import CounterChange, Gate, WorkloadResult
+from bottleneck.units import counted
 
 MARK = "<!-- bottleneck-gate -->"
 
@@ -70,7 +71,7 @@ def _size(lines: Iterable[str]) -> int:
 
 def _cut(workloads: int, details: int) -> str:
     """A note on what was left out, and the file that has it."""
-    return f"*Cut to fit into a comment: {workloads} workloads and the details of {details} are in gate.json only.*"
+    return f"*Cut to fit into a comment: {counted(workloads, 'workload')}, details of {details} only in gate.json.*"
 
 
 def _summary(result: WorkloadResult) -> list[str]:

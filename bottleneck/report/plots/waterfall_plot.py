@@ -15,6 +15,7 @@ from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.plots import save_figure
 from bottleneck.report.text import clean
 from bottleneck.schema.comparison import Comparison
+from bottleneck.units import counted
 
 _DPI = 150
 _WIDTH, _ROW, _LINE, _AROUND = 8.0, 0.34, 0.16, 1.1
@@ -100,7 +101,7 @@ def _subtitle(comparison: Comparison) -> list[str]:
     if len(lines) > _MOST_CONDITIONS:
         lines = [
             *lines[: _MOST_CONDITIONS - 1],
-            f"and {len(lines) - _MOST_CONDITIONS + 1} more things",
+            f"and {counted(len(lines) - _MOST_CONDITIONS + 1, 'more thing')}",
         ]
     conclusion = textwrap.shorten(clean(sentence(comparison), 300), 230, placeholder=" …")
     return [*lines, *textwrap.wrap(conclusion, 116)]

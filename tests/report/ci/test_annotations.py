@@ -117,7 +117,7 @@ def test_a_line_of_code_that_did_much_does_not_fill_the_page() -> None:
         c for c in commands(gate(replace(COUNTED, counters=many), exit_code=1, sentence=".")) if c.name == "error"
     ]
     assert len(error.message.splitlines()) == 21
-    assert error.message.endswith("32 more lines are in gate.md")
+    assert error.message.endswith("in gate.md: 32 more lines")
 
 
 def test_notices_leave_room_for_the_verdict() -> None:

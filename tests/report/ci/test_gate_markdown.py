@@ -96,7 +96,7 @@ def test_details_are_cut_before_stories() -> None:
     text = render(gate(*results, exit_code=1, sentence="."))
     assert text.count("- **what**") == 30
     assert 0 < text.count("Where the time went") < 30
-    assert "0 workloads and the details of" in text
+    assert "0 workloads, details of" in text
 
 
 def test_a_long_table_says_how_much_is_left_out() -> None:
