@@ -224,7 +224,7 @@ def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
     assert others == [False]
     assert not any("not in turns" in note for note in document["notes"])
     assert (document["before"]["step_us"], document["after"]["step_us"]) == pytest.approx((100.0, 101.0))
-    assert document["time_floor"]["basis"] == "turns" and "so this does not tell" in document["sentence"]
+    assert document["time_floor"]["basis"] == "turns" and "so the two may be equally fast" in document["sentence"]
     assert not any("touches no line" in note for note in document["notes"])
     assert next(step for step in document["counters"] if step["name"] == "ops")["after"] is not None
     assert not list(clone.glob("bottleneck-*"))

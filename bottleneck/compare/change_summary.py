@@ -58,7 +58,7 @@ def _time_sentence(
     if any(condition.what == DEVICE for condition in breaking):
         return f"{_other_device(before, after, old, new)}{causes}"
     if floor.is_within:
-        return f"{_opening(old, new)}; {describe_floor(floor)}, so this does not tell.{_inside(parts, new)}"
+        return f"{_opening(old, new)}; {describe_floor(floor)}, so the two may be equally fast.{_inside(parts, new)}"
     return f"{_opening(old, new)}, where {describe_floor(floor)}{causes}"
 
 

@@ -84,7 +84,7 @@ def test_lock_files_are_compared_by_their_counters_alone() -> None:
 def test_facts_of_fingerprints_that_differ_are_said() -> None:
     told = compare(_counted({"ops": 5}, torch="2.12", python="3.11"), _counted({"ops": 5}, torch="2.13", python="3.11"))
     assert [(each.what, each.before, each.after) for each in told.conditions] == [("torch", "2.12", "2.13")]
-    assert told.sentence == "All 1 counters that both sides know are equal; a side has no times."
+    assert told.sentence == "No difference in 1 counter that both sides know; a side has no times."
 
 
 def test_a_lock_file_against_a_recording_has_counters_and_no_times() -> None:
