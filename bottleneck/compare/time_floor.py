@@ -18,7 +18,7 @@ from bottleneck.units import counted, format_share
 FEWEST_STEPS = 3
 # Recordings of examples on a CPU, one after the other (`python -m benchmarks.same_code`; accuracy of `run`).
 SAME_CODE: Mapping[FloorBasis, float] = {"measured elsewhere": 0.1, "measured elsewhere, busy": 0.5}
-# Kernels of a device repeat within a few percent, however much the host's part of a step varies.
+# Assumed, not measured on a GPU: that kernels repeat within so much, however much the host's part of a step varies.
 DEVICE_ROWS = 0.05
 
 
