@@ -4,6 +4,7 @@ from bottleneck.report.document import TableColumn, TableRow, TableSection, numb
 from bottleneck.report.kernel_names import cut_place
 from bottleneck.report.text import UNKNOWN, percents
 from bottleneck.schema.analysis import Analysis, LiveAllocations, MemoryUse
+from bottleneck.schema.op_names import at_source
 from bottleneck.units import format_si, format_us
 
 _NAMED, _LONGEST_MODULE = 3, 48
@@ -41,5 +42,5 @@ def _notes(use: MemoryUse) -> list[str]:
 
 def _describe(each: LiveAllocations) -> str:
     module = "" if each.module is None else f" in {cut_place(each.module, _LONGEST_MODULE)}"
-    place = "" if each.source is None else f" at {each.source}"
+    place = "" if each.source is None else f" {at_source(each.source)}"
     return f"{format_si(each.bytes, 'B')} by {each.op or 'Python'}{module}{place} ({each.kind})"

@@ -58,11 +58,12 @@ def function_source(function: str, line: str) -> str:
 
 
 def at_source(source: str | None) -> str:
-    """'at model.py:57', 'in step() (model.py:4)', 'in backward of model.py:57', 'at no known line'."""
+    """'at model.py:57', 'in step() (model.py:4)', 'in the backward of model.py:57', 'at no known line'."""
     if source is None:
         return "at no known line"
-    is_line = source.endswith(tuple("0123456789")) and not source.startswith(BACKWARD_OF)
-    return f"{'at' if is_line else 'in'} {source}"
+    if source.startswith(BACKWARD_OF):
+        return f"in the {source}"
+    return f"{'at' if source.endswith(tuple('0123456789')) else 'in'} {source}"
 
 
 BUILT_IN_CALL = re.compile(r"^<built-in (?:function|method) (?P<name>[^\s>]{1,200})")

@@ -42,6 +42,12 @@ def test_notes_say_when_where_and_what_the_allocator_held() -> None:
     )
 
 
+def test_work_of_the_backward_pass_stands_in_the_backward_of_its_line() -> None:
+    (live,) = USE.allocations
+    section = memory(replace(ANY, memory=replace(USE, allocations=(replace(live, source="backward of net.py:5"),))))
+    assert section is not None and "in Net_0.Linear_1 in the backward of net.py:5 (activations)" in section.notes[1]
+
+
 def test_without_events_or_with_next_to_no_memory_there_is_no_section() -> None:
     assert memory(replace(ANY, memory=None)) is None
     assert memory(replace(ANY, memory=replace(USE, peak_bytes=1000))) is None
