@@ -116,18 +116,21 @@ def cache_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"bottleneck-{os.getuid()}"
 
 
-def cpu_calibration(threads: int | None, report: Callable[[str], None]) -> Calibration | None:
+def cpu_calibration(
+    threads: int | None, report: Callable[[str], None], *, is_quiet: bool = False
+) -> Calibration | None:
     """The calibration for this number of threads, made now if there is none; null if that fails, with a report.
 
     A disturbed one is made again after a while, in a process of its own: the measurement needs torch, which this one
-    must not import. Its progress is shown on this terminal.
+    must not import. It is announced, and its progress shown on this terminal, unless ``is_quiet``.
     """
     reason = reason_to_measure(threads)
     if reason is None:
         return read_calibration(threads)
-    report(f"bottleneck: measuring the ceilings of this CPU, {reason}; it takes about half a minute")
+    if not is_quiet:
+        report(f"bottleneck: measuring the ceilings of this CPU, {reason}; it takes about half a minute")
     chosen = [] if threads is None else ["--threads", str(threads)]
-    shown = sys.stderr.isatty()
+    shown = sys.stderr.isatty() and not is_quiet
     # -P: a file of the user's that is called torch.py is not ours to import.
     command = [sys.executable, "-P", "-m", "bottleneck.cli", "calibrate", "--device", "cpu", *chosen]
     unfinished = cache_folder() / _UNFINISHED
@@ -193,10 +196,14 @@ def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> 
 
 
 def find_calibration(
-    facts: Sequence[Mapping[str, str | int | float | None]], threads: int | None, report: Callable[[str], None]
+    facts: Sequence[Mapping[str, str | int | float | None]],
+    threads: int | None,
+    report: Callable[[str], None],
+    *,
+    is_quiet: bool = False,
 ) -> Calibration | None:
     """The calibration of the device that a program used: of its GPUs (by their facts), else of the CPU."""
-    return gpu_calibration(facts) if facts else cpu_calibration(threads, report)
+    return gpu_calibration(facts) if facts else cpu_calibration(threads, report, is_quiet=is_quiet)
 
 
 def _is_worth_repeating(known: Calibration) -> bool:

@@ -312,7 +312,7 @@ class Reporter:
             say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
             return FinishResult(succeeded=False, is_finished=False)
         failure = words if ending.status != 0 or remarks else None
-        settings = ReportSettings(say, measured_ceilings, self.render, failure)
+        settings = ReportSettings(say, partial(measured_ceilings, is_quiet=self.is_quiet), self.render, failure)
         if self.result is None:
             return finish_and_report(self.plan, ending, settings)
         add_ending(folder, ending)
@@ -337,11 +337,11 @@ def known_ceilings(threads: int | None) -> "Calibration | None":
     return read_calibration(threads)
 
 
-def measured_ceilings(threads: int | None) -> "Calibration | None":
-    """The ceilings of this CPU, measured now if need be."""
+def measured_ceilings(threads: int | None, *, is_quiet: bool = False) -> "Calibration | None":
+    """The ceilings of this CPU, measured now if need be; that is announced unless ``is_quiet``."""
     from bottleneck.calibrate.cache import cpu_calibration
 
-    return cpu_calibration(threads, say)
+    return cpu_calibration(threads, say, is_quiet=is_quiet)
 
 
 def _say_in_the_middle(text: str) -> None:

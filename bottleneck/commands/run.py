@@ -252,7 +252,7 @@ def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOption
     sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3 if job.rank == 0 else 0.0)
     with answered():
         ending = Ending(None, busy_processors())
-        status, result = run_rank(plan, ending, group, sampling, options.render)
+        status, result = run_rank(plan, ending, group, sampling, options)
     if not result.is_worth_keeping and options.output is None:
         from bottleneck.harness.folder import remove_made
 
@@ -318,7 +318,7 @@ def run_rank(
     ending: "Ending",
     group: "RankGroup",
     sampling: "SensorReading",
-    render: "Render | None" = None,
+    options: RunOptions,
 ) -> tuple[int, FinishResult]:
     """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
     from bottleneck.harness.finish import Follower
@@ -339,7 +339,8 @@ def run_rank(
         ending = replace(ending, remarks=(words,))
     result = FinishResult(succeeded=True)
     if _is_last(group, in_order=status == 0):
-        report = ReportSettings(say, measured_ceilings, render, words if status else None)
+        ceilings = partial(measured_ceilings, is_quiet=options.quiet)
+        report = ReportSettings(say, ceilings, options.render, words if status else None)
         result = finish_and_report(plan, replace(ending, status=status, telemetry=telemetry), report)
         group.close()
     return status, result

@@ -120,7 +120,7 @@ def sweep_command(
     options = RecordOptions(steps=steps, warmup=warmup, batch_test=False, option_costs=False, timed_s=seconds)
     program = _program(file, settings or (), named, train=train)
     plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
-    sweep, is_whole = _measure(plan, keep, (lambda _: None) if quiet else _say)
+    sweep, is_whole = _measure(plan, keep, quiet=quiet)
     _present(sweep, form_of(form, output, ReportFormat), output, picture)
     raise typer.Exit(_status(sweep, is_whole=is_whole))
 
@@ -169,7 +169,7 @@ def _by_param(error: UsageError) -> UsageError:
     return UsageError(error.what.replace("--set", "--param"), why=error.why, fix=error.fix)
 
 
-def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) -> "tuple[Sweep, bool]":
+def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Sweep, bool]":
     """The sweep, and whether it came to its end; after a signal it has the points measured so far."""
     from bottleneck.calibrate.cache import find_calibration
     from bottleneck.commands.interrupts import Interrupted, answered
@@ -177,12 +177,15 @@ def _measure(plan: "SweepPlan", keep: Path | None, tell: Callable[[str], None]) 
     from bottleneck.experiment.sweep import SweepProgress, run_sweep
     from bottleneck.report.sweep import to_json
 
+    tell: Callable[[str], None] = (lambda _: None) if quiet else _say
     progress, is_whole = SweepProgress(plan), False
     with tempfile.TemporaryDirectory(prefix="bottleneck-sweep-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) if keep is None else _kept(keep)
         try:
             with answered():
-                ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, tell))
+                ceilings = Ceilings(
+                    lambda notes: find_calibration(notes.device_facts, notes.threads, tell, is_quiet=quiet)
+                )
                 run_sweep(progress, ceilings, lambda name: _made(folder / name), tell)
             is_whole = True
         except Interrupted:

@@ -126,7 +126,7 @@ def verify_command(
     ):
         folder = Path(scratch)
         with _progress(quiet=quiet) as say:
-            recording = Path(target) if is_recorded else _record(program, folder, say)
+            recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
             analysis = analyse([recording])
             setup = TrialSetup(
                 program,
@@ -241,7 +241,7 @@ def _checked(tries: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tries))
 
 
-def _record(program: "Program", folder: Path, say: _Say) -> Path:
+def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path:
     """A recording of the program as it is, made as ``bottleneck run`` does; WorkloadError if the program fails."""
     from bottleneck.calibrate.cache import find_calibration
     from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder
@@ -253,7 +253,7 @@ def _record(program: "Program", folder: Path, say: _Say) -> Path:
     say(f"recording {program.target}", None)
     target = folder / "recording"
     target.mkdir()
-    ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, tell))
+    ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, tell, is_quiet=quiet))
     recorder = Recorder(os.environ, ceilings=ceilings, telemetry_s=TELEMETRY_S)
     try:
         recorder.record(replace(program, seed=None), target, RecordOptions())

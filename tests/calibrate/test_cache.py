@@ -118,6 +118,15 @@ def test_a_measurement_after_an_interrupted_one_says_so(helper: Helper, monkeypa
     assert cache.reason_to_measure(2) is None
 
 
+def test_a_quiet_measurement_says_only_that_it_failed(helper: Helper) -> None:
+    messages: list[str] = []
+    assert cpu_calibration(2, messages.append, is_quiet=True) is not None and messages == []
+    cache.calibration_file(made()).unlink()
+    helper.leaves, helper.stderr = None, "error: torch cannot be imported"
+    assert cpu_calibration(2, messages.append, is_quiet=True) is None
+    assert messages == ["bottleneck: this CPU could not be measured: torch cannot be imported"]
+
+
 def test_a_failure_is_reported_with_its_reason(helper: Helper) -> None:
     helper.leaves, helper.stderr = None, "error: torch cannot be imported\n  why: something\n"
     messages: list[str] = []
