@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -20,8 +21,13 @@ _PARTS = {"page": "main > section:first-of-type", "timeline": "#timeline", "roof
 
 
 def main() -> None:
-    """Writes a picture for each part of the page."""
-    found = explain([Path(sys.argv[1])])
+    """Draws the parts that README and the how-to pages show."""
+    draw(Path(sys.argv[1]), _PARTS)
+
+
+def draw(trace: Path, parts: Mapping[str, str]) -> None:
+    """Writes a picture of each part of a trace's page, by its selector."""
+    found = explain([trace])
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
@@ -29,7 +35,7 @@ def main() -> None:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--headless=new"])
         view = browser.new_page(viewport={"width": 1120, "height": 800}, color_scheme="light")
         view.goto(page.as_uri())
-        for name, selector in _PARTS.items():
+        for name, selector in parts.items():
             view.locator(selector).first.screenshot(path=TARGET / f"{name}.png")
         browser.close()
 
