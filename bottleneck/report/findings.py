@@ -35,12 +35,12 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     remarks = [
         finding for finding in found if finding.predicted_gain_us is None and (all_findings or not finding.on_request)
     ]
-    visible = [finding for finding in ranked if all_findings or not finding.within_noise]
+    visible = ranked if all_findings else _beyond_noise(ranked, analysis.steps.wall_us)
     shown = [finding for finding in visible if all_findings or _adds(finding)]
     others = [finding for finding in visible if not (all_findings or _adds(finding))]
     most = len(found) if all_findings else _MOST
     more = _more(shown[most:] + others[most:], remarks[most:])
-    hidden = () if all_findings else _hidden(ranked)
+    hidden = () if all_findings else _hidden(ranked, visible)
     first = (shown or others or remarks or found)[0]
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
     return ActionSection(
@@ -66,7 +66,7 @@ def first_findings(
     the step to be worth a place before those. ``characters`` limits each text, ``code`` the lines of code; code that
     has more is left out. ``others`` says where those are that are not shown.
     """
-    found = [finding for finding in analysis.findings if not finding.within_noise]
+    found = _beyond_noise(analysis.findings, analysis.steps.wall_us)
     if not analysis.findings:
         return None
     ordered = sorted(found, key=lambda finding: _place(finding, analysis.steps.wall_us))
@@ -79,7 +79,7 @@ def first_findings(
         title,
         tuple(_brief(analysis, finding, characters, code) for finding in shown),
         _doubts(analysis) if shown else (),
-        closing=(*more, *_hidden(ranked)),
+        closing=(*more, *_hidden(ranked, found)),
     )
 
 
@@ -147,8 +147,9 @@ def _gain(finding: Finding) -> str:
     if gain is None or speedup is None:
         return ""
     doubt = " (low confidence)" if finding.confidence == "low" else ""
+    noise = "; less than these step times can show" if finding.within_noise else ""
     of = "per step" if finding.per == "step" else "for the samples of a step"
-    return f"{_between(gain)} {of}{doubt}: {speedup}"
+    return f"{_between(gain)} {of}{doubt}: {speedup}{noise}"
 
 
 def _adds(finding: Finding) -> bool:
@@ -219,9 +220,23 @@ def _more(ranked: Sequence[Finding], remarks: Sequence[Finding]) -> tuple[str, .
     return (f"{' and '.join(parts)}: see --all-findings.",) if parts else ()
 
 
-def _hidden(ranked: Sequence[Finding]) -> tuple[str, ...]:
+def _beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
+    """The findings that the run's own noise does not hide; where it hides every gain, the first large one is kept.
+
+    The verdict names that one too: it is still the best that is known to do.
+    """
+    seen = [finding for finding in found if not finding.within_noise]
+    if any(finding.predicted_gain_us is not None for finding in seen):
+        return seen
+    gains = ((each, each.predicted_gain_us) for each in found)
+    first = next((each for each, gain in gains if gain is not None and gain.high >= _LITTLE * wall_us), None)
+    return [finding for finding in found if not finding.within_noise or finding is first]
+
+
+def _hidden(ranked: Sequence[Finding], visible: Sequence[Finding]) -> tuple[str, ...]:
     """The number of findings that the noise hides, and their largest gain."""
-    gains = [each.predicted_gain_us.high for each in ranked if each.within_noise and each.predicted_gain_us is not None]
+    slugs = {finding.slug for finding in visible}
+    gains = [each.predicted_gain_us.high for each in ranked if each.predicted_gain_us and each.slug not in slugs]
     if not gains:
         return ()
     who = "1 finding is" if len(gains) == 1 else f"{len(gains)} findings are"

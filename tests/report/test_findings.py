@@ -95,7 +95,16 @@ def test_what_noise_would_hide_is_counted_and_comes_with_the_option() -> None:
     assert "[pageable-copy]" in shown and "not shown" not in shown
 
 
-def test_findings_that_are_all_within_the_noise_are_still_counted() -> None:
+def test_where_noise_hides_every_gain_the_first_is_shown_and_the_others_are_counted() -> None:
+    text = flat(told(gaining(3, us=1000.0, within_noise=True)))
+    assert (
+        "[rule-0] gain 500 us to 1.00 ms per step: 1.47 to 1.73 times as fast; less than these step times can show"
+        in text
+    )
+    assert "2 findings are not shown" in text and "[rule-1]" not in text
+
+
+def test_where_noise_hides_little_gains_none_of_them_is_shown() -> None:
     text = flat(told(gaining(3, within_noise=True)))
     assert text.startswith("3 findings are not shown: at most 100 us per step") and "[rule-" not in text
 
