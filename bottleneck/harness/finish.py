@@ -141,6 +141,7 @@ def finish_recording(
     traces = tuple(_rank_trace(files[rank], notes[rank]) for rank, why in defects.items() if why is None)
     first = notes[traces[0].rank if traces else min(notes)]
     sampling, complaints = _keep_telemetry(folder, first, ending.telemetry)
+    crowded = _load_warning(ending) if traces else ()
     doubts = tuple(caveat.message for caveat in ceilings.caveats) if ceilings is not None else ()
     recording = Recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -157,7 +158,7 @@ def finish_recording(
         device=ceilings.device if ceilings is not None else None,
         options=kept_command(plan.program.options),
         sampling=sampling,
-        warnings=(*ending.remarks, *_rank_warnings(notes, defects), *complaints, *_load_warning(ending), *doubts),
+        warnings=(*ending.remarks, *_rank_warnings(notes, defects), *complaints, *crowded, *doubts),
         **{name: getattr(first, name) for name in _CARRIED},
     )
     write_recording(folder, recording)
@@ -202,13 +203,20 @@ def _rank_trace(files: RankFiles, notes: Notes) -> RankTrace:
     )
 
 
+_NO_TRACE = "no trace was taken"
+
+
 def _rank_warnings(notes: Mapping[int, Notes], defects: Mapping[int, str | None]) -> tuple[str, ...]:
-    """The warnings of all ranks, each once; with the ranks that it is of, unless it is of all."""
+    """The warnings of all ranks, each once; with the ranks that it is of, unless it is of all.
+
+    That there is no trace is said only where nothing else explains it.
+    """
     found: dict[str, list[int]] = {}
     for rank, of_rank in notes.items():
-        for warning in (*of_rank.warnings, defects[rank]):
-            if warning is not None:
-                found.setdefault(warning, []).append(rank)
+        defect = defects[rank]
+        is_explained = defect == _NO_TRACE and of_rank.warnings
+        for warning in (*of_rank.warnings, *([defect] if defect and not is_explained else [])):
+            found.setdefault(warning, []).append(rank)
     return tuple(
         warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}" for warning, ranks in found.items()
     )
@@ -226,7 +234,7 @@ def _settle(partial: Path, final: Path) -> str | None:
     """Gives a trace its final name, or says why there is none."""
     if not partial.exists():
         # A run that was killed may have given it its final name already.
-        return None if final.exists() else "no trace was taken"
+        return None if final.exists() else _NO_TRACE
     try:
         content = gzip.decompress(partial.read_bytes())
         try:
