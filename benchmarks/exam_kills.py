@@ -47,7 +47,7 @@ for _ in range(150):
 WITHOUT_CEILINGS = """
 import sys
 from bottleneck.calibrate import cache
-cache.cpu_calibration = lambda threads, tell: None
+cache.cpu_calibration = lambda threads, tell, is_quiet=False: None
 from bottleneck.cli import main
 main(sys.argv[1:])
 """

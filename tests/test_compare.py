@@ -52,7 +52,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     git("init", "--quiet", "--initial-branch=main")
     commit("first")
-    monkeypatch.setattr("bottleneck.calibrate.cache.cpu_calibration", lambda threads, tell: None)
+    monkeypatch.setattr("bottleneck.calibrate.cache.cpu_calibration", lambda threads, tell, is_quiet=False: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
 

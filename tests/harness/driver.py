@@ -13,7 +13,7 @@ _DRIVER = """
 import sys
 from bottleneck.commands import finish_run
 from bottleneck.calibrate import cache
-cache.cpu_calibration = lambda threads, tell: None
+cache.cpu_calibration = lambda threads, tell, is_quiet=False: None
 def report(folder, settings):
     {report}
     return "OVERHEAD-BOUND (82.1 %)"

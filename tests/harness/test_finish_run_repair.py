@@ -171,7 +171,7 @@ def test_a_recording_that_is_finished_on_another_machine_keeps_its_own_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int | None] = []
-    monkeypatch.setattr("bottleneck.calibrate.cache.cpu_calibration", lambda threads, _: asked.append(threads))
+    monkeypatch.setattr("bottleneck.calibrate.cache.cpu_calibration", lambda n, _, is_quiet: asked.append(n))
     there = {"cpu": "EPYC Recorded 25 1 1", "python": "3.10.1"}
     for folder, versions in (("there", there), ("here", None)):
         (tmp_path / folder).mkdir()
