@@ -112,9 +112,10 @@ def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePar
 
 def _opening(old: float, new: float) -> str:
     more = "more" if new > old else "less"
-    share = format_share(abs(new - old) / old) if old else ""
-    ratio = f"{new / old:.3g}x as long" if old and new >= _AS_RATIO * old else share
-    return f"The step takes {format_us(abs(new - old))}{f' ({ratio})' if ratio else ''} {more}"
+    if old and new >= _AS_RATIO * old:
+        return f"The step takes {format_us(new - old)} more ({new / old:.3g}x as long)"
+    share = f" ({format_share(abs(new - old) / old)})" if old else ""
+    return f"The step takes {format_us(abs(new - old))}{share} {more}"
 
 
 def _other_device(before: ComparedSide, after: ComparedSide, old: float, new: float) -> str:

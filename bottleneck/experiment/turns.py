@@ -323,7 +323,7 @@ class PairedProcesses:
         self._usual_s = self.clock() - began if self.batches.first else 0.0
         batch = self.batches.confirming if self.batches.is_confirming else self.batches.first
         what = "confirming" if self.batches.is_confirming else "taking turns"
-        self.tell(f"{what}: pair {len(batch) + 1} of processes, {math.expm1(pair.log_ratio):+.1%}")
+        self.tell(f"{what}: pair {len(batch) + 1} of processes, {100 * math.expm1(pair.log_ratio):+.1f} %")
         return pair
 
     def _in_turns(self) -> ProcessPair:

@@ -91,6 +91,18 @@ def test_a_scene_in_which_all_is_the_ops_own_time_scales_as_without_a_tax() -> N
     assert own_parts(plain).tolist() == [1.0, 1.0, 1.0]
 
 
+def test_where_the_work_alone_fills_the_step_no_factor_of_the_host_is_named() -> None:
+    scene = Scene(100.0, ops=[Op(0, 90, bound="compute")], events=[Event("annotation", "train", 0, 100)], steps=1)
+    (told,) = (
+        each.message for each in analysis_of(scene, unprofiled=timing(80.0)).caveats if each.slug == "perturbation"
+    )
+    assert "nothing of the unprofiled step is left for host-side causes, and since the work alone took longer" in told
+    (told,) = (
+        each.message for each in analysis_of(scene, unprofiled=timing(95.0)).caveats if each.slug == "perturbation"
+    )
+    assert "host-side causes are scaled by 0.5 so that" in told
+
+
 def test_work_far_longer_than_whole_undisturbed_steps_is_no_evidence() -> None:
     scene = Scene(100.0, ops=[Op(0, 90, bound="compute")], events=[Event("annotation", "train", 0, 100)], steps=1)
     slow, near = (analysis_of(scene, unprofiled=timing(median)) for median in (30.0, 80.0))
