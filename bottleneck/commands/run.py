@@ -174,7 +174,7 @@ def run_command(
     words = [each for each in (module, file, *(arguments or [])) if each is not None]
     target, *rest = words or [""]
     if module is None:
-        _refuse_recording(target)
+        _refuse_what_is_no_program(target)
     program = make_program(target, rest, settings or (), train=train, seed=None, module=module is not None)
     record = RecordOptions(
         steps=steps,
@@ -191,12 +191,14 @@ def run_command(
     raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, quiet, render)))
 
 
-def _refuse_recording(target: str) -> None:
-    """UsageError for a trace, an analysis or a recording: Python might run the file, and nothing would come of it."""
+def _refuse_what_is_no_program(target: str) -> None:
+    """UsageError for a file that is not there, as Python says with the same status, and for a trace or a recording."""
     from bottleneck.errors import UsageError
     from bottleneck.schema.recording import is_recording
 
     path = Path(target)
+    if not path.exists():
+        raise UsageError(f"there is no file {target}", fix="check the path: it is looked for from the working folder")
     if is_recording(path) or (path.is_file() and target.endswith((".json", ".json.gz"))):
         kind = "a recording, not a program" if path.is_dir() else "no program"
         raise UsageError(f"{target} is {kind}", fix=f"explain it: bottleneck report {shlex.quote(target)}")
@@ -225,12 +227,10 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
 
 
 def _announce(plan: "Plan") -> None:
-    """Says what will be done and how much longer it takes, unless Python will refuse the program at once."""
+    """Says what will be done and how much longer it takes."""
     from bottleneck.calibrate.cache import reason_to_measure
 
     program, wanted = plan.program, plan.options.steps
-    if not (program.module or Path(program.target).exists()):
-        return
     reason = None if any(Path(driver).exists() for driver in _GPU_DRIVERS) else reason_to_measure(None)
     steps = "5 to 20 steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
     added_s = _ADDED_S[program.form]

@@ -79,16 +79,21 @@ def test_an_unusual_name_is_recorded_into(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["-o", "runs/first"]], ids=["default", "named"])
-@pytest.mark.parametrize(
-    ("target", "status"), [("missing.py", 2), ("program.py", 3)], ids=["a missing program", "one that fails at once"]
-)
-def test_a_program_that_leaves_nothing_to_keep_leaves_no_folder(
-    options: list[str], target: str, status: int, tmp_path: Path
-) -> None:
-    done = run(tmp_path, *options, target, program="raise SystemExit(3)")
-    assert done.returncode == status
-    assert done.stderr.splitlines()[-1] == f"bottleneck: recorded nothing: the program ended with status {status}"
-    assert done.stderr.count("bottleneck: ") == (1 if target == "missing.py" else 2)
+def test_a_program_that_leaves_nothing_to_keep_leaves_no_folder(options: list[str], tmp_path: Path) -> None:
+    done = run(tmp_path, *options, "program.py", program="raise SystemExit(3)")
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == "bottleneck: recorded nothing: the program ended with status 3"
+    assert done.stderr.count("bottleneck: ") == 2
+    assert names(tmp_path) == ["program.py"]
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "runs/first"]], ids=["default", "named"])
+def test_a_missing_program_is_one_error_with_the_status_of_python(options: list[str], tmp_path: Path) -> None:
+    done = run(tmp_path, *options, "missing.py")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: there is no file missing.py\n  fix: check the path: it is looked for from the working folder\n"
+    )
     assert names(tmp_path) == ["program.py"]
 
 
