@@ -166,6 +166,7 @@ def test_under_a_launcher_of_the_users_the_ranks_share_one_recording(tmp_path: P
 def test_all_ranks_refuse_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious.txt").write_text("mine")
+    (tmp_path / "program.py").touch()
     job = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     done = subprocess.run(
         driven("run", "-o", "out", "program.py"),
