@@ -538,23 +538,33 @@ def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Op
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page = open_page(PAGES[name]()[0], color_scheme=scheme)
     page.view.wait_for_selector("#table-view > *")
-    found = axe.Axe().run(page.view).response["violations"]
-    bad = [each for each in found if each["impact"] in {"serious", "critical"}]
-    assert not bad, [(each["id"], each["nodes"][0]["html"][:200]) for each in bad]
+    assert _serious(axe.Axe(), page) == []
+
+
+def _serious(axe: Any, page: Opened) -> list[tuple[str, str]]:
+    """Rules that the page breaks badly, each with the first element that does."""
+    found = axe.run(page.view).response["violations"]
+    return [(each["id"], each["nodes"][0]["html"][:200]) for each in found if each["impact"] in {"serious", "critical"}]
 
 
 def _other_pages() -> dict[str, str]:
     """Pages of reports that are not of one analysis."""
     from bottleneck.report.ci.outputs import GATE_FORMATS
     from bottleneck.report.comparison import build
+    from bottleneck.report.doctor import to_html as checked
+    from bottleneck.report.sweep import to_html as swept
     from bottleneck.report.verification import to_html as verified
     from tests.report.gates import GATES
+    from tests.report.sweeps import chain
+    from tests.report.test_doctor import CHECKUP
     from tests.report.test_verification import DONE
 
     gates = {f"gate {name}": GATE_FORMATS["html"].render(GATES[name]) for name in ("several", "hostile")}
     compared = {"comparison": comparisons.slower(), "hostile comparison": comparisons.hostile()}
     return {
         "verify": verified(DONE),
+        "sweep": swept(chain("eager", "compiled")),
+        "doctor": checked([CHECKUP, CHECKUP]),
         **gates,
         **{name: document_to_html(build(each)) for name, each in compared.items()},
     }
@@ -568,6 +578,15 @@ def test_pages_of_other_reports_open_without_error_or_sideways_scrolling(
         page = open_page(text, viewport={"width": width, "height": 844})
         assert page.complaints == [] and page.requests == [], name
         assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility_checker_finds_nothing_serious_in_pages_of_other_reports(
+    open_page: Callable[..., Opened], scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    for name, text in _other_pages().items():
+        assert _serious(axe.Axe(), open_page(text, color_scheme=scheme)) == [], name
 
 
 def test_words_of_a_table_are_not_broken_letter_by_letter_on_a_phone(open_page: Callable[..., Opened]) -> None:
