@@ -1,0 +1,305 @@
+"""Makes the traces of a job of many ranks from one real rank trace, with three faults planted.
+
+    python -m benchmarks.made_job FOLDER --ranks 1024 --megabytes 20 [--trace TRACE] [--seed 0] [--healthy]
+
+The events of one rank are repeated up to the size, then given to each rank with times of its own. These follow from a
+small simulation: work between collectives takes a rank a little more or less time than another, a collective ends for
+all ranks of its group together, once the last one has come and the transfer is done. All-reduces are among all ranks,
+send and receive among the eight ranks of a host. The times of a rank follow by one increasing map from the real
+times, so that events stay nested and in order. Clocks of hosts differ by up to 2 ms.
+
+Planted: a slow host (its work takes 15 % longer), a rank with a slow loader (20 ms more per step), a late link (the
+transfers within one host take three times as long). Each rank's file lies in a folder of its host; faults.txt beside
+the folders says where the faults are.
+
+Without TRACE, a rank trace of torchrec among the public traces beside a development checkout is taken.
+"""
+
+import argparse
+import gzip
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.repeat import repeat_trace
+
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+RANK_TRACES = "pytorch+torchrec*sst_long_a2a*.json.gz"
+
+HOST_RANKS = 8
+_NOISE, _SLOW_WORK, _LATE_LINK = 0.01, 1.15, 3.0
+_LOADER_US, _SLOW_LOADER_US = 200.0, 20_000.0
+_LONGEST_TRANSFER_US = 2000.0
+_CLOCK_US = 2000.0
+
+_TIMES = re.compile(rb'"ts": (\d+)(?:, "dur": (\d+))?')
+_STEP = re.compile(rb"ProfilerStep#\d+")
+_NCCL_ARGS = re.compile(rb'("cat": "kernel", "name": "nccl[^"]*(SendRecv|AllReduce)[^}]*?"args": \{)')
+_GROUPS = {b"SendRecv": b"@HOST@", b"AllReduce": b"@WORLD@"}
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Where the faults are; null for one that is not planted."""
+
+    slow_host: int | None
+    slow_loader: int | None
+    late_link: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """The text of one rank cut at its times, and the moments at which the simulation changes the pace.
+
+    ``starts`` and ``ends`` are the real times of each event, in microseconds after the first. ``knots`` are the moments
+    in order; ``kinds`` says what follows each: "work", "loader", or the group of a collective, "host" or "world".
+    """
+
+    pieces: list[bytes]
+    starts: Floats
+    ends: Floats
+    has_duration: npt.NDArray[np.bool_]
+    first_us: int
+    knots: Floats
+    kinds: tuple[str, ...]
+
+
+def planted(ranks: int) -> Faults:
+    """Faults on hosts that are far apart: in a job of less than four hosts, those that have a place."""
+    hosts = ranks // HOST_RANKS
+    if hosts < 4:
+        return Faults(None, ranks - 2, None)
+    return Faults(hosts // 4, (hosts // 2) * HOST_RANKS + 3, 3 * hosts // 4)
+
+
+def make_template(trace: Path, megabytes: float) -> Template:
+    """The template of a rank of so many megabytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        repeated = Path(folder) / "trace.json"
+        repeat_trace(trace, repeated, int(megabytes * 1e6))
+        text = repeated.read_bytes()
+    text = _NCCL_ARGS.sub(lambda found: found[1] + _GROUPS[found[2]] + b",", _without_distributed(text))
+    numbers = iter(range(10**6))
+    events = json.loads(re.sub(rb"@JOB@", b"null", re.sub(rb"@(HOST|WORLD)@,", b"", text)))["traceEvents"]
+    first_us = min(event["ts"] for event in events if event.get("ph") == "X" and event.get("cat") != "Trace")
+    loaders, text = _with_loaders(text, events, first_us)
+    text = _STEP.sub(lambda _: b"ProfilerStep#%d" % next(numbers), text)
+    found = list(_TIMES.finditer(text))
+    edges = [0, *(edge for match in found for edge in match.span()), len(text)]
+    starts = np.array([int(match[1]) for match in found], float) - first_us
+    ends = starts + np.array([int(match[2] or 0) for match in found], float)
+    knots, kinds = _knots(events, first_us, loaders)
+    return Template(
+        pieces=[text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)],
+        starts=starts,
+        ends=ends,
+        has_duration=np.array([match[2] is not None for match in found]),
+        first_us=first_us,
+        knots=knots,
+        kinds=kinds,
+    )
+
+
+def _without_distributed(text: bytes) -> bytes:
+    """The text with a mark in place of what it says about the job."""
+    return re.sub(rb'"distributedInfo": \{[^}]*\}', b'"distributedInfo": @JOB@', text, count=1)
+
+
+def _with_loaders(text: bytes, events: Sequence[dict[str, Any]], first_us: int) -> tuple[list[float], bytes]:
+    """The moments at which a loader is waited for, one per step, and the text with an event for each."""
+    steps = [event for event in events if str(event.get("name")).startswith("ProfilerStep")]
+    work = [
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("ph") == "X" and event["cat"] not in {"user_annotation", "gpu_user_annotation", "Trace"}
+    ]
+    begins, ends = (np.sort(np.array(side)) for side in zip(*work, strict=True))
+    moments, added = [], []
+    for step in steps:
+        instants = np.arange(step["ts"] + 1, step["ts"] + step["dur"] - 2)
+        # Open at an instant: begun before the end of the next microsecond and not ended at its begin.
+        is_open = np.searchsorted(begins, instants + 2, "left") > np.searchsorted(ends, instants, "right")
+        if is_open.all():
+            continue
+        moment = int(instants[~is_open][0])
+        moments.append(float(moment - first_us))
+        added.append(
+            b'{\n    "ph": "X", "cat": "user_annotation", "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter'
+            b'.__next__", "pid": %d, "tid": %d,\n    "ts": %d, "dur": 1,\n    "args": {}\n  },\n  '
+            % (int(step["pid"]), int(step["tid"]), moment)
+        )
+    start = text.index(b"{", text.index(b'"traceEvents"'))
+    return moments, text[:start] + b"".join(added) + text[start:]
+
+
+def _knots(events: Sequence[dict[str, Any]], first_us: int, loaders: Sequence[float]) -> tuple[Floats, tuple[str, ...]]:
+    calls = sorted(
+        (event["ts"] - first_us, event["dur"], "host" if "SendRecv" in event["name"] else "world")
+        for event in events
+        if event.get("cat") == "kernel" and "nccl" in event["name"].lower()
+    )
+    spans = sorted(
+        [(float(start), float(dur), kind) for start, dur, kind in calls] + [(at, 1.0, "loader") for at in loaders]
+    )
+    knots, kinds, last = [0.0], ["work"], 0.0
+    for start, dur, kind in spans:
+        if start <= last or dur <= 0:
+            continue  # begins within the one before: left at its pace
+        last = start + dur
+        knots += [start, last]
+        kinds += [kind, "work"]
+    return np.array(knots), tuple(kinds)
+
+
+def simulate(template: Template, ranks: int, faults: Faults, seed: int) -> Floats:
+    """The time of each knot on each rank, in microseconds: ranks x knots."""
+    random = np.random.default_rng(seed)
+    host = np.arange(ranks) // HOST_RANKS
+    pace = np.ones(ranks)
+    if faults.slow_host is not None:
+        pace[host == faults.slow_host] = _SLOW_WORK
+    at_us = np.zeros((ranks, template.knots.size))
+    lengths = np.diff(template.knots)
+    for knot, (length, kind) in enumerate(zip(lengths.tolist(), template.kinds, strict=False)):
+        before = at_us[:, knot]
+        noise = 1.0 + _NOISE * random.standard_normal(ranks).clip(-3, 3)
+        if kind == "work":
+            after = before + length * pace * noise
+        elif kind == "loader":
+            after = before + _LOADER_US * noise
+            if faults.slow_loader is not None:
+                after[faults.slow_loader] += _SLOW_LOADER_US
+        else:
+            transfer = np.full(ranks, min(length, _LONGEST_TRANSFER_US))
+            if kind == "host" and faults.late_link is not None:
+                transfer[host == faults.late_link] *= _LATE_LINK
+            group = host if kind == "host" else np.zeros(ranks, int)
+            last = np.full(group.max() + 1, -np.inf)
+            np.maximum.at(last, group, before)
+            after = last[group] + transfer
+        at_us[:, knot + 1] = after
+    return at_us
+
+
+def rank_text(template: Template, at_us: Floats, rank: int, ranks: int, clock_us: float) -> bytes:
+    """The trace of one rank."""
+    past = float(template.ends.max()) + 1.0 - template.knots[-1]
+    knots = np.append(template.knots, template.knots[-1] + past)
+    times = np.append(at_us, at_us[-1] + past)
+    origin = template.first_us + clock_us
+
+    def mapped(moments: Floats) -> npt.NDArray[np.int64]:
+        # Moments before the first event are metadata of the trace.
+        inside = np.interp(moments, knots, times)
+        return np.rint(np.where(moments < 0, moments, inside) + origin).astype(np.int64)
+
+    starts = mapped(template.starts)
+    durations = mapped(template.ends) - starts
+    made = [template.pieces[0]]
+    for piece, start, duration, has_duration in zip(
+        template.pieces[1:], starts.tolist(), durations.tolist(), template.has_duration.tolist(), strict=True
+    ):
+        made.append(b'"ts": %d, "dur": %d' % (start, duration) if has_duration else b'"ts": %d' % start)
+        made.append(piece)
+    host = rank // HOST_RANKS
+    world = _group_args("0", "default_pg", range(ranks))
+    local = _group_args(str(host + 1), "mesh_local", range(host * HOST_RANKS, min((host + 1) * HOST_RANKS, ranks)))
+    return (
+        b"".join(made)
+        .replace(b"@WORLD@", world)
+        .replace(b"@HOST@", local)
+        .replace(b"@JOB@", _job(rank, ranks, host), 1)
+    )
+
+
+def _group_args(name: str, description: str, members: range) -> bytes:
+    listed = ", ".join(map(str, members)) if len(members) <= 32 else f"{members[0]}, {members[1]}, ..., {members[-1]}"
+    return (
+        f'\n      "Process Group Name": "{name}", "Process Group Description": "{description}",'
+        f'\n      "Process Group Ranks": "[{listed}]", "Group size": {len(members)}'
+    ).encode()
+
+
+def _job(rank: int, ranks: int, host: int) -> bytes:
+    local = [*range(host * HOST_RANKS, min((host + 1) * HOST_RANKS, ranks))]
+    groups = [
+        {
+            "pg_name": "0",
+            "pg_desc": "default_pg",
+            "backend_config": "cuda:nccl",
+            "pg_size": ranks,
+            "ranks": [*range(ranks)],
+        },
+        {
+            "pg_name": str(host + 1),
+            "pg_desc": "mesh_local",
+            "backend_config": "cuda:nccl",
+            "pg_size": len(local),
+            "ranks": local,
+        },
+    ]
+    info = {"backend": "nccl", "rank": rank, "world_size": ranks, "pg_count": len(groups), "pg_config": groups}
+    return json.dumps(info).encode()
+
+
+def write_job(
+    folder: Path, template: Template, ranks: int, *, seed: int = 0, healthy: bool = False, compress: bool = False
+) -> Faults:
+    """Writes the traces of a job into folders of its hosts; returns the faults."""
+    faults = Faults(None, None, None) if healthy else planted(ranks)
+    at_us = simulate(template, ranks, faults, seed)
+    clocks_us = np.random.default_rng(seed + 1).uniform(-_CLOCK_US, _CLOCK_US, -(-ranks // HOST_RANKS))
+    for rank in range(ranks):
+        host = rank // HOST_RANKS
+        place = folder / f"node-{host:04d}"
+        place.mkdir(parents=True, exist_ok=True)
+        text = rank_text(template, at_us[rank], rank, ranks, float(clocks_us[host]))
+        # Names say nothing about the rank, so that only the file itself can.
+        name = f"{(rank * 7919 + 13) % 100_003:06d}.pt.trace.json"
+        if compress:
+            (place / f"{name}.gz").write_bytes(gzip.compress(text, 1, mtime=0))
+        else:
+            (place / name).write_bytes(text)
+    (folder / "faults.txt").write_text(f"{faults}\n")
+    return faults
+
+
+def default_trace() -> Path:
+    """A public rank trace; SystemExit where there is none."""
+    found = sorted(TRACES.glob(RANK_TRACES))
+    if not found:
+        sys.exit("name a rank trace of a CUDA program with --trace")
+    return found[1 % len(found)]
+
+
+def main() -> None:
+    """Writes one job and says what is in it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--megabytes", type=float, default=2.5, help="of each rank's trace")
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--healthy", action="store_true", help="plant no faults")
+    parser.add_argument("--gzip", action="store_true", help="write .json.gz")
+    given = parser.parse_args()
+    began_s = time.perf_counter()
+    template = make_template(given.trace or default_trace(), given.megabytes)
+    faults = write_job(given.folder, template, given.ranks, seed=given.seed, healthy=given.healthy, compress=given.gzip)
+    size = sum(file.stat().st_size for file in given.folder.glob("*/*.json*"))
+    print(f"{given.ranks} ranks, {size / 1e6:,.0f} MB, {time.perf_counter() - began_s:.0f} s; {faults}")
+
+
+if __name__ == "__main__":
+    main()

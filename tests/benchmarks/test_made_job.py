@@ -1,0 +1,67 @@
+"""The made job of many ranks: real events with times that a simulation of its faults gives them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.made_job import (
+    HOST_RANKS,
+    RANK_TRACES,
+    TRACES,
+    Faults,
+    Template,
+    make_template,
+    planted,
+    rank_text,
+    simulate,
+    write_job,
+)
+
+RANKS = 4 * HOST_RANKS
+
+
+@pytest.fixture(scope="module")
+def template() -> Template:
+    found = sorted(TRACES.glob(RANK_TRACES))
+    if not found:
+        pytest.skip(f"no rank traces of torchrec in {TRACES}")
+    return make_template(found[0], 0.1)
+
+
+def test_ranks_leave_a_collective_together_and_enter_it_one_by_one(template: Template) -> None:
+    at_us = simulate(template, RANKS, planted(RANKS), 0)
+    for knot, kind in enumerate(template.kinds[:-1]):
+        ends = at_us[:, knot + 1]
+        if kind == "world":
+            assert np.unique(ends).size == 1 and np.unique(at_us[:, knot]).size > 1
+        if kind == "host":
+            assert np.unique(ends).size <= RANKS // HOST_RANKS
+    assert {"world", "host", "loader"} < set(template.kinds)
+
+
+def test_a_healthy_job_is_faster_by_what_was_planted(template: Template) -> None:
+    sick, healthy = (simulate(template, RANKS, faults, 0) for faults in (planted(RANKS), Faults(None, None, None)))
+    loaders = template.kinds.count("loader")
+    assert sick[:, -1].min() - healthy[:, -1].max() > 20_000 * loaders
+
+
+def test_times_of_a_rank_keep_the_order_and_the_nesting_of_the_real_ones(template: Template) -> None:
+    text = rank_text(template, simulate(template, RANKS, planted(RANKS), 0)[3], 3, RANKS, 0.0)
+    events = [event for event in json.loads(text)["traceEvents"] if "ts" in event]
+    start = np.array([float(event["ts"]) for event in events])
+    end = start + np.array([float(event.get("dur", 0)) for event in events])
+    assert start.size == template.starts.size and (end >= start).all()
+    for real, made in ((template.starts, start), (template.ends, end)):
+        assert (np.diff(made[np.argsort(real, kind="stable")]) >= 0).all()
+
+
+def test_only_the_file_itself_tells_the_rank(template: Template, tmp_path: Path) -> None:
+    write_job(tmp_path, template, RANKS)
+    stated = {}
+    for path in sorted(tmp_path.glob("*/*.json")):
+        info = json.loads(path.read_bytes())["distributedInfo"]
+        stated[info["rank"]] = path.parent.name
+        assert info["world_size"] == RANKS
+    assert stated == {rank: f"node-{rank // HOST_RANKS:04d}" for rank in range(RANKS)}
