@@ -16,6 +16,7 @@ import pandas as pd
 
 from bottleneck.analysis.kernel_rows import KernelTimes
 from bottleneck.schema.analysis import CollectiveSummary
+from bottleneck.schema.digest import Message
 from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
@@ -73,16 +74,6 @@ _SPELLED = {
     "Bool": "bool",
     "ComplexFloat": "c10::complex<float>",
 }
-
-
-@dataclass(frozen=True)
-class Message:
-    """Identity of a collective: kind or kernel name, element type, ranks, payload in bytes (null: unknown)."""
-
-    name: str
-    dtype: str | None
-    group_size: int | None
-    payload: float | None
 
 
 @dataclass(frozen=True)

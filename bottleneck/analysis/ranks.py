@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bottleneck.analysis.collectives import Message, message_of, messages_of, paces, quickest_of, repaced, with_transfer
+from bottleneck.analysis.collectives import message_of, messages_of, paces, quickest_of, repaced, with_transfer
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.analysis import ONE_RANK, Caveat, CollectiveSummary, RankSummary, StepAnalysis
@@ -14,6 +15,9 @@ from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.units import format_share, format_us
+
+if TYPE_CHECKING:
+    from bottleneck.schema.digest import Message
 
 # Profilers start and stop at slightly different collectives on each rank.
 _MOST_SHIFT = 3

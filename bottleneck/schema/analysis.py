@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Annotated, Literal
 
 from bottleneck.schema.doc import Doc
+from bottleneck.schema.job import JobSummary
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
 from bottleneck.schema.op_names import place_of
 from bottleneck.units import apportion_groups, format_share
@@ -630,6 +631,7 @@ class StepAnalysis:
             "without comments and without strings that look like a secret; empty for a bare trace"
         ),
     ] = field(default_factory=dict)
+    job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")
 

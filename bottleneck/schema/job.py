@@ -1,71 +1,9 @@
-"""Records of a job of many ranks: the digest that one rank's trace is reduced to, and what all digests say together.
-
-A digest holds what the ranks must be compared by and nothing that grows with the trace but its collectives. Ranks are
-mapped to digests one by one, in any process and any order; the reduction needs the digests alone.
-"""
+"""Records of what the ranks of a job say together: which are slow, and where its time goes in collectives."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from bottleneck.schema.analysis import Caveat, StepAnalysis
 from bottleneck.schema.doc import Doc
-from bottleneck.schema.intervals import Flags, Floats, Integers
-
-
-@dataclass(frozen=True)
-class ProcessGroup:
-    """A group of ranks that communicate with each other, as a trace states it.
-
-    ``ranks`` are global ranks in order; empty where the trace does not list them. ``description`` is what the program
-    called it ("default_pg", "mesh_tp"), empty where it gave no name.
-    """
-
-    name: str
-    description: str
-    size: int
-    ranks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class CollectiveCalls:
-    """The collectives of one rank in order of their start, one entry of each column per call.
-
-    ``start_us`` and ``end_us`` are on the clock of the rank's own trace; ``is_inside`` tells those in its window.
-    ``label`` and ``group`` are positions in ``labels`` (kind, element type and size, equal on all ranks of a call) and
-    in ``groups`` (names of process groups; "" where the trace does not tell). ``payload_bytes`` is NaN where unknown.
-    """
-
-    labels: tuple[str, ...]
-    groups: tuple[str, ...]
-    label: Integers
-    group: Integers
-    start_us: Floats
-    end_us: Floats
-    is_inside: Flags
-    payload_bytes: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class RankDigest:
-    """One rank reduced to what a job is judged by, a few hundred kB.
-
-    ``rank`` and ``world_size`` come from the file's own metadata, null where it states none; ``host`` from the folder
-    or the file name of the profiler's handler, null where neither tells. ``start_unix_ns`` is the wall clock of
-    microsecond zero, null where unknown. ``step_start_us`` and ``step_wall_us`` are of all steps found, in order, on
-    the clock of ``calls``.
-    """
-
-    path: str
-    host: str | None
-    rank: int | None
-    world_size: int | None
-    start_unix_ns: int | None
-    analysis: StepAnalysis
-    bound: str
-    calls: CollectiveCalls
-    process_groups: tuple[ProcessGroup, ...]
-    step_start_us: Floats
-    step_wall_us: Floats
 
 
 @dataclass(frozen=True)
@@ -119,4 +57,3 @@ class JobSummary:
     wait_share: Annotated[float | None, Doc("of the step that ranks wait in collectives, on average", "share")]
     bubble_share: Annotated[float | None, Doc("of the step that pipeline stages idle; null without one", "share")]
     clock_skew_us: Annotated[float | None, Doc("largest difference between the clocks of two hosts", "us")]
-    caveats: Annotated[tuple[Caveat, ...], Doc("limits of the comparison of the ranks")] = ()

@@ -29,6 +29,20 @@ class DeviceProperties:
 
 
 @dataclass(frozen=True)
+class ProcessGroup:
+    """A group of ranks that communicate with each other, as a trace states it.
+
+    ``ranks`` are global ranks in order; empty where the trace does not list them. ``description`` is what the program
+    called it ("default_pg", "mesh_tp"), empty where it gave no name.
+    """
+
+    name: str
+    description: str
+    size: int
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Step:
     """One step on the clock of EVENTS: from ``start_us`` to ``end_us`` on the host.
 

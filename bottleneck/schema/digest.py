@@ -1,0 +1,65 @@
+"""Records of one rank of a job of many: the digest that its trace is reduced to.
+
+A digest holds what the ranks must be compared by and nothing that grows with the trace but its collectives. Ranks are
+mapped to digests one by one, in any process and any order; the reduction needs the digests alone.
+"""
+
+from dataclasses import dataclass
+
+from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry
+from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.linked_trace import ProcessGroup
+from bottleneck.schema.measurements import StepTimes
+
+
+@dataclass(frozen=True)
+class Message:
+    """Identity of a collective: kind or kernel name, element type, ranks, payload in bytes (null: unknown)."""
+
+    name: str
+    dtype: str | None
+    group_size: int | None
+    payload: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class CollectiveCalls:
+    """The collectives of one rank in order of their start, one entry of each column per call.
+
+    ``start_us`` and ``end_us`` are on the clock of the rank's own trace; ``is_inside`` tells those in its window.
+    ``message`` and ``group`` are positions in ``messages`` and in ``groups`` (names of process groups; "" where the
+    trace does not tell).
+    """
+
+    messages: tuple[Message, ...]
+    groups: tuple[str, ...]
+    message: Integers
+    group: Integers
+    start_us: Floats
+    end_us: Floats
+    is_inside: Flags
+
+
+@dataclass(frozen=True, eq=False)
+class RankDigest:
+    """One rank reduced to what a job is judged by, a few hundred kB.
+
+    ``rank`` and ``world_size`` come from the file's own metadata, null where it states none; ``host`` from the folder
+    or the file name of the profiler's handler, null where neither tells. ``start_unix_ns`` is the wall clock of
+    microsecond zero, null where unknown. ``step_start_us`` and ``step_wall_us`` are of all steps found, in the order of
+    ``steps.each``, on the clock of ``calls``. ``bound`` is that of the rank's own verdict.
+    """
+
+    path: str
+    host: str | None
+    rank: int | None
+    world_size: int | None
+    start_unix_ns: int | None
+    steps: StepTimes
+    ledger: tuple[LedgerEntry, ...]
+    collectives: tuple[CollectiveSummary, ...]
+    bound: str
+    calls: CollectiveCalls
+    process_groups: tuple[ProcessGroup, ...]
+    step_start_us: Floats
+    step_wall_us: Floats
