@@ -115,6 +115,7 @@ class Trace:
     caveats: tuple[Caveat, ...] = ()
     origin_ns: int = 0
     module_paths: Mapping[str, str] = field(default_factory=dict)
+    process_groups: tuple[ProcessGroup, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,6 +136,7 @@ DEVICE_ARGS = Table(
         "output_elements": Column("Int64", "elements that the collective gives out per rank", nullable=True),
         "group_size": Column("Int64", "ranks in the collective", nullable=True),
         "message_dtype": Column("category", "element type of the collective", nullable=True),
+        "process_group": Column("category", "name of the collective's process group", nullable=True),
     },
 )  # one row per event of category kernel, copy or fill
 

@@ -391,6 +391,7 @@ def _device_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
                 "output_elements": _nullable(rows["output_elements"]),
                 "group_size": _nullable(rows["group_size"]),
                 "message_dtype": _labelled(rows["message_dtype"], list(columns.dtypes)),
+                "process_group": _labelled(rows["process_group"], list(columns.groups)),
             },
             copy=False,
         )

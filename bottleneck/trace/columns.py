@@ -202,11 +202,12 @@ class Columns:
         self.any_fraction = False
         self.categories, self.names, self.tracks = Codes(), Codes(), Codes()
         self.shapes, self.collectives, self.dtypes, self.kernels = Codes(), Codes(), Codes(), Codes()
+        self.groups = Codes()
         self.ts_ns, self.dur_us = GrowingColumn("int64"), GrowingColumn("float64")
         self.category, self.name, self.track = GrowingColumn("int16"), GrowingColumn("int32"), GrowingColumn("int32")
         self.ops = Rows(("external_id", "sequence", "forward_thread"), shape="int32")
         self.launches = Rows(_IDS, kernel="int32")
-        self.devices = Rows(_DEVICE_NUMBERS, collective="int32", message_dtype="int32")
+        self.devices = Rows(_DEVICE_NUMBERS, collective="int32", message_dtype="int32", process_group="int32")
         self.frames = Rows(("python_id",))
         self.memory = Rows(
             ("bytes", "device_type", "device", "address", "total_allocated", "total_reserved"),
@@ -318,7 +319,8 @@ class Columns:
         for name, sizes in (("blocks", "grid"), ("threads", "block")):
             values[name] = [math.prod(size or (ABSENT,)) for size in values[sizes]]
         self._add_numbers(self.devices, values)
-        for name, codes in (("collective", self.collectives), ("message_dtype", self.dtypes)):
+        labels = {"collective": self.collectives, "message_dtype": self.dtypes, "process_group": self.groups}
+        for name, codes in labels.items():
             self.devices.columns[name].add(map(codes.__getitem__, values[name]), len(raws))
 
     def _add_frames(self, raws: list[msgspec.Raw]) -> None:

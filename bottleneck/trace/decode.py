@@ -98,6 +98,7 @@ class DeviceArgs(msgspec.Struct, gc=False):
     output_elements: int = msgspec.field(name="Out msg nelems", default=ABSENT)
     group_size: int = msgspec.field(name="Group size", default=ABSENT)
     message_dtype: str = msgspec.field(name="dtype", default="")
+    process_group: str = msgspec.field(name="Process Group Name", default="")
     ascend_stream: int = msgspec.field(name="Stream Id", default=ABSENT)
     mtia_size: int = msgspec.field(name="size", default=ABSENT)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bottleneck.schema.analysis import HALF_RECORDED, Caveat
-from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.schema.linked_trace import DeviceProperties, ProcessGroup
 from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PATHS, MOST_MODULE_PATHS
 from bottleneck.trace.categories import ASCEND_TASK, category_of
 from bottleneck.trace.columns import Columns
@@ -33,6 +33,7 @@ class Metadata:
     world_size: int | None
     facts: Mapping[str, str]
     module_paths: Mapping[str, str]
+    process_groups: tuple[ProcessGroup, ...]
 
     def is_pytorch(self) -> bool:
         """True where the keys show that Kineto wrote the file."""
@@ -55,6 +56,7 @@ def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
         world_size=_whole(distributed.get("world_size")),
         facts=_facts(top, distributed),
         module_paths=_module_paths(top.get(MODULE_PATHS)),
+        process_groups=_process_groups(distributed.get("pg_config")),
     )
 
 
@@ -111,6 +113,29 @@ def _device(entry: Mapping[str, object]) -> DeviceProperties:
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
         warp_size=_whole(entry.get("warpSize")),
     )
+
+
+# A job of 16,384 ranks has some thousands of groups, each with some of its ranks.
+_MOST_GROUPS, _MOST_RANKS = 65_536, 1_048_576
+
+
+def _process_groups(given: object) -> tuple[ProcessGroup, ...]:
+    """The groups that list their name, by name; a list of ranks that is no list of whole numbers counts as none."""
+    found: dict[str, ProcessGroup] = {}
+    for entry in itertools.islice(given, _MOST_GROUPS) if isinstance(given, list) else ():
+        name = entry.get("pg_name") if isinstance(entry, Mapping) else None
+        if isinstance(name, str | int):
+            ranks = _ranks(entry.get("ranks"))
+            size = _whole(entry.get("pg_size"))
+            name, description = _shown(str(name)), _shown(str(entry.get("pg_desc") or ""))
+            found[name] = ProcessGroup(name, description, len(ranks) if size is None else max(size, 0), ranks)
+    return tuple(found.values())
+
+
+def _ranks(given: object) -> tuple[int, ...]:
+    numbers = given[:_MOST_RANKS] if isinstance(given, list) else []
+    ranks = [rank for number in numbers if (rank := _whole(number)) is not None and rank >= 0]
+    return tuple(sorted(set(ranks))) if len(ranks) == len(numbers) else ()
 
 
 def _facts(top: Mapping[str, object], distributed: Mapping[str, object]) -> dict[str, str]:

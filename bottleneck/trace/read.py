@@ -316,6 +316,7 @@ def _trace(path: Path, columns: Columns, metadata: Metadata, assembled: Assemble
         caveats=(*columns.damage.caveats(columns.count), *missing_device_work(columns, metadata)),
         origin_ns=assembled.first_ns,
         module_paths=metadata.module_paths,
+        process_groups=metadata.process_groups,
     )
 
 

@@ -315,6 +315,7 @@ def test_a_list_without_its_closing_bracket_is_accepted_and_reported(tmp_path: P
     [
         '"deviceProperties": "none"',
         '"distributedInfo": [1]',
+        '"distributedInfo": {"pg_config": {"pg_name": "0"}}',
         '"baseTimeNanoseconds": {}',
         '"bottleneckModules": ["Linear_0"]',
         '"deviceProperties": [3, null]',

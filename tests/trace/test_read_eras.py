@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.schema.linked_trace import DeviceProperties, ProcessGroup
 from bottleneck.trace.read import read_trace
 from tests.builders import complete, kernel, launch, memcpy, op, step, write_trace
 from tests.trace.read_files import categories, names, read_bytes, read_list, slugs
@@ -246,11 +246,20 @@ def test_collectives_carry_what_the_trace_says_of_them(tmp_path: Path) -> None:
         "Out msg nelems": 16,
         "Group size": 2,
         "dtype": "Float",
+        "Process Group Name": "4",
         "graph id": 3,
     }
     trace = read_list(tmp_path, [reduce, kernel(2, 20, 1)])
-    columns = ["collective", "input_elements", "output_elements", "group_size", "message_dtype", "graph"]
-    assert trace.device_args[columns].iloc[0].tolist() == ["allreduce", 8, 16, 2, "Float", 3]
+    columns = [
+        "collective",
+        "input_elements",
+        "output_elements",
+        "group_size",
+        "message_dtype",
+        "process_group",
+        "graph",
+    ]
+    assert trace.device_args[columns].iloc[0].tolist() == ["allreduce", 8, 16, 2, "Float", "4", 3]
     assert trace.device_args[columns].iloc[1].isna().all()
 
 
@@ -305,6 +314,25 @@ def test_devices_ranks_and_versions_come_from_the_top(tmp_path: Path) -> None:
     assert trace.facts["cuda_driver_version"] == "12040"
     assert trace.facts["backend"] == "nccl"
     assert "host_name" not in trace.facts
+
+
+def test_process_groups_come_from_the_top(tmp_path: Path) -> None:
+    groups = [
+        {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 4, "ranks": [0, 1, 2, 3]},
+        {"pg_name": "7", "pg_desc": "mesh_tp", "pg_size": 2, "ranks": [3, 2]},
+        {"pg_name": "8", "uid": 3, "pg_size": 2},
+        {"pg_name": "9", "pg_size": "many", "ranks": [1, "x"]},
+        {"pg_desc": "without a name", "ranks": [0]},
+        "no group",
+    ]
+    info = {"rank": 3, "world_size": 4, "pg_count": 6, "pg_config": groups}
+    trace = read_trace(write_trace(tmp_path / "t.json", [op("aten::mm", 1, 1)], distributedInfo=info))
+    assert trace.process_groups == (
+        ProcessGroup("0", "default_pg", 4, (0, 1, 2, 3)),
+        ProcessGroup("7", "mesh_tp", 2, (2, 3)),
+        ProcessGroup("8", "", 2),
+        ProcessGroup("9", "", 0),
+    )
 
 
 def test_a_cpu_run_on_a_machine_with_devices_is_a_cpu_trace(tmp_path: Path) -> None:
