@@ -8,7 +8,8 @@ import itertools
 import math
 import mmap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -52,6 +53,10 @@ class Codes(dict[Any, int]):
         self[value] = code = len(self)
         return code
 
+    def since(self, count: int) -> list[Any]:
+        """The values added after the first ``count``, in the order met."""
+        return [*itertools.islice(reversed(self), len(self) - count)][::-1]
+
 
 class GrowingColumn:
     """An array that grows.
@@ -61,17 +66,17 @@ class GrowingColumn:
     """
 
     def __init__(self, dtype: str) -> None:
-        self._dtype = np.dtype(dtype)
+        self.dtype = np.dtype(dtype)
         self._data = self._mapped(0)
         self._count = 0
 
     def _mapped(self, rows: int) -> Array:
-        size = max(rows, _FIRST_ROWS) * self._dtype.itemsize
-        return np.frombuffer(mmap.mmap(-1, size), self._dtype)
+        size = max(rows, _FIRST_ROWS) * self.dtype.itemsize
+        return np.frombuffer(mmap.mmap(-1, size), self.dtype)
 
     def add(self, values: Iterable[Any], count: int) -> None:
         """Appends ``count`` numbers; OverflowError when one does not fit."""
-        self.add_array(np.fromiter(values, self._dtype, count))
+        self.add_array(np.fromiter(values, self.dtype, count))
 
     def add_array(self, values: Array) -> None:
         """Appends an array."""
@@ -83,9 +88,17 @@ class GrowingColumn:
         self._data[self._count : end] = values
         self._count = end
 
+    def rows(self) -> Array:
+        """All rows so far."""
+        return self._data[: self._count]
+
+    def clear(self) -> None:
+        """Forgets all rows and keeps their memory, which the next ones overwrite."""
+        self._count = 0
+
     def take(self) -> Array:
         """All rows; empties this column."""
-        rows = self._data[: self._count]
+        rows = self.rows()
         self._data, self._count = self._mapped(0), 0
         return rows
 
@@ -107,12 +120,20 @@ class SparseColumn(GrowingColumn):
             self._absent = 0
         super().add_array(values)
 
+    def rows(self) -> Array:
+        """All rows so far, read-only when all are absent."""
+        return super().rows() if self._count or not self._absent else np.broadcast_to(np.int64(ABSENT), self._absent)
+
+    def clear(self) -> None:
+        """Forgets all rows and keeps their memory, which the next ones overwrite."""
+        super().clear()
+        self._absent = 0
+
     def take(self) -> Array:
         """All rows, read-only when all are absent; empties this column."""
-        if self._count or not self._absent:
-            return super().take()
-        absent, self._absent = self._absent, 0
-        return np.broadcast_to(np.int64(ABSENT), absent)
+        rows = super().take()
+        self._absent = 0
+        return rows
 
 
 class Rows:
@@ -192,6 +213,47 @@ _DEVICE_NUMBERS = (
 )  # fmt: skip
 
 
+# Column that holds codes -> the attribute with their values.
+_CODED = {
+    "category": "categories",
+    "name": "names",
+    "track": "tracks",
+    "ops.shape": "shapes",
+    "launches.kernel": "kernels",
+    "devices.collective": "collectives",
+    "devices.message_dtype": "dtypes",
+    "memory.track": "tracks",
+}
+_ROLES = ("ops", "launches", "devices", "frames", "memory")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns of one block of events that another process decoded, with the values of the codes that it used first."""
+
+    arrays: Sequence[Array]
+    values: Mapping[str, list[Any]]
+    counts: Counter[str]
+    count: int
+    damage: Counter[str]
+
+
+class Recoding:
+    """The codes of this process for those of another, by the attribute with their values."""
+
+    def __init__(self) -> None:
+        self._codes = {table: GrowingColumn("int32") for table in _CODED.values()}
+
+    def learn(self, columns: "Columns", values: Mapping[str, list[Any]]) -> None:
+        """Notes the values that the other process met first in its last block."""
+        for table, new in values.items():
+            self._codes[table].add(map(getattr(columns, table).__getitem__, new), len(new))
+
+    def of(self, table: str, codes: Array) -> Array:
+        """Our codes for theirs."""
+        return self._codes[table].rows()[codes]
+
+
 class Columns:
     """Columns of all events of a file, by role, from which ``assemble`` makes the tables."""
 
@@ -251,6 +313,52 @@ class Columns:
             self._add_memory(complete[raw])
             complete[raw] = [event for event in complete[raw] if event.name != _MEMORY_NAME]
         self._add_complete(complete)
+
+    def sizes(self) -> dict[str, int]:
+        """The number of values of each kind of code."""
+        return {table: len(getattr(self, table)) for table in dict.fromkeys(_CODED.values())}
+
+    def block(self, known: Mapping[str, int]) -> Block:
+        """What was added since ``clear``, with the values that are not among the ``known`` number of each kind."""
+        return Block(
+            arrays=[column.rows() for _, column in self.each()],
+            values={table: getattr(self, table).since(count) for table, count in known.items()},
+            counts=self.counts,
+            count=self.count,
+            damage=self.damage,
+        )
+
+    def clear(self) -> None:
+        """Forgets all events, but not the codes of their values."""
+        for _, column in self.each():
+            column.clear()
+        self.counts.clear()
+        self.count = 0
+
+    def may_fold_categories(self) -> bool:
+        """True where so many categories were met that those of the next events may be counted under one name."""
+        return len(self.counts) > _MOST_CATEGORIES // 2 or MANY_CATEGORIES in self.counts
+
+    def append(self, block: Block, recoding: Recoding) -> None:
+        """Adds a block whose values ``recoding`` knows, as ``add`` would have added its events."""
+        for (name, column), array in zip(self.each(), block.arrays, strict=True):
+            if name in _CODED:
+                column.add_array(recoding.of(_CODED[name], array))
+            else:
+                column.add_array(array + self.count if name.endswith(".row") else array)
+        self.counts.update(block.counts)
+        self.damage.update(block.damage)
+        self.count += block.count
+
+    def each(self) -> Iterator[tuple[str, GrowingColumn]]:
+        """All columns with their names."""
+        for name in ("ts_ns", "dur_us", "category", "name", "track"):
+            yield name, getattr(self, name)
+        for role in _ROLES:
+            rows: Rows = getattr(self, role)
+            yield f"{role}.row", rows.row
+            for name, column in rows.columns.items():
+                yield f"{role}.{name}", column
 
     def _few(self, groups: Mapping[str, list[AnyEvent]]) -> defaultdict[str, list[AnyEvent]]:
         """Groups with those of new categories under one name; no profiler has thousands of categories."""

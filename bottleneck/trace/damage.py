@@ -1,8 +1,10 @@
 """Counts the defects that the reader tolerates in a file, and describes them in caveats, with their consequences."""
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from bottleneck.schema.analysis import Caveat
+if TYPE_CHECKING:
+    from bottleneck.schema.analysis import Caveat
 
 # Kind of defect -> (slug of the caveat, message with the number of defects).
 KINDS = {
@@ -57,8 +59,10 @@ CONSEQUENCES = {
 class Damage(Counter[str]):
     """Counts of tolerated defects by kind, which every step of the reader adds to."""
 
-    def caveats(self, total: int) -> tuple[Caveat, ...]:
+    def caveats(self, total: int) -> "tuple[Caveat, ...]":
         """One caveat per slug, in a file of which ``total`` events were read; messages of several kinds are joined."""
+        from bottleneck.schema.analysis import Caveat  # noqa: PLC0415 - no worker that decodes events needs it
+
         messages: dict[str, list[str]] = {}
         for kind, (slug, text) in KINDS.items():
             if self[kind]:

@@ -132,16 +132,16 @@ class EventDecoder:
     def __init__(self) -> None:
         self._plain = msgspec.json.Decoder(list[Event])
         self._exact = msgspec.json.Decoder(list[ExactEvent])
-        self._needs_exact = False
+        self.needs_exact = False
 
     def decode(self, text: bytes) -> Sequence[AnyEvent]:
         """The events of a JSON list; raises one of DECODE_ERRORS when it is damaged."""
-        if not self._needs_exact:
+        if not self.needs_exact:
             events = self._plain.decode(text)
             # A file writes all its starts alike; a look at some of each chunk is enough.
             some = (*events[:8], *events[-8:])
-            self._needs_exact = any(type(event.ts) is float and event.ts >= EXACT_BELOW_US for event in some)
-            if not self._needs_exact:
+            self.needs_exact = any(type(event.ts) is float and event.ts >= EXACT_BELOW_US for event in some)
+            if not self.needs_exact:
                 return events
         return self._exact.decode(text)
 

@@ -7,6 +7,7 @@ would have to begin with that key too to be mistaken for one; then the chunk doe
 
 import gc
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from bottleneck.trace.decode import DECODE_ERRORS, Entry, EventDecoder, ListDeco
 from bottleneck.trace.foreign import reject_json, reject_value
 from bottleneck.trace.inflate import read_blocks
 from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata
+from bottleneck.trace.parallel import Inseparable, add_events
 from bottleneck.trace.salvage import ANY_BOUNDARY, Salvager, restore_backslashes
 
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*')
@@ -110,48 +112,63 @@ _FOOTER_LIMIT_BYTES = 16 * 1024**2
 
 
 class TraceDocument(Generic[Entry]):
-    """One trace document; iterate it once, then read ``header`` and ``footer``, the texts around the event list."""
+    """One trace document; iterate it once, then read ``header`` and ``footer``, the texts around the event list.
+
+    ``boundary`` is the pattern at which the last of its ``texts`` was cut.
+    """
 
     def __init__(self, path: Path, blocks: Iterator[bytes], damage: Damage, decoder: ListDecoder[Entry]) -> None:
         self._path = path
         self._blocks = blocks
         self._damage = damage
         self._decoder = decoder
-        self._salvager = Salvager(decoder, damage)
-        self._boundary = ANY_BOUNDARY
+        self._tail: list[bytes] = []
+        self._ended = False
+        self.salvager = Salvager(decoder, damage)
+        self.boundary = ANY_BOUNDARY
         self.header = b""
         self.footer = b""
 
     def __iter__(self) -> Iterator[Sequence[Entry]]:
+        for text in self.texts():
+            yield self.events_of(text)
+        yield from self.last_events()
+
+    def texts(self) -> Iterator[bytes]:
+        """Stretches of the event list that text follows, each as a list of its own."""
         self.header, rest = read_header(self._path, self._blocks, self._damage)
         if rest.startswith(b"]"):
             self._take_footer(rest[1:])
             return
-        self._boundary = _boundary_after(rest)
-        tail = [rest]
+        self.boundary = _boundary_after(rest)
+        self._tail = [rest]
         for block in self._blocks:
             end, start = self._last_cut(block)
             if not start:
-                self._lengthen(tail, block)
+                self._lengthen(block)
                 continue
-            text, tail = b"".join((b"[", *tail, memoryview(block)[:end], b"]")), [block[start:]]
-            try:
-                yield self._decoder.decode(text)
-            except DECODE_ERRORS:
-                found = self._salvager.salvage(text[1:-1], self._boundary)
-                yield found.events
-                if found.ended:
-                    self._take_footer(b",".join([found.rest, *tail]))
-                    return
-                tail = [found.rest, b",", *tail] if found.rest else tail
-        yield from self._last_events(b"".join(tail).rstrip(b"\0" + _BLANKS))
+            text = b"".join((b"[", *self._tail, memoryview(block)[:end], b"]"))
+            self._tail = [block[start:]]
+            yield text
 
-    def _lengthen(self, tail: list[bytes], block: bytes) -> None:
+    def events_of(self, text: bytes) -> Sequence[Entry]:
+        """The events of the last of the ``texts``; damage may go on in the text that follows, or end the list."""
+        try:
+            return self._decoder.decode(text)
+        except DECODE_ERRORS:
+            found = self.salvager.salvage(text[1:-1], self.boundary)
+            if found.ended:
+                self._take_footer(b",".join([found.rest, *self._tail]))
+            elif found.rest:
+                self._tail = [found.rest, b",", *self._tail]
+            return found.events
+
+    def _lengthen(self, block: bytes) -> None:
         """Adds to the tail a block in which no event ends, or only one that begins with another key."""
-        tail.append(block)
-        size = sum(map(len, tail))
+        self._tail.append(block)
+        size = sum(map(len, self._tail))
         if size > _ANY_BOUNDARY_AFTER_BYTES:
-            self._boundary = ANY_BOUNDARY
+            self.boundary = ANY_BOUNDARY
         if size > _LONGEST_EVENT_BYTES:
             raise TraceError(
                 f"{self._path} holds no end of an event in {size >> 20} MiB",
@@ -159,9 +176,11 @@ class TraceDocument(Generic[Entry]):
                 fix="record it again",
             )
 
-    def _last_events(self, text: bytes) -> Iterator[Sequence[Entry]]:
-        """Events of the text that no block follows."""
-        text, begun = _without_begun_event(text)
+    def last_events(self) -> Iterator[Sequence[Entry]]:
+        """Events after the ``texts``, which no text follows."""
+        if self._ended:
+            return
+        text, begun = _without_begun_event(b"".join(self._tail).rstrip(b"\0" + _BLANKS))
         end, start = self._last_cut(text)
         if start:
             try:
@@ -170,7 +189,7 @@ class TraceDocument(Generic[Entry]):
             except DECODE_ERRORS:
                 pass
         broken = self._damage["broken"]
-        found = self._salvager.salvage_last(text, self._boundary)
+        found = self.salvager.salvage_last(text, self.boundary)
         yield found.events
         if found.ended:
             self._take_footer(found.rest)
@@ -187,7 +206,7 @@ class TraceDocument(Generic[Entry]):
         while True:
             start = max(0, len(block) - window)
             cut = None
-            for match in self._boundary.finditer(block, start):
+            for match in self.boundary.finditer(block, start):
                 cut = match
             if cut:
                 return cut.start() + 1, cut.end(1)
@@ -202,6 +221,7 @@ class TraceDocument(Generic[Entry]):
             if sum(map(len, pieces)) < _FOOTER_LIMIT_BYTES:
                 pieces.append(block)
         self.footer = b"".join(pieces)
+        self._ended = True
 
 
 def _boundary_after(text: bytes) -> re.Pattern[bytes]:
@@ -223,19 +243,26 @@ _AGAIN = "record it again; the program may have ended, or the disk been full, wh
 _EPOCH_FROM_NS = 10**18
 
 
-def read_trace(path: str | Path) -> Trace:
+def read_trace(path: str | Path, jobs: int = 1) -> Trace:
     """The trace in a .json or .json.gz file that torch.profiler wrote, from PyTorch 1.4 to today.
 
-    Damage is repaired or left out, and listed in ``caveats``. Raises TraceError for a file that cannot be read, is no
-    PyTorch trace, or holds no events.
+    With several jobs, so many processes decode a large file; the trace is the same. Damage is repaired or left out, and
+    listed in ``caveats``. Raises TraceError for a file that cannot be read, is no PyTorch trace, or holds no events.
     """
     path = Path(path)
-    damage = Damage()
-    document = TraceDocument(path, read_blocks(path, damage), damage, EventDecoder())
+    try:
+        # A pipe can be read only once.
+        return _read(path, jobs if os.name == "posix" and os.path.isfile(path) else 1)  # noqa: PTH113 - never raises
+    except Inseparable:
+        return _read(path, 1)
+
+
+def _read(path: Path, jobs: int) -> Trace:
+    damage, decoder = Damage(), EventDecoder()
+    document = TraceDocument(path, read_blocks(path, damage), damage, decoder)
     columns = Columns(damage)
     with _collector_off():
-        for events in document:
-            columns.add(events)
+        add_events(document, columns, decoder, jobs)
     metadata = read_metadata(document.header, document.footer, damage)
     if not columns.has_work():
         _reject(path, columns, metadata)

@@ -11,6 +11,8 @@ from bottleneck.trace.read import read_trace
 from tests.builders import frame, kernel, op
 from tests.trace.read_files import assert_same, chain, gzipped, names, read_bytes, read_list, refusal, slugs
 
+pytestmark = pytest.mark.usefixtures("read_with_workers_too")
+
 KINETO = """{{
   "schemaVersion": 1,
   "traceEvents": [

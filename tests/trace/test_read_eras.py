@@ -9,6 +9,8 @@ from bottleneck.trace.read import read_trace
 from tests.builders import complete, kernel, launch, memcpy, op, step, write_trace
 from tests.trace.read_files import categories, names, read_bytes, read_list, slugs
 
+pytestmark = pytest.mark.usefixtures("read_with_workers_too")
+
 # ruff: noqa: E501 - lines stand as their writers write them
 
 LEGACY = """[{"name": "aten::add", "ph": "X", "ts": 434.706, "dur": 4.123999999999967, "tid": 1, "pid": "CPU functions", "args": {}},

@@ -16,6 +16,8 @@ from bottleneck.trace.read import read_trace
 from tests.builders import step
 from tests.trace.read_files import chain, gzipped, refusal
 
+pytestmark = pytest.mark.usefixtures("read_with_workers_too")
+
 
 def zipped() -> bytes:
     buffer = io.BytesIO()

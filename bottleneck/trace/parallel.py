@@ -1,0 +1,322 @@
+"""Decodes the event list in worker processes, which hand columns back through shared memory.
+
+The reader inflates the text, cuts it into stretches of whole events and gives each to a worker in turn. It takes their
+columns back in the order of the file, and decodes itself what a worker could not, so that the result is that of one
+process. The workers are programs of their own: a fork of a process with threads can hang, and ``multiprocessing`` runs
+the user's main script again.
+"""
+
+import gc
+import mmap
+import os
+import pickle
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from bottleneck.trace.columns import Array, Block, Columns, Recoding
+from bottleneck.trace.damage import Damage
+from bottleneck.trace.decode import ABSENT, DECODE_ERRORS, AnyEvent, EventDecoder
+from bottleneck.trace.salvage import Salvager
+
+if TYPE_CHECKING:
+    from bottleneck.trace.read import TraceDocument
+
+# Less text is read sooner by one process: a worker takes as long to start as 15 MB take to decode.
+START_AFTER_BYTES = 16 * 1024**2
+# How long the reader waits for workers that are not ready (null: for ever); until they are, it decodes.
+PATIENCE_MS: float | None = 0.0
+
+# Room for a stretch of text and for its columns. What does not fit is decoded by the reader.
+_TEXT_BYTES = _COLUMN_BYTES = 3 * 1024**2 // 2
+_SLOT_BYTES = _TEXT_BYTES + _COLUMN_BYTES
+_SLOTS_PER_WORKER = 3
+_ALIGNMENT_BYTES = 8
+_READY = "ready"
+
+
+class Inseparable(Exception):  # noqa: N818 - a property of the file, not an error of ours
+    """Some stretch of the file cannot be decoded without those before it."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the events read so far say of those that follow; each changes once, if ever."""
+
+    needs_exact: bool
+    any_fraction: bool
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A stretch of text in the shared memory, and the state that the reader was in when it gave the task."""
+
+    offset: int
+    size: int
+    boundary: re.Pattern[bytes]
+    state: _State
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """The columns of a task, whose arrays lie in the shared memory; null where the reader has to decode the text.
+
+    ``lengths`` are those of the arrays; a negative one is that of a column without any value.
+    """
+
+    before: _State
+    after: _State
+    block: Block
+    lengths: list[int] | None
+
+
+def add_events(document: "TraceDocument[AnyEvent]", columns: Columns, decoder: EventDecoder, jobs: int) -> None:
+    """Adds all events of the document to the columns; with more than one job, that many workers decode a large file.
+
+    Raises Inseparable where one process has to read the file from its beginning.
+    """
+    workers: Workers | None = None
+    taken = 0
+    try:
+        for text in document.texts():
+            taken += len(text)
+            if workers is None and jobs > 1 and taken > START_AFTER_BYTES:
+                workers = Workers(document.salvager, columns, decoder, jobs)
+            if workers is None or not workers.give(text, document.boundary):
+                if workers is not None:
+                    workers.finish()
+                columns.add(document.events_of(text))
+        if workers is not None:
+            workers.finish()
+    finally:
+        if workers is not None:
+            workers.close()
+    for events in document.last_events():
+        columns.add(events)
+
+
+class Workers:
+    """Processes that decode stretches of text in turn, and the memory that they share with this one."""
+
+    def __init__(self, salvager: Salvager[AnyEvent], columns: Columns, decoder: EventDecoder, jobs: int) -> None:
+        self._salvager = salvager
+        self._columns = columns
+        self._decoder = decoder
+        self._given: deque[_Task] = deque()
+        self._next = self._oldest = 0
+        self._slots = jobs * _SLOTS_PER_WORKER
+        self._failed = False
+        with _nameless_file() as file:
+            file.truncate(self._slots * _SLOT_BYTES)
+            self._memory = mmap.mmap(file.fileno(), 0)
+            self._processes = [_start(file.fileno()) for _ in range(jobs)]
+        self._starting = [*self._processes]
+        self._recodings = [Recoding() for _ in range(jobs)]
+
+    def give(self, text: bytes, boundary: re.Pattern[bytes]) -> bool:
+        """False where the reader has to decode this text."""
+        if len(text) > _TEXT_BYTES or not self._are_ready():
+            return False
+        if len(self._given) == self._slots:
+            self._take_oldest()
+        task = _Task(self._next % self._slots * _SLOT_BYTES, len(text), boundary, self._state())
+        self._memory[task.offset : task.offset + task.size] = text
+        self._given.append(task)
+        try:
+            _send(task, _stream(self._processes[self._next % len(self._processes)].stdin))
+        except OSError:
+            self._failed = True
+        self._next += 1
+        return True
+
+    def _are_ready(self) -> bool:
+        for process in [*self._starting]:
+            stream = _stream(process.stdout)
+            poll = select.poll()
+            poll.register(stream, select.POLLIN)
+            if poll.poll(PATIENCE_MS):
+                self._failed |= _received(stream) != _READY
+                self._starting.remove(process)
+        return not self._starting and not self._failed
+
+    def _state(self) -> _State:
+        return _State(self._decoder.needs_exact, self._columns.any_fraction)
+
+    def finish(self) -> None:
+        """Adds all blocks that were given and not taken back."""
+        while self._given:
+            self._take_oldest()
+
+    def _take_oldest(self) -> None:
+        """Adds the next block of the file to the columns."""
+        task, number = self._given.popleft(), self._oldest % len(self._processes)
+        self._oldest += 1
+        reply = None if self._failed else _received(_stream(self._processes[number].stdout))
+        if not isinstance(reply, _Reply):
+            self._failed = True
+            self._decode(task)
+        else:
+            fits = reply.lengths is not None and reply.before == self._state()
+            if not fits:
+                self._decode(task)
+            self._recodings[number].learn(self._columns, reply.block.values)
+            if fits:
+                self._columns.append(self._with_arrays(reply, task), self._recodings[number])
+                self._decoder.needs_exact = reply.after.needs_exact
+                self._columns.any_fraction = reply.after.any_fraction
+        if self._columns.may_fold_categories():
+            raise Inseparable
+
+    def _decode(self, task: _Task) -> None:
+        text = self._memory[task.offset : task.offset + task.size]
+        events = _events_alone(text, task.boundary, self._decoder, self._salvager)
+        if events is None:
+            raise Inseparable
+        self._columns.add(events)
+
+    def _with_arrays(self, reply: _Reply, task: _Task) -> Block:
+        assert reply.lengths is not None
+        dtypes = [column.dtype for _, column in self._columns.each()]
+        return replace(reply.block, arrays=_arrays(self._memory, task.offset + _TEXT_BYTES, dtypes, reply.lengths))
+
+    def close(self) -> None:
+        """Ends the workers at once."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            with suppress(OSError):
+                _stream(process.stdin).close()
+            _stream(process.stdout).close()
+
+
+def _nameless_file() -> IO[bytes]:
+    """A file without a name, of which nothing is left however this process ends; in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("bottleneck"), "r+b")
+    return cast("IO[bytes]", tempfile.TemporaryFile())
+
+
+def _start(memory: int) -> "subprocess.Popen[bytes]":
+    code = f"import sys; sys.path[:] = {sys.path!r}; from bottleneck.trace.parallel import work; work({memory})"
+    return subprocess.Popen(  # noqa: S603 - this very program
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[memory],
+    )
+
+
+def _stream(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
+
+
+def _send(message: object, stream: IO[bytes]) -> None:
+    pickle.dump(message, stream, pickle.HIGHEST_PROTOCOL)
+    stream.flush()
+
+
+def _received(stream: IO[bytes]) -> Any:
+    """The next message; null where the other side has ended, or something else writes there."""
+    try:
+        return pickle.load(stream)  # noqa: S301 - from a process that we started
+    except (EOFError, OSError, pickle.UnpicklingError):
+        return None
+
+
+def _events_alone(
+    text: bytes, boundary: re.Pattern[bytes], decoder: EventDecoder, salvager: Salvager[AnyEvent]
+) -> Sequence[AnyEvent] | None:
+    """The events of a stretch of text; null where its damage goes on in the text that follows."""
+    try:
+        return decoder.decode(text)
+    except DECODE_ERRORS:
+        found = salvager.salvage(text[1:-1], boundary)
+        return None if found.rest or found.ended else found.events
+
+
+def _places(offset: int, dtypes: Sequence[np.dtype[Any]], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(begin, end) of each array in the memory, one after the other; of an array without values both are equal."""
+    for dtype, length in zip(dtypes, lengths, strict=True):
+        end = offset + max(length, 0) * dtype.itemsize
+        yield offset, end
+        offset = end + -end % _ALIGNMENT_BYTES
+
+
+def _arrays(memory: mmap.mmap, offset: int, dtypes: Sequence[np.dtype[Any]], lengths: Sequence[int]) -> list[Array]:
+    places = _places(offset, dtypes, lengths)
+    return [
+        np.broadcast_to(np.int64(ABSENT), -length) if length < 0 else np.frombuffer(memory, dtype, length, begin)
+        for dtype, length, (begin, _) in zip(dtypes, lengths, places, strict=True)
+    ]
+
+
+def work(memory_file: int) -> None:
+    """The program of a worker: serves standard input until the reader ends it, or has ended itself."""
+    # The reader is interrupted too, and ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()
+    serve(mmap.mmap(memory_file, 0), sys.stdin.buffer, sys.stdout.buffer)
+
+
+def serve(memory: mmap.mmap, tasks: IO[bytes], replies: IO[bytes]) -> None:
+    """Decodes the tasks in turn, until there are no more."""
+    worker = _Worker(memory)
+    _send(_READY, replies)
+    while isinstance(task := _received(tasks), _Task):
+        _send(worker.reply(task), replies)
+        worker.clear()
+
+
+class _Worker:
+    """The decoders and columns of a worker, of which only the codes and the state outlive a task."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._damage = Damage()
+        self._decoder = EventDecoder()
+        self._salvager = Salvager(self._decoder, self._damage)
+        self._columns = Columns(self._damage)
+
+    def clear(self) -> None:
+        """Forgets the last task."""
+        self._damage.clear()
+        self._columns.clear()
+
+    def reply(self, task: _Task) -> _Reply:
+        """The columns of a task."""
+        self._decoder.needs_exact |= task.state.needs_exact
+        self._columns.any_fraction |= task.state.any_fraction
+        before, known = self._state(), self._columns.sizes()
+        text = self._memory[task.offset : task.offset + task.size]
+        events = _events_alone(text, task.boundary, self._decoder, self._salvager)
+        self._columns.add(events or [])
+        block = self._columns.block(known)
+        lengths = None if events is None else self._put(block.arrays, task.offset + _TEXT_BYTES)
+        return _Reply(before, self._state(), replace(block, arrays=[]), lengths)
+
+    def _state(self) -> _State:
+        return _State(self._decoder.needs_exact, self._columns.any_fraction)
+
+    def _put(self, arrays: Sequence[Array], offset: int) -> list[int] | None:
+        """Writes the arrays to the memory and gives their lengths; null where they do not fit."""
+        lengths = [-len(array) if array.strides == (0,) else len(array) for array in arrays]
+        places = [*_places(offset, [array.dtype for array in arrays], lengths)]
+        if places[-1][1] > offset + _COLUMN_BYTES:
+            return None
+        for array, (begin, end) in zip(arrays, places, strict=True):
+            if end > begin:
+                self._memory[begin:end] = array.tobytes()
+        return lengths
