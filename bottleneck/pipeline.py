@@ -9,6 +9,7 @@ import numpy as np
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
+from bottleneck.analysis.digest import digest_rank
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.ranks import combine_ranks
@@ -35,6 +36,7 @@ from bottleneck.errors import TraceError, UsageError
 from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Device, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
+from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.evidence import Annotations, Evidence, Explanation, conclude
 from bottleneck.schema.files import read_file
 from bottleneck.schema.linked_trace import Linked, Trace, Window
@@ -143,6 +145,14 @@ def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:
     analysis, linked = evidence.analysis, evidence.linked
     timeline = build_timeline(linked, evidence.roofline, analysis.ledger, analysis.device)
     return Annotations(sources[0].trace, evidence, timeline)
+
+
+def digest(source: TraceSource, options: Options = DEFAULTS) -> RankDigest:
+    """One rank of a job, reduced to what the ranks are compared by; raises as ``analyse`` does.
+
+    Depends on the files of the source and the options alone, so that it may run in any process.
+    """
+    return digest_rank(examine(source, replace(options, split=False)), source.host)
 
 
 def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:

@@ -1,5 +1,6 @@
 """Finds the traces that a path names, each with what a recording states about its rank: the input of the pipeline."""
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ class TraceSource:
     """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled.
 
     ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but
-    for the first rank. ``light`` is the rank's window with the fewest options, where its trace is there.
+    for the first rank. ``light`` is the rank's window with the fewest options, where its trace is there. ``host`` is
+    where it was recorded, as the name of the file tells.
     """
 
     trace: Path
@@ -34,6 +36,7 @@ class TraceSource:
     timed_ns: tuple[int, int] | None = None
     extras: Extras | None = None
     light: LightWindow | None = None
+    host: str | None = None
 
 
 def find_traces(path: Path) -> list[TraceSource]:
@@ -41,12 +44,12 @@ def find_traces(path: Path) -> list[TraceSource]:
     if path.suffix == ".py" and path.is_file():
         raise TraceError(f"{path} is a program, not a trace", fix=f"record it: bottleneck run {shlex.quote(str(path))}")
     if not path.is_dir():
-        return [TraceSource(path)]
+        return [_bare(path)]
     if is_recording(path):
         recording = read_recording(path)
         return [_of_rank(path, recording, trace) for trace in recording.traces] or _no_trace(path)
     found = sorted(file for pattern in ("*.json", "*.json.gz") for file in path.glob(pattern))
-    return [TraceSource(file) for file in found if _is_trace(file)] or _no_trace(path)
+    return [_bare(file) for file in found if _is_trace(file)] or _no_trace(path)
 
 
 def is_saved_analysis(path: Path) -> bool:
@@ -58,6 +61,15 @@ def is_saved_analysis(path: Path) -> bool:
             return b'"bottleneck/analysis/' in file.read(200)
     except OSError:  # the reader raises, with a remedy
         return False
+
+
+# torch.profiler.tensorboard_trace_handler names a file by host, process and nanoseconds (until 1.12 milliseconds).
+_OF_HANDLER = re.compile(r"(?!rank\W?\d)(?P<host>.*[^.])_\d+\.(\d+\.)?pt\.trace\.json(\.gz)?")
+
+
+def _bare(file: Path) -> TraceSource:
+    named = _OF_HANDLER.fullmatch(file.name)
+    return TraceSource(file, host=named["host"] if named else None)
 
 
 def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSource:
