@@ -12,7 +12,7 @@ import bottleneck
 PACKAGE = Path(bottleneck.__file__).parent
 BASE = {"errors", "units", "schema", "_version"}
 STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
-MACHINE = STAGES | {"pipeline", "harness"}
+MACHINE = STAGES | {"mapping", "pipeline", "harness"}
 TASKS = {"calibrate", "doctor", "experiment", "compare", "gate"}
 MAY_IMPORT = {
     "_version": set(),
@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "units": set(),
     "schema": BASE,
     **{stage: BASE | {stage} for stage in STAGES},
-    "pipeline": BASE | STAGES,
+    "mapping": BASE | {"mapping"},
+    "pipeline": BASE | STAGES | {"mapping"},
     "harness": BASE | STAGES | {"harness"},
     **{task: BASE | MACHINE | {task} for task in TASKS},
     "doctor": BASE | MACHINE | {"doctor", "calibrate"},
