@@ -136,14 +136,27 @@ class SparseColumn(GrowingColumn):
         return rows
 
 
+class CodedColumn(GrowingColumn):
+    """A column of the codes of values, several of which may share the codes."""
+
+    def __init__(self, codes: Codes, dtype: str = "int32") -> None:
+        super().__init__(dtype)
+        self.codes = codes
+
+    def add_values(self, values: Iterable[Any], count: int) -> None:
+        """Appends the codes of ``count`` values."""
+        self.add(map(self.codes.__getitem__, values), count)
+
+
 class Rows:
     """Columns of the events of one role; ``row`` is the event's position among all complete events."""
 
-    def __init__(self, numbers: Sequence[str], **more: str) -> None:
+    def __init__(self, numbers: Sequence[str], **more: GrowingColumn) -> None:
         self.numbers = numbers
         self.row = GrowingColumn("int32")
         self.columns: dict[str, GrowingColumn] = {name: SparseColumn() for name in numbers}
-        self.columns |= {name: GrowingColumn(dtype) for name, dtype in more.items()}
+        self.coded = {name: column for name, column in more.items() if isinstance(column, CodedColumn)}
+        self.columns |= more
 
     def take(self) -> dict[str, Array]:
         """All columns as arrays; empties this one."""
@@ -213,17 +226,6 @@ _DEVICE_NUMBERS = (
 )  # fmt: skip
 
 
-# Column that holds codes -> the attribute with their values.
-_CODED = {
-    "category": "categories",
-    "name": "names",
-    "track": "tracks",
-    "ops.shape": "shapes",
-    "launches.kernel": "kernels",
-    "devices.collective": "collectives",
-    "devices.message_dtype": "dtypes",
-    "memory.track": "tracks",
-}
 _ROLES = ("ops", "launches", "devices", "frames", "memory")
 
 
@@ -232,26 +234,28 @@ class Block:
     """Columns of one block of events that another process decoded, with the values of the codes that it used first."""
 
     arrays: Sequence[Array]
-    values: Mapping[str, list[Any]]
+    values: Sequence[Sequence[Any]]
     counts: Counter[str]
     count: int
     damage: Counter[str]
 
 
 class Recoding:
-    """The codes of this process for those of another, by the attribute with their values."""
+    """The codes of this process for those of another, by the position among ``Columns.codes``."""
 
-    def __init__(self) -> None:
-        self._codes = {table: GrowingColumn("int32") for table in _CODED.values()}
+    def __init__(self, columns: "Columns") -> None:
+        self._ours = [(codes, GrowingColumn("int32")) for codes in columns.codes()]
 
-    def learn(self, columns: "Columns", values: Mapping[str, list[Any]]) -> None:
+    def learn(self, values: Sequence[Sequence[Any]]) -> None:
         """Notes the values that the other process met first in its last block."""
-        for table, new in values.items():
-            self._codes[table].add(map(getattr(columns, table).__getitem__, new), len(new))
+        for (codes, numbers), new in zip(self._ours, values, strict=True):
+            numbers.add(map(codes.__getitem__, new), len(new))
 
-    def of(self, table: str, codes: Array) -> Array:
-        """Our codes for theirs."""
-        return self._codes[table].rows()[codes]
+    def of(self, column: GrowingColumn, array: Array) -> Array:
+        """What the other process wrote to a column, in our codes where it holds codes."""
+        if not isinstance(column, CodedColumn):
+            return array
+        return next(numbers.rows() for codes, numbers in self._ours if codes is column.codes)[array]
 
 
 class Columns:
@@ -266,15 +270,21 @@ class Columns:
         self.shapes, self.collectives, self.dtypes, self.kernels = Codes(), Codes(), Codes(), Codes()
         self.groups = Codes()
         self.ts_ns, self.dur_us = GrowingColumn("int64"), GrowingColumn("float64")
-        self.category, self.name, self.track = GrowingColumn("int16"), GrowingColumn("int32"), GrowingColumn("int32")
-        self.ops = Rows(("external_id", "sequence", "forward_thread"), shape="int32")
-        self.launches = Rows(_IDS, kernel="int32")
-        self.devices = Rows(_DEVICE_NUMBERS, collective="int32", message_dtype="int32", process_group="int32")
+        self.category = CodedColumn(self.categories, "int16")
+        self.name, self.track = CodedColumn(self.names), CodedColumn(self.tracks)
+        self.ops = Rows(("external_id", "sequence", "forward_thread"), shape=CodedColumn(self.shapes))
+        self.launches = Rows(_IDS, kernel=CodedColumn(self.kernels))
+        self.devices = Rows(
+            _DEVICE_NUMBERS,
+            collective=CodedColumn(self.collectives),
+            message_dtype=CodedColumn(self.dtypes),
+            process_group=CodedColumn(self.groups),
+        )
         self.frames = Rows(("python_id",))
         self.memory = Rows(
             ("bytes", "device_type", "device", "address", "total_allocated", "total_reserved"),
-            ts_ns="int64",
-            track="int32",
+            ts_ns=GrowingColumn("int64"),
+            track=CodedColumn(self.tracks),
         )
         self._op_args = ArgsDecoder(OpArgs, damage)
         self._launch_args = ArgsDecoder(LaunchArgs, damage)
@@ -314,15 +324,16 @@ class Columns:
             complete[raw] = [event for event in complete[raw] if event.name != _MEMORY_NAME]
         self._add_complete(complete)
 
-    def sizes(self) -> dict[str, int]:
-        """The number of values of each kind of code."""
-        return {table: len(getattr(self, table)) for table in dict.fromkeys(_CODED.values())}
+    def codes(self) -> list[Codes]:
+        """The codes of all columns, once each."""
+        found = {id(column.codes): column.codes for _, column in self.each() if isinstance(column, CodedColumn)}
+        return [*found.values()]
 
-    def block(self, known: Mapping[str, int]) -> Block:
-        """What was added since ``clear``, with the values that are not among the ``known`` number of each kind."""
+    def block(self, known: Sequence[int]) -> Block:
+        """What was added since ``clear``, with the values after the ``known`` number of each of ``codes``."""
         return Block(
             arrays=[column.rows() for _, column in self.each()],
-            values={table: getattr(self, table).since(count) for table, count in known.items()},
+            values=[codes.since(count) for codes, count in zip(self.codes(), known, strict=True)],
             counts=self.counts,
             count=self.count,
             damage=self.damage,
@@ -342,10 +353,7 @@ class Columns:
     def append(self, block: Block, recoding: Recoding) -> None:
         """Adds a block whose values ``recoding`` knows, as ``add`` would have added its events."""
         for (name, column), array in zip(self.each(), block.arrays, strict=True):
-            if name in _CODED:
-                column.add_array(recoding.of(_CODED[name], array))
-            else:
-                column.add_array(array + self.count if name.endswith(".row") else array)
+            column.add_array(array + self.count if name.endswith(".row") else recoding.of(column, array))
         self.counts.update(block.counts)
         self.damage.update(block.damage)
         self.count += block.count
@@ -399,9 +407,9 @@ class Columns:
 
     def _add_common(self, events: list[AnyEvent]) -> None:
         count = len(events)
-        self.name.add(map(self.names.__getitem__, [event.name for event in events]), count)
+        self.name.add_values([event.name for event in events], count)
         tracks = zip([event.pid for event in events], [event.tid for event in events], strict=True)
-        self.track.add(map(self.tracks.__getitem__, tracks), count)
+        self.track.add_values(tracks, count)
         self.ts_ns.add_array(self._starts(events))
         self.dur_us.add_array(durations_us([event.dur for event in events]))
 
@@ -413,41 +421,35 @@ class Columns:
 
     def _add_ops(self, raws: list[msgspec.Raw]) -> None:
         values = self._op_args.columns(raws)
-        self._add_numbers(self.ops, values)
         texts = map(b"\0".join, zip(*(values[name] for name in SHAPE_TEXTS), strict=True))
-        self.ops.columns["shape"].add(map(self.shapes.__getitem__, texts), len(raws))
+        self._add_rows(self.ops, values | {"shape": texts}, len(raws))
 
     def _add_launches(self, raws: list[msgspec.Raw]) -> None:
-        values = self._launch_args.columns(raws)
-        self._add_numbers(self.launches, values)
-        self.launches.columns["kernel"].add(map(self.kernels.__getitem__, values["kernel"]), len(raws))
+        self._add_rows(self.launches, self._launch_args.columns(raws), len(raws))
 
     def _add_devices(self, raws: list[msgspec.Raw]) -> None:
         values = self._device_args.columns(raws)
         for name, sizes in (("blocks", "grid"), ("threads", "block")):
             values[name] = [math.prod(size or (ABSENT,)) for size in values[sizes]]
-        self._add_numbers(self.devices, values)
-        labels = {"collective": self.collectives, "message_dtype": self.dtypes, "process_group": self.groups}
-        for name, codes in labels.items():
-            self.devices.columns[name].add(map(codes.__getitem__, values[name]), len(raws))
+        self._add_rows(self.devices, values, len(raws))
 
     def _add_frames(self, raws: list[msgspec.Raw]) -> None:
         # Whole microseconds leave a third of all frames with the same interval as their caller; decimals leave none.
         if not self.any_fraction:
-            self._add_numbers(self.frames, self._frame_args.columns(raws))
+            self._add_rows(self.frames, self._frame_args.columns(raws), len(raws))
 
     def _add_memory(self, events: list[AnyEvent]) -> None:
         events = [event for event in events if event.name == _MEMORY_NAME]
         if not events:
             return
         values = self._memory_args.columns([event.args for event in events])
-        self._add_numbers(self.memory, values)
+        self._add_rows(self.memory, values | {"track": [(event.pid, event.tid) for event in events]}, len(events))
         self.memory.columns["ts_ns"].add_array(self._starts(events))
-        self.memory.columns["track"].add([self.tracks[event.pid, event.tid] for event in events], len(events))
 
-    def _add_numbers(self, rows: Rows, values: Mapping[str, Sequence[int]]) -> None:
-        count = len(values[rows.numbers[0]])
+    def _add_rows(self, rows: Rows, values: Mapping[str, Any], count: int) -> None:
         rows.row.add_array(np.arange(self.count, self.count + count))
+        for name, column in rows.coded.items():
+            column.add_values(values[name], count)
         for name in rows.numbers:
             try:
                 rows.columns[name].add(values[name], count)

@@ -121,7 +121,7 @@ class Workers:
             self._memory = mmap.mmap(file.fileno(), 0)
             self._processes = [_start(file.fileno()) for _ in range(jobs)]
         self._starting = [*self._processes]
-        self._recodings = [Recoding() for _ in range(jobs)]
+        self._recodings = [Recoding(columns) for _ in range(jobs)]
 
     def give(self, text: bytes, boundary: re.Pattern[bytes]) -> bool:
         """False where the reader has to decode this text."""
@@ -169,7 +169,7 @@ class Workers:
             fits = reply.lengths is not None and reply.before == self._state()
             if not fits:
                 self._decode(task)
-            self._recodings[number].learn(self._columns, reply.block.values)
+            self._recodings[number].learn(reply.block.values)
             if fits:
                 self._columns.append(self._with_arrays(reply, task), self._recodings[number])
                 self._decoder.needs_exact = reply.after.needs_exact
@@ -299,7 +299,7 @@ class _Worker:
         """The columns of a task."""
         self._decoder.needs_exact |= task.state.needs_exact
         self._columns.any_fraction |= task.state.any_fraction
-        before, known = self._state(), self._columns.sizes()
+        before, known = self._state(), [*map(len, self._columns.codes())]
         text = self._memory[task.offset : task.offset + task.size]
         events = _events_alone(text, task.boundary, self._decoder, self._salvager)
         self._columns.add(events or [])
