@@ -1,6 +1,7 @@
 """Interval nesting on tracks: the enclosing interval of each event, and the interval that runs at an instant."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,11 @@ def to_ns(us: Floats) -> Ints:
     In floating point 434.706 + 4.124 may end a hair after 438.83, which would turn a child into a partial overlap.
     """
     return np.rint(np.clip(us * 1e3, -_LONGEST_NS, _LONGEST_NS)).astype(np.int64)
+
+
+def narrow(codes: Ints) -> npt.NDArray[np.integer]:
+    """The same numbers from -1 on, in 16 bits where they fit: NumPy sorts those by radix, in linear time."""
+    return codes.astype(np.int16) if codes.max(initial=0) < 2**15 else codes
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Nest:
     def _latest(self, track: Ints, at_ns: Ints) -> Ints:
         """Row of the last interval that started at or before each instant on its track, -1 where none did."""
         found = np.full(len(track), -1, dtype=np.int64)
-        order = np.argsort(track, kind="stable")
+        order = np.argsort(narrow(track), kind="stable")
         tracks, first = np.unique(track[order], return_index=True)
         low = np.searchsorted(self.track, tracks, side="left")
         high = np.searchsorted(self.track, tracks, side="right")
@@ -73,7 +79,7 @@ def nest(track: Ints, start_ns: Ints, end_ns: Ints, tie: Ints | None = None) -> 
     keys = (-end_ns, start_ns, track) if tie is None else (tie, -end_ns, start_ns, track)
     order = np.lexsort(keys).astype(np.int64)
     sorted_track, start = track[order], start_ns[order]
-    parent, depth, end = _trees(sorted_track.tolist(), start.tolist(), end_ns[order].tolist())
+    parent, depth, end = _trees(sorted_track, start, end_ns[order])
     inside = np.flatnonzero(parent >= 0)
     children = np.bincount(parent[inside], minlength=len(order)).astype(np.int64)
     self_ns = end - start
@@ -81,25 +87,68 @@ def nest(track: Ints, start_ns: Ints, end_ns: Ints, tie: Ints | None = None) -> 
     return Nest(order, sorted_track, start, end, parent, depth, children, self_ns)
 
 
-def _trees(track: list[int], start: list[int], end: list[int]) -> tuple[Ints, Ints, Ints]:
-    """Parent, depth, and end cut to the parent's, per interval; one pass with a stack of open intervals.
+def _trees(track: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Parent, depth, and end cut to the parent's, per interval.
 
-    A loop, because where intervals overlap each cut depends on the one before; plain integers make it fast enough.
+    Where no interval runs on past the one around it, the depth is the number of intervals that are open, and the parent
+    the latest one of the depth above. Trees in which one does are worked out one interval after the other.
     """
+    depth = _open_at_start(track, start, end)
+    parent = _latest_above(depth)
+    inside = np.flatnonzero(parent >= 0)
+    around = parent[inside]
+    unsound = inside[(track[around] != track[inside]) | (end[around] <= start[inside]) | (end[around] < end[inside])]
+    if unsound.size:
+        roots = np.append(np.flatnonzero(depth == 0), len(start))
+        end = end.copy()
+        for tree in np.unique(np.searchsorted(roots, unsound, side="right") - 1).tolist():
+            low, high = roots[tree], roots[tree + 1]
+            rows = slice(low, high)
+            above, depth[rows], end[rows] = _overlapping(start[rows].tolist(), end[rows].tolist())
+            parent[rows] = np.where(above >= 0, above + low, -1)
+    return parent, depth, end
+
+
+def _open_at_start(track: Ints, start: Ints, end: Ints) -> Ints:
+    """Number of earlier intervals of its track that are open when each begins."""
+    rows = np.arange(len(start))
+    ended = np.empty(len(start), dtype=np.int64)
+    bounds = np.append(np.flatnonzero(np.diff(track, prepend=track[:1] - 1)), len(track)).tolist()
+    for low, high in pairwise(bounds):
+        ended[low:high] = low + np.searchsorted(np.sort(end[low:high], kind="stable"), start[low:high], side="right")
+    # Intervals without length have ended when they begin, so they count themselves and those that follow.
+    empty = np.flatnonzero(end <= start)
+    if empty.size:
+        is_first = (np.diff(start, prepend=start[:1] - 1) != 0) | (np.diff(track, prepend=track[:1] - 1) != 0)
+        group = np.cumsum(is_first) - 1
+        up_to = np.append(0, np.cumsum(end <= start))
+        last = np.append(np.flatnonzero(is_first)[1:], len(start))[group]
+        ended -= up_to[last] - up_to[:-1]
+    return rows - ended
+
+
+def _latest_above(depth: Ints) -> Ints:
+    """The last earlier row of the depth above that of each row, -1 for depth 0."""
+    parent = np.full(len(depth), -1, dtype=np.int64)
+    order = np.argsort(narrow(depth), kind="stable")
+    levels = np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
+    for above, rows in pairwise(levels):
+        parent[rows] = above[np.searchsorted(above, rows) - 1]
+    return parent
+
+
+def _overlapping(start: list[int], end: list[int]) -> tuple[Ints, Ints, Ints]:
+    """Parent, depth, and end cut to the parent's, of a tree of intervals that overlap: each cut depends on the last."""
     parent = [-1] * len(start)
     depth = [0] * len(start)
     stack: list[int] = []
-    current = None
     for row, begin in enumerate(start):
-        if track[row] != current:
-            current = track[row]
-            stack.clear()
         while stack and end[stack[-1]] <= begin:
             stack.pop()
         if stack:
             outer = stack[-1]
             parent[row], depth[row] = outer, len(stack)
-            if end[row] > end[outer]:  # noqa: PLR1730 - twice as fast as min() in the innermost loop of `link`
+            if end[row] > end[outer]:  # noqa: PLR1730 - twice as fast as min() in an innermost loop
                 end[row] = end[outer]
         stack.append(row)
     return np.asarray(parent, np.int64), np.asarray(depth, np.int64), np.asarray(end, np.int64)
