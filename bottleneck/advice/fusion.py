@@ -12,7 +12,7 @@ from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
+from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, some_rows
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
@@ -116,17 +116,23 @@ def _candidates(work: KernelWork) -> _Candidates:
         fusible |= kind & work.bound("overhead")
     place = np.flatnonzero(~trifle)
     shapes = {each: _shape_of(work, each) for each in np.unique(work.signature[fusible]).tolist()}
-    count = np.array([math.prod(map(float, shapes.get(each) or [math.nan])) for each in work.signature[place].tolist()])
-    count[~fusible[place]] = np.nan
+    numbers = np.full(len(work.evidence.costs) + 1, np.nan)
+    for each, shape in shapes.items():
+        numbers[each] = math.prod(map(float, shape or [math.nan]))
+    count = np.where(fusible[place], numbers[work.signature[place]], np.nan)
     stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row[place]]
     step = work.evidence.linked.kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row[place]]
     linked = (stream[1:] == stream[:-1]) & (step[1:] == step[:-1]) & np.isfinite(count[1:]) & np.isfinite(count[:-1])
     reduces = fusible & work.family("reduction")
     ends = work.calls_that(reduces, lambda each: _ends_chain(work, each, shapes[each]))[place]
     joins = frozenset(np.unique(work.signature[fusible & work.op_like(_JOINS)]).tolist())
-    pairs = zip(work.signature[place[:-1]].tolist(), work.signature[place[1:]].tolist(), strict=True)
-    fused = (_is_fused(shapes.get(one), shapes.get(two), joins=two in joins) for one, two in pairs)
-    linked &= ~ends[:-1] & np.fromiter(fused, dtype=bool, count=max(place.size - 1, 0))
+    linked &= ~ends[:-1]
+    signature = work.signature[place]
+    one, two = signature[:-1][linked], signature[1:][linked]
+    pair, first = numbered(one, two)
+    pairs = zip(one[first].tolist(), two[first].tolist(), strict=True)
+    fused = [_is_fused(shapes.get(before), shapes.get(after), joins=after in joins) for before, after in pairs]
+    linked[linked] = np.array(fused, dtype=bool)[pair]
     opens = np.concatenate((np.ones(min(1, place.size), dtype=bool), ~linked))
     op = work.op[place]
     hands_on = np.append(linked & (op[1:] != op[:-1]), np.zeros(min(1, place.size), dtype=bool))

@@ -15,7 +15,7 @@ from bottleneck.advice.quantities import LONGEST_CALL_US, format_times, has_back
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, Integers, union
+from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import format_share, format_us
@@ -354,8 +354,7 @@ class KernelWork:
         source = self.evidence.linked.kernels["source"].cat
         sources = source.codes.to_numpy()[self.row[places]].astype(np.int64)
         names = self._name_codes()[places]
-        key = np.stack((names, sources, self.signature[places]))
-        _, first, fold = np.unique(key, axis=1, return_index=True, return_inverse=True)
+        fold, first = numbered(names, sources, self.signature[places])
         us, runs = np.bincount(fold, weights=self.us[places]), np.bincount(fold) / self.evidence.steps
         lines = []
         for one in np.argsort(-us, kind="stable")[:most].tolist():

@@ -12,7 +12,7 @@ from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.schema.intervals import Floats, Integers, numbered
 from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import counted, format_share, format_us
 
@@ -213,7 +213,7 @@ def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
     dur_us, start_us = kernels["dur_us"].to_numpy()[work.row], kernels["ts_us"].to_numpy()[work.row]
     names = kernels["name"].cat.codes.to_numpy()[work.row]
     blocks = kernels["blocks"].to_numpy(dtype=np.int64, na_value=-1)[work.row]
-    _, call = np.unique(np.stack((names, blocks, work.signature)), axis=1, return_inverse=True)
+    call, _ = numbered(names.astype(np.int64), blocks, work.signature)
     usual, spread, runs = np.zeros((3, work.row.size))
     by_call = np.argsort(call, kind="stable")
     of_call = np.split(by_call, np.flatnonzero(np.diff(call[by_call])) + 1) if call.size else ()

@@ -4,8 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share
 
 
@@ -99,8 +102,9 @@ _KINDS = {
 def find_server(evidence: Evidence) -> Server | None:
     """The inference server whose step this is, by the names of its frames, ops and annotations; else null."""
     events = evidence.linked.trace.events
-    host = events["name"][events["category"].isin(("python", "op", "annotation")).to_numpy()]
-    names = [str(name) for name in host.cat.remove_unused_categories().cat.categories]
+    is_host = text_matches(events["category"], ("python", "op", "annotation").__contains__)
+    labels, codes = events["name"].cat.categories, events["name"].cat.codes.to_numpy()[is_host]
+    names = [str(labels[code]) for code in np.flatnonzero(np.bincount(codes)).tolist()]
     return next((server for server in SERVERS if any(server.frames.search(name) for name in names)), None)
 
 

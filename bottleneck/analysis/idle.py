@@ -20,6 +20,7 @@ from bottleneck.schema.intervals import (
     cut,
     grouped,
     joined,
+    numbered,
     tally,
 )
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
@@ -291,10 +292,8 @@ class Waits:
 
 def fold(waits: Waits) -> pd.DataFrame:
     """Time, occasions and records per cause, line, module and detail (null: unknown), largest first."""
-    keys = (waits.cause, waits.source.code, waits.module.code, waits.detail.code)
-    key = _paired(*keys)
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    occasions = np.unique(_paired(group, waits.occasion), return_index=True)[1]
+    group, first = numbered(waits.cause, waits.source.code, waits.module.code, waits.detail.code)
+    _, occasions = numbered(group, waits.occasion)
     causes = [IDLE_CAUSES[code] for code in waits.cause[first].tolist()]
     texts: dict[str, Coded] = {name: getattr(waits, name) for name in IDLE_TEXTS}
     counts = {name: getattr(waits, name) for name in RECORDS}
@@ -311,15 +310,6 @@ def fold(waits: Waits) -> pd.DataFrame:
         }
     )
     return frame.sort_values("us", ascending=False, kind="stable", ignore_index=True)
-
-
-def _paired(first: Integers, *others: Integers) -> Integers:
-    """One dense code for each distinct combination, so that no product of sizes can overflow."""
-    code = np.unique(first, return_inverse=True)[1].astype(np.int64)
-    for other in others:
-        dense = np.unique(other, return_inverse=True)[1].astype(np.int64)
-        code = np.unique(code * (dense.max(initial=0) + 1) + dense, return_inverse=True)[1].astype(np.int64)
-    return code
 
 
 def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
@@ -419,7 +409,7 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
     name = np.append(names.codes.to_numpy().astype(np.int64), -1)
     copied = _copies(linked)
     parts = (pieces.cause, name[event], name[ops], name[call], copied.on(call).code, frame.code)
-    _, first, group = np.unique(_paired(*parts), return_index=True, return_inverse=True)
+    group, first = numbered(*parts)
     label = [str(text) for text in names.categories]
 
     def text(labels: list[str], code: int) -> str | None:

@@ -12,7 +12,7 @@ from bottleneck.analysis.ledger import LedgerResult, is_wait
 from bottleneck.analysis.reasons import UNEXPLAINED
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime, regime_of
-from bottleneck.schema.intervals import Flags, Floats, Integers, tally
+from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, tally
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import KERNEL_TIME, category
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
@@ -174,13 +174,13 @@ def _same_rows(rows: KernelTimes) -> tuple[Integers, Integers, Integers, Flags]:
     """
     keep = np.flatnonzero((rows.runs > 0) & ~is_wait(rows.account))
     same = [rows.codes(column)[keep] for column in _KEYS]
-    fold, first = _numbered([*same, rows.op_codes("name")[keep], rows.signature[keep], rows.account[keep]])
+    fold, first = numbered(*same, rows.op_codes("name")[keep], rows.signature[keep], rows.account[keep])
     rare = np.ones(first.size, dtype=bool)
     rare[np.argsort(-tally(fold, rows.us[keep], first.size), kind="stable")[:_MOST_ROWS]] = False
     if rare.any():
         is_rare = rare[fold]
         kinds = [np.where(is_rare, rows.codes(column)[keep], -1) for column in _KEYS_OF_RARE]
-        fold, first = _numbered([np.where(is_rare, -1, fold), *kinds, np.where(is_rare, rows.account[keep], -1)])
+        fold, first = numbered(np.where(is_rare, -1, fold), *kinds, np.where(is_rare, rows.account[keep], -1))
         rare = is_rare[first]
     return keep, fold, first, rare
 
@@ -212,16 +212,6 @@ def _without_names(folds: _Folds, rare: Flags) -> _Folds:
         for name, texts in folds.texts.items()
     }
     return replace(folds, texts=texts)
-
-
-def _numbered(keys: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """The number of each distinct combination of codes, and the first row of each."""
-    number = np.zeros(keys[0].size, dtype=np.int64)
-    first = number
-    for key in keys:
-        combined = number * (int(key.max(initial=-1)) + 2) + key + 1
-        _, first, number = np.unique(combined, return_index=True, return_inverse=True)
-    return number, first
 
 
 def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) -> _Folds:

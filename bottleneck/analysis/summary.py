@@ -120,7 +120,7 @@ def _ops_inside(rows: KernelTimes) -> int:
 
 def _launches(rows: KernelTimes) -> int:
     launch = codes_of(rows.linked.kernels["launch"])[rows.runs > 0]
-    return int(np.unique(launch[launch >= 0]).size)
+    return int(pd.unique(launch[launch >= 0]).size)
 
 
 def _copied(rows: KernelTimes, copies: Flags, pattern: str) -> float | None:

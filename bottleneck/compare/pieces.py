@@ -18,6 +18,7 @@ from bottleneck.compare.sides import ComparedSide, clean_us
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import numbered
 
 # Backend-specific names of an op and the name they share. The first pattern that matches wins; other ops keep their
 # own names.
@@ -213,7 +214,7 @@ def _pieces_of(evidence: Evidence, charged: pd.DataFrame) -> list[Piece]:
     op_rows = charged["op"].to_numpy(dtype=np.int64, na_value=-1)[keep]
     signature = charged["signature"].to_numpy(dtype=np.int64, na_value=-1)[keep]
     columns = [_codes(kernels[name])[keep] for name in ("module", "family", "name", "source")]
-    fold, first = _numbered([*columns, np.append(_codes(ops["name"]), -1)[op_rows], signature])
+    fold, first = numbered(*columns, np.append(_codes(ops["name"]), -1)[op_rows], signature)
     module, family, name, source = (
         _texts(codes[first], kernels[column].cat.categories)
         for codes, column in zip(columns, ("module", "family", "name", "source"), strict=True)
@@ -240,16 +241,6 @@ def _codes(column: "pd.Series[str]") -> _Integers:
 
 def _texts(codes: _Integers, labels: "pd.Index[str]") -> list[str | None]:
     return [None if code < 0 else str(labels[code]) for code in codes.tolist()]
-
-
-def _numbered(keys: Sequence[_Integers]) -> tuple[_Integers, _Integers]:
-    """The number of each distinct combination of codes, and the first row of each."""
-    number = np.zeros(keys[0].size, dtype=np.int64)
-    first = number
-    for key in keys if number.size else ():
-        combined = number * (int(key.max()) + 2) + key + 1
-        _, first, number = np.unique(combined, return_index=True, return_inverse=True)
-    return number, first
 
 
 def _op_texts(

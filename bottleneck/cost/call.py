@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
@@ -247,7 +248,9 @@ def parse_call(
     )
 
 
+@lru_cache(maxsize=4096)
 def _load(text: str) -> list[object]:
+    """The list in a text, which calls share: it is not to be changed."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ import pandas as pd
 from bottleneck.cost.attribution import Ints
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
+from bottleneck.schema.intervals import numbered
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import CALLS, as_integers
 from bottleneck.units import ITEM_BYTES
@@ -246,7 +247,7 @@ def result_sizes(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Ints, lis
         found = [read(*pair) for pair in pairs.T.tolist()]
         for sizes in (json.dumps(each) for each in found if each):
             known.setdefault(sizes, len(known))
-        codes[wanted] = np.array([known[json.dumps(each) if each else None] for each in found], np.int64)[which.ravel()]
+        codes[wanted] = np.array([known[json.dumps(each) if each else None] for each in found], np.int64)[which]
     return codes, list(known)
 
 
@@ -349,8 +350,9 @@ def _indexed_results(index: _CallIndex) -> _Found:
     return ops, seen[ops], lambda _, source_row: views.get(source_row)
 
 
+@lru_cache(maxsize=4096)
 def _list(text: object) -> list[Any] | None:
-    """A JSON list; null for anything else."""
+    """A JSON list, which is not to be changed; null for anything else."""
     try:
         value = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -472,9 +474,10 @@ def _by_kernel(
     name, dtype = (kernels[column].cat.codes.to_numpy()[mine].astype(np.int64) for column in ("name", "math_dtype"))
     if not len(mine):
         return codes, [None]
-    pairs, which = np.unique(np.stack([name, dtype]), axis=1, return_inverse=True)
+    which, first = numbered(name, dtype)
     texts, dtypes = kernels["name"].cat.categories, [*kernels["math_dtype"].cat.categories, None]
-    values = [parse(str(texts[row]), dtypes[column]) for row, column in pairs.T.tolist()]
+    pairs = zip(name[first].tolist(), dtype[first].tolist(), strict=True)
+    values = [parse(str(texts[row]), dtypes[column]) for row, column in pairs]
     labels = [None, *dict.fromkeys(value for value in values if value is not None)]
     label = np.array([labels.index(each) for each in values], np.int64)[which.ravel()]
     label, owner = label[label > 0], op[mine][label > 0]

@@ -32,6 +32,26 @@ def grouped(codes: Integers) -> Iterator[tuple[int, Integers]]:
             yield int(codes[rows[0]]), rows
 
 
+_LARGEST_CODE = 2**31
+
+
+def numbered(*keys: Integers) -> tuple[Integers, Integers]:
+    """The number of each distinct combination of codes, in sorted order, and the first row of each.
+
+    Codes are at least -1. Hashing beats the sort of ``np.unique`` where many rows hold few combinations.
+    """
+    number = first = np.zeros(keys[0].size, dtype=np.int64)
+    for key in keys:
+        if key.max(initial=-1) > _LARGEST_CODE:
+            key = pd.factorize(key, sort=True)[0]  # noqa: PLW2901 - as codes that combine within 64 bits
+        code, distinct = pd.factorize(number * (int(key.max(initial=-1)) + 2) + key + 1)
+        order = np.argsort(distinct)
+        place = np.empty_like(order)
+        place[order] = np.arange(order.size)
+        number, first = place[code], np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))[order]
+    return number, first
+
+
 Arrays = TypeVar("Arrays", bound="DataclassInstance")
 
 

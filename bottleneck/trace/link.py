@@ -207,10 +207,11 @@ def id_density(trace: Trace) -> float | None:
     """
     densities = []
     for column in ("external_id", "sequence"):
-        ids = np.unique(as_integers(trace.op_args[column]))
-        ids = ids[ids >= 0]
-        if len(ids) >= _FEWEST_IDS:
-            densities.append(1.0 / float(np.median(np.diff(ids))))
+        ids = as_integers(trace.op_args[column])
+        distances = np.diff(np.sort(ids[ids >= 0], kind="stable"))
+        distances = distances[distances > 0]
+        if len(distances) + 1 >= _FEWEST_IDS:
+            densities.append(1.0 / float(np.median(distances)))
     return max(densities, default=None)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.schema.intervals import NOTHING, cut, outermost
+from bottleneck.schema.intervals import NOTHING, cut, numbered, outermost
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
 _law = settings(max_examples=settings.default.max_examples * 8 // 10, deadline=None)
@@ -55,3 +55,13 @@ def test_nothing_holds_no_instant() -> None:
 def test_cutting_without_points_gives_the_intervals(count: int) -> None:
     start = np.zeros(count)
     assert cut(start, start + 1, []).end.tolist() == [1.0] * count
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([-1, 0, 5, 2**40]), st.integers(-1, 2)), max_size=30))
+def test_combinations_are_numbered_in_sorted_order_with_their_first_rows(rows: list[tuple[int, int, int]]) -> None:
+    keys = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    number, first = numbered(*keys)
+    distinct = sorted(set(rows))
+    assert number.tolist() == [distinct.index(row) for row in rows]
+    assert first.tolist() == [rows.index(row) for row in distinct]
