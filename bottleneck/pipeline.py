@@ -12,7 +12,7 @@ from bottleneck.analysis.batch_test import add_measurements, find_disturbance, f
 from bottleneck.analysis.digest import digest_rank
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import build_ledger
-from bottleneck.analysis.ranks import combine_ranks
+from bottleneck.analysis.ranks import combine_ranks, reduce_ranks
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
     LightAmounts,
@@ -127,7 +127,12 @@ def explain(
     for done, source in enumerate(sources):
         on_trace(done, len(sources), source.trace)
         ranks.append(examine(source, options))
-    evidence = combine_ranks(ranks, path=str(paths[0]) if len(paths) == 1 else None)
+    evidence = ranks[0]
+    if len(ranks) > 1:
+        digests = [digest_rank(one, source.host) for one, source in zip(ranks, sources, strict=True)]
+        reduced = reduce_ranks(digests)
+        pace = next(one for one, digest in zip(ranks, digests, strict=True) if digest is reduced.pace)
+        evidence = combine_ranks(pace, reduced, path=str(paths[0]) if len(paths) == 1 else None)
     return finish(evidence, advise(evidence))
 
 

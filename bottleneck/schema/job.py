@@ -19,15 +19,39 @@ class LeftOut:
 class SlowRank:
     """A rank, or all ranks of a host, that the others wait for."""
 
-    name: Annotated[str, Doc("'rank 17' or 'host node-3'")]
+    name: Annotated[str, Doc("'rank 17', 'host node-3', or 'other ranks in turn'")]
     ranks: Annotated[tuple[int, ...], Doc("its ranks")]
-    late_us: Annotated[float, Doc("mean delay at the collectives of its groups, per step", "us")]
+    host: Annotated[str | None, Doc("host of its ranks; null where they have several or it is not known")]
+    late_us: Annotated[
+        float, Doc("delay at collectives beyond the median rank of each group, over all collectives of a step", "us")
+    ]
     cost_us: Annotated[float, Doc("time per step that the job would take less without the delay", "us")]
-    cost_rank_hours: Annotated[float | None, Doc("rank-hours lost per hour of the job by those that wait")]
-    worst_collective: Annotated[str | None, Doc("where most of the delay is seen")]
-    since_step: Annotated[int | None, Doc("position of the first late step; null where it is late in all of them")]
-    is_steady: Annotated[bool, Doc("true where the same rank is late in most steps, false where lateness wanders")]
-    cause: Annotated[str, Doc("largest part of its step by which it differs from the others, in words")]
+    cost_rank_hours: Annotated[
+        float | None, Doc("rank-hours that the other ranks wait because of it, per hour of the job", "h/h")
+    ]
+    worst_collective: Annotated[str | None, Doc("kind of collective at which most of the delay is seen")]
+    since_step: Annotated[
+        int | None, Doc("position of the first step with the delay; null where it is there from the first on")
+    ]
+    is_steady: Annotated[
+        bool, Doc("whether it is late in most steps since then, as of slow hardware; else it is late now and then")
+    ]
+    cause: Annotated[str, Doc("part of its step by which it differs from the median rank, in words")]
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A process group whose transfers take longer than those of equal groups, though its ranks come in time."""
+
+    name: Annotated[str, Doc("name of the process group")]
+    ranks: Annotated[tuple[int, ...], Doc("its ranks")]
+    host: Annotated[str | None, Doc("host of its ranks; null where they have several or it is not known")]
+    transfer_us: Annotated[float, Doc("per step, in its collectives after the last rank came", "us")]
+    usual_us: Annotated[float, Doc("median of the same over the equal groups", "us")]
+    groups: Annotated[int, Doc("equal groups, itself included")]
+    cost_rank_hours: Annotated[
+        float, Doc("rank-hours per hour of the job, if all ranks wait for the longer transfers", "h/h")
+    ]
 
 
 @dataclass(frozen=True)
@@ -35,12 +59,19 @@ class GroupUse:
     """The collectives of one process group (or of equal groups side by side), per step and averaged over its ranks."""
 
     name: Annotated[str, Doc("the program's name for it, else its number")]
-    kind: Annotated[str | None, Doc("'data', 'tensor', 'pipeline' or 'expert'; null where it cannot be told")]
+    kind: Annotated[str | None, Doc("'data', 'tensor', 'pipeline' or 'expert' parallel; null where it cannot be told")]
     size: Annotated[int, Doc("ranks in a group")]
-    groups: Annotated[int, Doc("groups of this kind side by side")]
+    groups: Annotated[int, Doc("equal groups side by side")]
     calls: Annotated[float, Doc("calls", "1/step")]
-    transfer_us: Annotated[float, Doc("time in its collectives after the last rank came", "us")]
-    wait_us: Annotated[float, Doc("time in its collectives before the last rank came", "us")]
+    us: Annotated[float, Doc("time in its collectives", "us")]
+    transfer_us: Annotated[
+        float | None, Doc("of us, after the last rank came; null where the calls could not be matched", "us")
+    ]
+    wait_us: Annotated[float | None, Doc("of us, before the last rank came; null as transfer_us", "us")]
+    imbalance: Annotated[
+        float | None,
+        Doc("experts: most bytes that a rank of the group sends / mean of its ranks; null for others", "ratio"),
+    ]
 
 
 @dataclass(frozen=True)
@@ -53,7 +84,14 @@ class JobSummary:
     slow: Annotated[
         tuple[SlowRank, ...], Doc("hosts and ranks that the others wait for, most costly first: the worst ten")
     ]
+    slow_links: Annotated[tuple[SlowLink, ...], Doc("groups with slow transfers, most costly first: the worst ten")]
     groups: Annotated[tuple[GroupUse, ...], Doc("process groups, most time first")]
-    wait_share: Annotated[float | None, Doc("of the step that ranks wait in collectives, on average", "share")]
-    bubble_share: Annotated[float | None, Doc("of the step that pipeline stages idle; null without one", "share")]
-    clock_skew_us: Annotated[float | None, Doc("largest difference between the clocks of two hosts", "us")]
+    wait_share: Annotated[
+        float | None, Doc("of the step that ranks wait in collectives, on average; null where none matched", "share")
+    ]
+    bubble_share: Annotated[
+        float | None, Doc("of the step that pipeline stages wait for one another; null without stages", "share")
+    ]
+    clock_skew_us: Annotated[
+        float | None, Doc("largest difference between the clocks of two hosts; null where it cannot be told", "us")
+    ]

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.analysis.ranks import combine_ranks, match_collectives
+from bottleneck.analysis.arrivals import Block, find_groups, match_collectives
+from bottleneck.analysis.digest import digest_rank
+from bottleneck.analysis.ranks import combine_ranks, reduce_ranks
 from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Evidence
@@ -37,7 +39,18 @@ def _ranked(scene: Scene) -> Evidence:
 
 
 def _combined(ranks: Sequence[Evidence]) -> Analysis:
-    return finish(combine_ranks(ranks)).analysis
+    digests = [digest_rank(one) for one in ranks]
+    reduced = reduce_ranks(digests)
+    pace = next(one for one, digest in zip(ranks, digests, strict=True) if digest is reduced.pace)
+    return finish(combine_ranks(pace, reduced)).analysis
+
+
+def _matched(ranks: Sequence[Evidence]) -> Block | None:
+    """The collectives that all of the ranks have; null when none can be matched."""
+    digests = [digest_rank(one) for one in ranks]
+    found = [match_collectives(digests, group) for group in find_groups(digests)]
+    arrivals = next((one for one in found if one is not None), None)
+    return None if arrivals is None else next(arrivals.blocks())
 
 
 _ENDS = [500.0, 900.0, 1500.0, 1900.0]
@@ -78,7 +91,7 @@ def test_traces_that_begin_at_different_times_meet_on_the_wall_clock() -> None:
         return [time - 60 for time in times]
 
     late = _scene(shifted([480, 880, 1480, 1880]), shifted(_ENDS), rank=1, start_ns=_EPOCH_NS + 60_000)
-    arrivals = match_collectives([_EARLY.linked(), late.linked()])
+    arrivals = _matched([_ranked(_EARLY), _ranked(late)])
     assert arrivals is not None
     assert arrivals.late_us.mean(axis=1).tolist() == pytest.approx([0.0, 355.0], abs=0.3)
 
@@ -92,7 +105,7 @@ def test_clocks_of_different_hosts_are_aligned_by_the_ends_of_collectives() -> N
 
 def test_rank_whose_recording_misses_the_first_collectives_is_still_matched() -> None:
     late = _scene([1480, 1880], [1500, 1900], rank=1)
-    arrivals = match_collectives([_EARLY.linked(), late.linked()])
+    arrivals = _matched([_ranked(_EARLY), _ranked(late)])
     assert arrivals is not None
     assert arrivals.late_us[1].tolist() == [380.0, 330.0]
 
@@ -101,11 +114,11 @@ def test_traces_without_a_clock_are_matched_only_when_they_hold_as_many_collecti
     def timeless(scene: Scene) -> Scene:
         return replace(scene, more={**scene.more, "start_unix_ns": None})
 
-    same = match_collectives([timeless(_EARLY).linked(), timeless(_LATE).linked()])
+    same = _matched([_ranked(timeless(_EARLY)), _ranked(timeless(_LATE))])
     assert same is not None
-    assert same.late_us[1].tolist() == [380.0, 380.0, 330.0, 330.0]
+    assert same.late_us[1].tolist() == [380.0, 330.0, 380.0, 330.0]
     fewer = timeless(_scene([1480, 1880], [1500, 1900], rank=1))
-    assert match_collectives([timeless(_EARLY).linked(), fewer.linked()]) is None
+    assert _matched([_ranked(timeless(_EARLY)), _ranked(fewer)]) is None
 
 
 def test_collectives_among_other_numbers_of_ranks_are_left_out() -> None:
@@ -114,8 +127,9 @@ def test_collectives_among_other_numbers_of_ranks_are_left_out() -> None:
         given = scene.linked()
         collective = given.kernels["kind"] == "collective"
         rows = [{"event": event, "group_size": 8} for event in given.kernels["event"][collective]]
-        linked.append(replace(given, trace=replace(given.trace, device_args=table(DEVICE_ARGS, rows))))
-    assert match_collectives(linked) is None
+        told = replace(given, trace=replace(given.trace, device_args=table(DEVICE_ARGS, rows)))
+        linked.append(evidence(scene, linked=told))
+    assert _matched(linked) is None
 
 
 def test_traces_without_collectives_are_told_to_be_unmatched() -> None:
@@ -145,7 +159,7 @@ def test_one_rank_alone_is_reported_that_it_cannot_see_the_others() -> None:
 
 
 def test_no_rank_is_late_by_less_than_nothing() -> None:
-    arrivals = match_collectives([_EARLY.linked(), _LATE.linked()])
+    arrivals = _matched([_ranked(_EARLY), _ranked(_LATE)])
     assert arrivals is not None
     assert (arrivals.late_us >= 0).all() and (arrivals.waits_us >= 0).all()
     assert np.array_equal(arrivals.late_us.min(axis=0), np.zeros(4))

@@ -1,0 +1,577 @@
+"""Compares the ranks of a job: who is slow, why and since when, which links are, and what their groups wait for.
+
+Amounts are microseconds per step. A rank's *own time* is its step without exposed communication. A rank is slow when
+its own time is far longer than that of the median rank and it comes late to collectives; one that others made late has
+no longer own time than they. A host is slow when all of its ranks are. "Median" is the lower one of an even number.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group
+from bottleneck.schema.accounts import phrase_of
+from bottleneck.schema.digest import CollectiveCalls, RankDigest
+from bottleneck.schema.intervals import Flags, Floats, Integers, tally, union
+from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
+from bottleneck.schema.linked_trace import ProcessGroup
+from bottleneck.units import format_us
+
+COMMUNICATION = "communication"
+# A delay worth a name, as a share of the step: of few ranks, of which chance makes one late, and of many.
+_WORTH_FEW, _WORTH = 0.05, 0.02
+_MANY = 8
+# Distance from the median in standard deviations, by the median absolute deviation; noise of real machines has tails.
+_FAR, _SIGMAS_PER_MAD = 6.0, 1.4826
+# A host is late as a whole when its least late rank has this part of the lateness of its median rank.
+_TOGETHER = 0.5
+_MOST_STEPS = 2 / 3
+_SLOW_LINK, _LEAST_GROUPS = 1.5, 3
+_EQUAL_BYTES = 0.1
+_WORST = 10
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTimes:
+    """The calls of one group, per step of each of its ranks: how late they come, how long they wait and transfer.
+
+    ``late_us`` is the mean delay after the first rank, over the ``calls`` in the window; ``behind_us`` that beyond the
+    median rank by step (ranks x steps, summed over the calls of the step).
+    """
+
+    arrivals: Arrivals
+    calls: Integers
+    late_us: Floats
+    behind_us: Floats
+    wait_us: Floats
+    transfer_us: Floats
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A rank or host whose own time is far longer than usual: positions of its ranks, and how much longer it is."""
+
+    name: str
+    members: tuple[int, ...]
+    excess_us: float
+
+
+@dataclass(frozen=True, eq=False)
+class Delay:
+    """What a suspect's lateness costs those of its groups: per step, and by kind of collective."""
+
+    by_step_us: Floats
+    by_label: Mapping[str, float]
+
+
+def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
+    """The times of one group, from the calls that lie in the windows of its ranks."""
+    counts = np.array([digests[at].steps.count for at in arrivals.members], dtype=np.float64)
+    size = len(counts)
+    calls, late, waits, transfers = np.zeros(size, np.int64), np.zeros(size), np.zeros(size), np.zeros(size)
+    steps = _step_count(digests, arrivals)
+    behind = np.zeros((size, steps))
+    for block in arrivals.blocks():
+        inside = block.inside
+        wait = block.waits_us
+        calls += inside.sum(axis=1)
+        late += (block.late_us * inside).sum(axis=1)
+        waits += (wait * inside).sum(axis=1)
+        transfers += ((block.end - block.start - wait) * inside).sum(axis=1)
+        beyond = (block.start - _median(block.start)) * inside
+        for row in range(size):
+            behind[row] += tally(block.step, beyond[row], steps)
+    return GroupTimes(
+        arrivals=arrivals,
+        calls=calls,
+        late_us=np.divide(late, calls, out=np.zeros(size), where=calls > 0),
+        behind_us=behind,
+        wait_us=waits / counts,
+        transfer_us=transfers / counts,
+    )
+
+
+def _step_count(digests: Sequence[RankDigest], arrivals: Arrivals) -> int:
+    return max(1, digests[arrivals.members[0]].step_start_us.size)
+
+
+def _median(values: Floats) -> Floats:
+    """The lower median of each column."""
+    middle = (values.shape[0] - 1) // 2
+    return np.asarray(np.partition(values, middle, axis=0)[middle])
+
+
+def own_us(digest: RankDigest) -> float:
+    """The step of a rank without exposed communication."""
+    return digest.steps.wall_us - sum(entry.us for entry in digest.ledger if entry.group == COMMUNICATION)
+
+
+def summarise_job(
+    digests: Sequence[RankDigest],
+    numbers: Sequence[int],
+    groups: Sequence[Group],
+    times: Sequence[GroupTimes],
+    left_out: Sequence[LeftOut],
+) -> JobSummary:
+    """What the ranks say together; ``numbers`` are theirs, ``times`` of the groups that could be matched."""
+    job = _Job(digests, numbers, groups, times)
+    hosts = {digest.host for digest in digests}
+    uses = job.uses()
+    return JobSummary(
+        ranks=len(digests),
+        hosts=None if None in hosts else len(hosts),
+        left_out=tuple(sorted(left_out, key=lambda one: one.path)),
+        slow=job.slow()[:_WORST],
+        slow_links=job.slow_links()[:_WORST],
+        groups=uses,
+        wait_share=job.wait_share(),
+        bubble_share=job.bubble_share(),
+        clock_skew_us=job.clock_skew_us(),
+    )
+
+
+class _Job:
+    """The digests of a job with what is asked of them more than once."""
+
+    def __init__(
+        self,
+        digests: Sequence[RankDigest],
+        numbers: Sequence[int],
+        groups: Sequence[Group],
+        times: Sequence[GroupTimes],
+    ) -> None:
+        self.digests, self.numbers, self.groups, self.times = digests, numbers, groups, times
+        self.wall_us = float(_median(np.array([[digest.steps.wall_us] for digest in digests]))[0])
+        own = np.array([own_us(digest) for digest in digests])
+        self.excess_us = own - float(_median(own[:, None])[0])
+        self.kinds = {id(group): _kind(digests, group) for group in groups}
+
+    def slow(self) -> tuple[SlowRank, ...]:
+        """Slow hosts and ranks, most costly first; else ranks that are late in turn."""
+        suspects = self.suspects()
+        slow = [self._told(suspect, delay) for suspect, delay in zip(suspects, self._delays(suspects), strict=True)]
+        worth = [one for one in slow if one.cost_us >= self._worth(len(self.digests)) / 2 * self.wall_us]
+        wandering = self._wandering({at for suspect in suspects for at in suspect.members})
+        found = [*worth, *([] if wandering is None else [wandering])]
+        return tuple(sorted(found, key=lambda one: (-one.cost_us, one.ranks)))
+
+    @staticmethod
+    def _worth(count: int) -> float:
+        return _WORTH if count >= _MANY else _WORTH_FEW
+
+    def suspects(self) -> list[Suspect]:
+        """Hosts whose ranks all have a longer own time, and ranks with a longer one than the rest of their host."""
+        by_host: dict[str, list[int]] = {}
+        for at, digest in enumerate(self.digests):
+            if digest.host is not None:
+                by_host.setdefault(digest.host, []).append(at)
+        shared = {host: at for host, at in sorted(by_host.items()) if len(at) > 1}
+        usual = {host: float(_median(self.excess_us[at][:, None])[0]) for host, at in shared.items()}
+        far = self._far(np.array(list(usual.values()))) if len(shared) > 1 else np.zeros(len(shared), bool)
+        suspects, rest = [], self.excess_us.copy()
+        for (host, members), is_far in zip(shared.items(), far.tolist(), strict=True):
+            if is_far and self.excess_us[members].min() >= _TOGETHER * usual[host]:
+                suspects.append(Suspect(f"host {host}", tuple(members), usual[host]))
+                rest[members] -= usual[host]
+        alone = np.flatnonzero(self._far(rest))
+        suspects += [Suspect(f"rank {self.numbers[at]}", (at,), float(rest[at])) for at in alone.tolist()]
+        return suspects
+
+    def _far(self, values: Floats) -> Flags:
+        """Values that are far above the median of all, and by a good part of the step."""
+        if values.size < 2:
+            return np.zeros(values.size, dtype=bool)
+        middle = float(_median(values[:, None])[0])
+        noise = _SIGMAS_PER_MAD * float(np.median(np.abs(values - middle))) if values.size >= _MANY else 0.0
+        return np.asarray(values - middle > max(self._worth(values.size) * self.wall_us, _FAR * noise))
+
+    def _delays(self, suspects: Sequence[Suspect]) -> list[Delay]:
+        """For each suspect, by how much later collectives begin than they would without it (and the other suspects)."""
+        steps = max((times.behind_us.shape[1] for times in self.times), default=1)
+        by_step = np.zeros((len(suspects), steps))
+        by_label: list[dict[str, float]] = [{} for _ in suspects]
+        every = {at for suspect in suspects for at in suspect.members}
+        for times in self.times:
+            place = {at: row for row, at in enumerate(times.arrivals.members)}
+            healthy = [row for at, row in place.items() if at not in every]
+            mine = [[place[at] for at in suspect.members if at in place] for suspect in suspects]
+            if not healthy or not any(mine):
+                continue
+            for block in times.arrivals.blocks():
+                others = block.start[healthy].max(axis=0)
+                for number, rows in enumerate(mine):
+                    if rows:
+                        delay = np.maximum(block.start[rows].max(axis=0) - others, 0.0) * block.inside[rows].any(axis=0)
+                        by_step[number] += tally(block.step, delay, steps)
+                        sums = tally(block.label, delay, len(times.arrivals.labels))
+                        for (kind, _), us in zip(times.arrivals.labels, sums.tolist(), strict=True):
+                            by_label[number][kind] = by_label[number].get(kind, 0.0) + us
+        return [Delay(row, labels) for row, labels in zip(by_step, by_label, strict=True)]
+
+    def _told(self, suspect: Suspect, delay: Delay) -> SlowRank:
+        count = self.digests[suspect.members[0]].steps.count
+        cost_us = min(float(delay.by_step_us.sum()) / count, suspect.excess_us)
+        since, is_steady = self._pattern(suspect.members, delay.by_step_us)
+        behind = [self._behind_us(at) for at in suspect.members]
+        worst = max(delay.by_label.items(), key=lambda item: (item[1], item[0]), default=("", 0.0))
+        return SlowRank(
+            name=suspect.name,
+            ranks=tuple(sorted(self.numbers[at] for at in suspect.members)),
+            host=self._host(suspect.members),
+            late_us=max(float(np.mean(behind)), 0.0),
+            cost_us=cost_us,
+            cost_rank_hours=self._rank_hours(cost_us, len(suspect.members)),
+            worst_collective=worst[0] if worst[1] > 0 else None,
+            since_step=since,
+            is_steady=is_steady,
+            cause=self._cause(suspect.members),
+        )
+
+    def _rank_hours(self, cost_us: float, own: int) -> float:
+        return cost_us / self.wall_us * (len(self.digests) - own) if self.wall_us > 0 else 0.0
+
+    def _host(self, members: Sequence[int]) -> str | None:
+        hosts = {self.digests[at].host for at in members}
+        return hosts.pop() if len(hosts) == 1 else None
+
+    def _behind_us(self, at: int) -> float:
+        """Delay of a rank beyond the median of its groups, per step."""
+        found = [
+            float(times.behind_us[times.arrivals.members.index(at)].sum())
+            for times in self.times
+            if at in times.arrivals.members
+        ]
+        return sum(found) / self.digests[at].steps.count
+
+    def _steps(self, members: Sequence[int]) -> Integers:
+        """Positions of the steps that a rank explains."""
+        each = self.digests[members[0]].steps.each
+        kept = [number for number, step in enumerate(each) if step.set_aside is None]
+        return np.array(kept or range(self.digests[members[0]].steps.count), dtype=np.int64)
+
+    def _pattern(self, members: Sequence[int], by_step_us: Floats) -> tuple[int | None, bool]:
+        """The first late step, where it is not the first of all, and whether most of the steps from there are late.
+
+        A step is late when its delay is half of the usual delay of the late ones, and worth a name.
+        """
+        steps = self._steps(members)
+        delay = by_step_us[steps[steps < by_step_us.size]]
+        worth_us = self._worth(len(self.digests)) / 2 * self.wall_us
+        usual = delay[delay >= worth_us]
+        if not usual.size:
+            return None, False
+        late = delay >= max(worth_us, float(np.median(usual)) / 2)
+        first = int(np.argmax(late))
+        is_steady = bool(late[first:].mean() >= _MOST_STEPS)
+        return (int(steps[first]) if is_steady and first > 0 else None), is_steady
+
+    def _cause(self, members: Sequence[int]) -> str:
+        """The account in which the ranks differ most from the median rank, or the factor by which all of them do."""
+        names = sorted({e.account for digest in self.digests for e in digest.ledger if e.group != COMMUNICATION})
+        place = {name: column for column, name in enumerate(names)}
+        spent = np.zeros((len(self.digests), len(names)))
+        for row, digest in enumerate(self.digests):
+            for entry in digest.ledger:
+                if entry.account in place:
+                    spent[row, place[entry.account]] += entry.us
+        usual, own = _median(spent), spent[list(members)].mean(axis=0)
+        more = own - usual
+        total_us, factor = float(more.sum()), float(own.sum() / usual.sum()) if usual.sum() > 0 else 1.0
+        if total_us <= 0 or not names:
+            return "no part of its own step is longer"
+        uneven_us = float(np.abs(own - factor * usual).sum())
+        if usual.max() < 0.8 * usual.sum() and factor > 1.0 and uneven_us <= total_us / 2:
+            return f"all of its work takes {factor:.2f} times as long as the median rank's"
+        most = int(np.argmax(more))
+        phrase, mine, theirs = phrase_of(names[most]), format_us(float(own[most])), format_us(float(usual[most]))
+        return f"{phrase}: {mine} per step, the median rank {theirs}"
+
+    def _wandering(self, known: set[int]) -> SlowRank | None:
+        """Ranks that are late in some steps each, so that the job waits for another one from step to step.
+
+        Ranks of a smaller group with a rank that is always late are not looked at: that one makes them late.
+        """
+        count = len(self.digests)
+        steps = self._steps((0,))
+        behind = np.zeros((count, int(steps.max(initial=0)) + 1))
+        for times in self.times:
+            width = min(behind.shape[1], times.behind_us.shape[1])
+            behind[list(times.arrivals.members), :width] += times.behind_us[:, :width]
+        largest = max((len(times.arrivals.members) for times in self.times), default=0)
+        held = known | {at for link in self._links() for at in link[0]}
+        held |= {
+            at
+            for times in self.times
+            if len(times.arrivals.members) < largest and held.intersection(times.arrivals.members)
+            for at in times.arrivals.members
+        }
+        free = [at for at in range(count) if at not in held]
+        if len(free) < 2 or not steps.size:
+            return None
+        behind = behind[free][:, steps]
+        noise = _SIGMAS_PER_MAD * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
+        worst, worst_us = behind.argmax(axis=0), behind.max(axis=0)
+        late = worst_us > np.maximum(_WORTH_FEW * self.wall_us, _FAR * noise if count >= _MANY else 0.0)
+        ranks = sorted({self.numbers[free[row]] for row in worst[late].tolist()})
+        second = np.sort(behind, axis=0)[-2]
+        cost_us = float(np.where(late, worst_us - second, 0.0).mean())
+        if not ranks or cost_us < self._worth(count) * self.wall_us:
+            return None
+        alone = len(ranks) == 1
+        at = free[int(worst[late][0])]
+        return SlowRank(
+            name=f"rank {ranks[0]}" if alone else "other ranks in turn",
+            ranks=tuple(ranks),
+            host=self._host((at,)) if alone else None,
+            late_us=float(np.where(late, worst_us, 0.0).mean()),
+            cost_us=cost_us,
+            cost_rank_hours=self._rank_hours(cost_us, 1),
+            worst_collective=None,
+            since_step=None,
+            is_steady=False,
+            cause=f"late in {int(late.sum())} of {late.size} steps"
+            + (", not in the others" if alone else ", another rank each time: its data, or a resource that they share"),
+        )
+
+    def _families(self) -> list[list[GroupTimes]]:
+        """Groups side by side: of equal description, size and kinds of collectives."""
+        found: dict[object, list[GroupTimes]] = {}
+        for times in self.times:
+            group = times.arrivals.group
+            kinds = tuple(kind for kind, _ in times.arrivals.labels)
+            found.setdefault((_described(group), len(times.arrivals.members), kinds), []).append(times)
+        return list(found.values())
+
+    def _links(self) -> list[tuple[tuple[int, ...], SlowLink]]:
+        """Groups whose transfers are far slower than those of the groups beside them, with positions of their ranks."""
+        found = []
+        for family in self._families():
+            if len(family) < _LEAST_GROUPS:
+                continue
+            spent = np.array([float(np.median(times.transfer_us)) for times in family])
+            sent = np.array([_bytes_per_step(self.digests, times.arrivals) for times in family])
+            usual, usual_bytes = float(_median(spent[:, None])[0]), float(_median(sent[:, None])[0])
+            equal = ~(np.abs(sent - usual_bytes) > _EQUAL_BYTES * usual_bytes)
+            slow = equal & self._far(spent) & (spent > _SLOW_LINK * usual)
+            for at in np.flatnonzero(slow).tolist():
+                arrivals = family[at].arrivals
+                ranks = tuple(sorted(self.numbers[member] for member in arrivals.members))
+                hours = self._rank_hours(float(spent[at]) - usual, 0)
+                link = SlowLink(
+                    name=arrivals.group.description or f"group {arrivals.group.name}",
+                    ranks=ranks,
+                    host=self._host(arrivals.members),
+                    transfer_us=float(spent[at]),
+                    usual_us=usual,
+                    groups=len(family),
+                    cost_rank_hours=hours,
+                )
+                found.append((arrivals.members, link))
+        return found
+
+    def slow_links(self) -> tuple[SlowLink, ...]:
+        """Groups with slow transfers, the most costly first."""
+        links = [link for _, link in self._links()]
+        return tuple(sorted(links, key=lambda link: (link.usual_us - link.transfer_us, link.ranks)))
+
+    def wait_share(self) -> float | None:
+        """Part of the step that the ranks wait in collectives, at most what the ledger has of exposed communication."""
+        if not self.times:
+            return None
+        waits = np.zeros(len(self.digests))
+        for times in self.times:
+            waits[list(times.arrivals.members)] += times.wait_us
+        shares = [
+            min(wait_us, digest.steps.wall_us - own_us(digest)) / digest.steps.wall_us
+            for wait_us, digest in zip(waits.tolist(), self.digests, strict=True)
+            if digest.steps.wall_us > 0
+        ]
+        return max(float(np.mean(shares)), 0.0) if shares else None
+
+    def bubble_share(self) -> float | None:
+        """Part of the step that the stages of pipelines wait in sends and receives, averaged over their ranks.
+
+        Time in them when nothing else runs (at most the exposed communication of the ledger), less that of the quickest
+        call of each size for all calls, which is the transfer.
+        """
+        pipelines = [group for group in self.groups if self.kinds[id(group)] == "pipeline"]
+        shares = []
+        for group in pipelines:
+            calls = [self.digests[at].calls for at in group.members]
+            quickest = _quickest(calls)
+            for at, code, own in zip(group.members, group.codes, calls, strict=True):
+                digest = self.digests[at]
+                wall_us = digest.steps.wall_us
+                rows = np.flatnonzero((own.group == code) & own.is_inside & _are(own, SEND_RECV))
+                open_us = union(own.start_us[rows], own.end_us[rows]).total() / digest.steps.count
+                least = np.array([quickest.get(message, 0.0) for message in own.messages])
+                moved_us = float(least[own.message[rows]].sum()) / digest.steps.count if rows.size else 0.0
+                exposed_us = min(open_us, wall_us - own_us(digest))
+                shares.append(max(exposed_us - moved_us, 0.0) / wall_us if wall_us > 0 else 0.0)
+        return float(np.mean(shares)) if shares else None
+
+    def uses(self) -> tuple[GroupUse, ...]:
+        """Time in the collectives of each group, those side by side as one, most time first."""
+        matched = {times.arrivals.group: times for times in self.times}
+        found: dict[object, list[Group]] = {}
+        for group in self.groups:
+            kind = self.kinds[id(group)]
+            key = (_described(group.process_group), len(group.members), kind, _names(self.digests, group))
+            found.setdefault(key, []).append(group)
+        uses = [self._use(groups, matched) for groups in found.values()]
+        return tuple(sorted(uses, key=lambda use: (-use.us, use.name, use.size)))
+
+    def _use(self, groups: Sequence[Group], matched: Mapping[ProcessGroup, GroupTimes]) -> GroupUse:
+        first = groups[0].process_group
+        own = [
+            _own_calls(self.digests[at], code)
+            for group in groups
+            for at, code in zip(group.members, group.codes, strict=True)
+        ]
+        known = [matched[group.process_group] for group in groups if group.process_group in matched]
+        transfer, wait = (
+            np.concatenate([getattr(times, name) for times in known]) if known else None
+            for name in ("transfer_us", "wait_us")
+        )
+        kind = self.kinds[id(groups[0])]
+        uneven = [_imbalance(self.digests, group) for group in groups] if kind == "expert" else []
+        told = [each for each in uneven if each is not None]
+        return GroupUse(
+            name=_described(first) or self._unnamed(groups),
+            kind=kind,
+            size=first.size,
+            groups=len(groups),
+            calls=float(np.mean([calls for calls, _ in own])),
+            us=float(np.mean([us for _, us in own])),
+            transfer_us=None if transfer is None else float(transfer.mean()),
+            wait_us=None if wait is None else float(wait.mean()),
+            imbalance=max(told) if told else None,
+        )
+
+    def _unnamed(self, groups: Sequence[Group]) -> str:
+        if len(groups[0].members) == len(self.digests):
+            return "all ranks"
+        return f"group {groups[0].process_group.name}" if len(groups) == 1 else "not named"
+
+    def clock_skew_us(self) -> float | None:
+        """Largest difference between the clocks of two hosts, by the ends of the collectives that they share."""
+        clocks = clock_offsets(self.digests, self.times)
+        by_host: dict[str, list[float]] = {}
+        for digest, clock_us in zip(self.digests, clocks, strict=True):
+            if digest.host is not None and clock_us is not None and digest.start_unix_ns is not None:
+                by_host.setdefault(digest.host, []).append(clock_us)
+        hosts = [float(np.median(found)) for found in by_host.values()]
+        return float(np.ptp(hosts)) if len(hosts) > 1 else None
+
+
+def clock_offsets(digests: Sequence[RankDigest], times: Sequence[GroupTimes]) -> list[float | None]:
+    """By how much each rank's wall clock is ahead of the first's; null where no chain of groups leads to it."""
+    clocks: list[float | None] = [None] * len(digests)
+    waiting = [one.arrivals for one in times]
+    if waiting:
+        clocks[waiting[0].members[0]] = 0.0
+    while waiting:
+        ready = next((each for each in waiting if any(clocks[at] is not None for at in each.members)), None)
+        if ready is None:
+            break
+        waiting.remove(ready)
+        known = [(clocks[at], own) for at, own in zip(ready.members, ready.clock_us.tolist(), strict=True)]
+        origin = float(np.median([clock - own for clock, own in known if clock is not None]))
+        for at, own in zip(ready.members, ready.clock_us.tolist(), strict=True):
+            if clocks[at] is None:
+                clocks[at] = origin + own
+    return clocks
+
+
+def _are(calls: CollectiveCalls, name: str) -> Flags:
+    """Mask of the calls of a kind."""
+    is_of_kind = np.array([message.name == name for message in calls.messages], dtype=bool)
+    return is_of_kind[calls.message] if calls.message.size else np.zeros(0, dtype=bool)
+
+
+def _names(digests: Sequence[RankDigest], group: Group) -> frozenset[str]:
+    """Kinds of collectives in a group, by its first rank."""
+    calls, code = digests[group.members[0]].calls, group.codes[0]
+    return frozenset(calls.messages[each].name for each in np.unique(calls.message[calls.group == code]).tolist())
+
+
+def _own_calls(digest: RankDigest, code: int) -> tuple[float, float]:
+    """Calls and time in them of one rank in one group, per step."""
+    calls, count = digest.calls, digest.steps.count
+    mine = (calls.group == code) & calls.is_inside
+    return float(mine.sum()) / count, float((calls.end_us - calls.start_us)[mine].sum()) / count
+
+
+def _payload(calls: CollectiveCalls) -> Floats:
+    """Payload of each call; NaN where unknown."""
+    known = np.array([np.nan if message.payload is None else message.payload for message in calls.messages])
+    return known[calls.message] if calls.message.size else np.zeros(0)
+
+
+def _bytes_per_step(digests: Sequence[RankDigest], arrivals: Arrivals) -> float:
+    """Payload per step of the first rank of a group; NaN where one is not known."""
+    digest = digests[arrivals.members[0]]
+    rows = arrivals.rows[0]
+    return float(_payload(digest.calls)[rows][digest.calls.is_inside[rows]].sum()) / digest.steps.count
+
+
+def _imbalance(digests: Sequence[RankDigest], group: Group) -> float | None:
+    """Most bytes that a rank sends in all-to-alls / mean of the group; null where sizes are not known."""
+    sent = []
+    for at, code in zip(group.members, group.codes, strict=True):
+        calls = digests[at].calls
+        mine = (calls.group == code) & calls.is_inside & _are(calls, "all_to_all")
+        sent.append(float(_payload(calls)[mine].sum()) / digests[at].steps.count)
+    mean = float(np.mean(sent))
+    return max(sent) / mean if mean > 0 else None
+
+
+def _quickest(calls: Sequence[CollectiveCalls]) -> dict[object, float]:
+    """Time of the quickest call of each message over several ranks."""
+    found: dict[object, float] = {}
+    for own in calls:
+        least = np.full(len(own.messages), np.inf)
+        np.minimum.at(least, own.message, own.end_us - own.start_us)
+        for message, us in zip(own.messages, least.tolist(), strict=True):
+            found[message] = min(found.get(message, np.inf), us)
+    return found
+
+
+def _described(group: ProcessGroup) -> str:
+    """The program's name for a group; empty for names that torch gives by itself."""
+    return "" if group.description in {"default_pg", "undefined"} else group.description
+
+
+# Words of descriptions, such as mesh_tp or DATA_PARALLEL_GROUP, in the order in which they win.
+_WORDS: Mapping[str, frozenset[str]] = {
+    "pipeline": frozenset({"pp", "pipe", "pipeline"}),
+    "tensor": frozenset({"tp", "tensor", "sp"}),
+    "data": frozenset({"dp", "ddp", "fsdp", "hsdp", "data", "shard", "replicate"}),
+    "expert": frozenset({"ep", "expert", "moe"}),
+}
+_GRADIENTS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"})
+
+
+def _kind(digests: Sequence[RankDigest], group: Group) -> str | None:
+    """The kind of parallelism that a group serves, by its description, else by its calls; null where neither tells.
+
+    Sends and receives alone are of a pipeline, all-to-alls alone of experts (or of tables spread over ranks).
+    Reductions of several sizes among all ranks are of gradients: those of a tensor parallel model have one size.
+    """
+    words = set(re.split(r"[^a-z]+", group.process_group.description.lower()))
+    told = next((kind for kind, names in _WORDS.items() if names & words), None)
+    if told is not None:
+        return told
+    names = _names(digests, group) - {"barrier"}
+    if len(names) == 1:
+        only = next(iter(names))
+        alone = {SEND_RECV: "pipeline", "all_to_all": "expert"}.get(only)
+        if alone is not None:
+            return alone
+    calls, code = digests[group.members[0]].calls, group.codes[0]
+    used = [calls.messages[each] for each in np.unique(calls.message[calls.group == code]).tolist()]
+    sizes = {message.payload for message in used if message.name in {"all_reduce", "reduce_scatter"}}
+    is_all = len(group.members) == len(digests)
+    return "data" if is_all and names <= _GRADIENTS and len(sizes - {None}) > 1 else None
