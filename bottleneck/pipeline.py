@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,19 +33,22 @@ from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.inductor_cpp import add_compiled_kernels
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
-from bottleneck.errors import TraceError, UsageError
+from bottleneck.errors import BottleneckError, TraceError, UsageError
+from bottleneck.mapping.rank_reading import RankReading, stamp
 from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Device, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.evidence import Annotations, Evidence, Explanation, conclude
 from bottleneck.schema.files import read_file
+from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.trace.link import link
 from bottleneck.trace.rare_names import fold_rare_names
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import choose_side, find_steps, side_options, stretch, whole_window
+from bottleneck.units import counted
 
 
 @dataclass(frozen=True)
@@ -80,15 +84,19 @@ def _tell_nobody(_done: int, _total: int, _path: Path) -> None:
 
 
 def analyse(
-    paths: Sequence[Path], options: Options | None = None, on_trace: Callable[[int, int, Path], None] = _tell_nobody
+    paths: Sequence[Path],
+    options: Options | None = None,
+    on_trace: Callable[[int, int, Path], None] = _tell_nobody,
+    reading: RankReading | None = None,
 ) -> Analysis:
     """The analysis of a trace, a recording, several rank traces, or a saved analysis.
 
-    ``on_trace`` is called before each trace is read, with the number of those done, of all, and its path.
+    ``on_trace`` is called before each trace is read, with the number of those done, of all, and its path; ``reading``
+    tells in which processes several ranks are read.
     Raises TraceError when something cannot be read or is no trace, UsageError when the paths make no sense together.
     """
     saved = saved_analysis(paths, options)
-    return explain(paths, options, on_trace).analysis if saved is None else saved
+    return explain(paths, options, on_trace, reading).analysis if saved is None else saved
 
 
 def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Analysis | None:
@@ -115,7 +123,10 @@ def _read_analysis(path: Path) -> Analysis:
 
 
 def explain(
-    paths: Sequence[Path], options: Options | None = None, on_trace: Callable[[int, int, Path], None] = _tell_nobody
+    paths: Sequence[Path],
+    options: Options | None = None,
+    on_trace: Callable[[int, int, Path], None] = _tell_nobody,
+    reading: RankReading | None = None,
 ) -> Explanation:
     """The analysis of traces or a recording, with its findings and its evidence; raises as ``analyse`` does.
 
@@ -123,17 +134,52 @@ def explain(
     """
     sources = [source for path in paths for source in find_traces(path)]
     options = options or DEFAULTS
-    options, ranks = replace(options, split=options.split and len(sources) == 1), []
-    for done, source in enumerate(sources):
-        on_trace(done, len(sources), source.trace)
-        ranks.append(examine(source, options))
-    evidence = ranks[0]
-    if len(ranks) > 1:
-        digests = [digest_rank(one, source.host) for one, source in zip(ranks, sources, strict=True)]
-        reduced = reduce_ranks(digests)
-        pace = next(one for one, digest in zip(ranks, digests, strict=True) if digest is reduced.pace)
-        evidence = combine_ranks(pace, reduced, path=str(paths[0]) if len(paths) == 1 else None)
+    if len(sources) == 1:
+        on_trace(0, 1, sources[0].trace)
+        evidence = examine(sources[0], options)
+    else:
+        options = replace(options, split=False)
+        digests, left_out = digest_all(sources, options, on_trace, reading or RankReading())
+        reduced = reduce_ranks([one for one, _ in digests], left_out)
+        pace = next(source for one, source in digests if one is reduced.pace)
+        evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
     return finish(evidence, advise(evidence))
+
+
+def digest_all(
+    sources: Sequence[TraceSource],
+    options: Options,
+    on_trace: Callable[[int, int, Path], None],
+    reading: RankReading,
+) -> tuple[list[tuple[RankDigest, TraceSource]], list[LeftOut]]:
+    """The digests of the ranks, each with its source, and those that could not be used, by path.
+
+    Neither depends on the workers or on the order of the sources. Raises TraceError or UsageError where none can be
+    used, WorkloadError where the workers were lost.
+    """
+    told = "\n".join((repr(options), *map(stamp, options.captures)))
+    results = dict(reading.results(partial(digest, options=options), sources, told, on_trace))
+    errors = [(sources[at], found) for at, found in results.items() if isinstance(found, BottleneckError)]
+    digests = [(found, sources[at]) for at, found in results.items() if isinstance(found, RankDigest)]
+    have_steps = any(one.steps.source != "whole" for one, _ in digests)
+    stumps = [one for one, _ in digests if one.is_cut_off and one.steps.source == "whole" and have_steps]
+    digests = [pair for pair in digests if all(pair[0] is not stump for stump in stumps)]
+    left_out = [
+        *(LeftOut(str(source.trace), None, error.what) for source, error in errors),
+        *(LeftOut(one.path, one.rank, "the file is cut off before the end of its first step") for one in stumps),
+    ]
+    if not digests:
+        raise _none_usable([error for _, error in sorted(errors, key=lambda pair: str(pair[0].trace))])
+    return digests, sorted(left_out, key=lambda one: one.path)
+
+
+def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:
+    """The error of the first rank, which says how many share it."""
+    first = errors[0]
+    if isinstance(first, UsageError):
+        return first
+    why = "; ".join(filter(None, (first.why, f"none of {counted(len(errors), 'trace')} can be used")))
+    return TraceError(first.what, why=why, fix=first.fix)
 
 
 def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:

@@ -7,6 +7,7 @@ import numpy as np
 
 from bottleneck.analysis.collectives import messages_of
 from bottleneck.analysis.verdict import find_bound, grounds_of
+from bottleneck.schema.analysis import TRUNCATED
 from bottleneck.schema.digest import CollectiveCalls, RankDigest
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
@@ -34,6 +35,7 @@ def digest_rank(evidence: Evidence, host: str | None = None) -> RankDigest:
         process_groups=linked.trace.process_groups,
         step_start_us=np.array([step.start_us for step in steps], dtype=np.float64),
         step_wall_us=np.array([step.us for step in steps], dtype=np.float64),
+        is_cut_off=any(caveat.slug == TRUNCATED for caveat in analysis.caveats),
     )
 
 

@@ -1,6 +1,6 @@
 """Maps one function over many items through an executor whose workers may be lost."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ _LOOK_S = 1.0
 
 def map_tasks(
     function: Callable[[T], R], items: Mapping[int, T], workers: Workers, size_bytes: int
-) -> Iterator[tuple[int, R | TraceError | UsageError]]:
+) -> Generator[tuple[int, R | TraceError | UsageError], None, None]:
     """The result for each item by its key, in the order in which they get done; an error of the item is a result.
 
     Close this generator to end what still runs. Raises WorkloadError where workers were lost again and again.
@@ -44,7 +44,7 @@ def map_tasks(
 
 def _completed(
     function: Callable[[T], R], items: Mapping[int, T], executor: Executor, workers: Workers
-) -> Iterator[tuple[int, R | TraceError | UsageError]]:
+) -> Generator[tuple[int, R | TraceError | UsageError], None, None]:
     waiting = iter(list(items.items()))
     running: dict[Future[R], int] = {}
     while True:

@@ -47,7 +47,8 @@ class RankDigest:
     ``rank`` and ``world_size`` come from the file's own metadata, null where it states none; ``host`` from the folder
     or the file name of the profiler's handler, null where neither tells. ``start_unix_ns`` is the wall clock of
     microsecond zero, null where unknown. ``step_start_us`` and ``step_wall_us`` are of all steps found, in the order of
-    ``steps.each``, on the clock of ``calls``. ``bound`` is that of the rank's own verdict.
+    ``steps.each``, on the clock of ``calls``. ``bound`` is that of the rank's own verdict. ``is_cut_off`` is
+    True where the file ends before the trace does.
     """
 
     path: str
@@ -63,3 +64,4 @@ class RankDigest:
     process_groups: tuple[ProcessGroup, ...]
     step_start_us: Floats
     step_wall_us: Floats
+    is_cut_off: bool = False

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck.errors import TraceError
@@ -25,7 +25,7 @@ class TraceSource:
 
     ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but
     for the first rank. ``light`` is the rank's window with the fewest options, where its trace is there. ``host`` is
-    where it was recorded, as the name of the file tells.
+    where it was recorded, as the name of the file or its folder tells.
     """
 
     trace: Path
@@ -40,7 +40,10 @@ class TraceSource:
 
 
 def find_traces(path: Path) -> list[TraceSource]:
-    """The traces that a path stands for: itself, those of a recording, or every trace in a folder."""
+    """The traces that a path stands for: itself, those of a recording, or every trace in a folder.
+
+    A folder without a trace may hold a folder for each host, itself or some levels down; links are not followed.
+    """
     if path.suffix == ".py" and path.is_file():
         raise TraceError(f"{path} is a program, not a trace", fix=f"record it: bottleneck run {shlex.quote(str(path))}")
     if not path.is_dir():
@@ -48,8 +51,27 @@ def find_traces(path: Path) -> list[TraceSource]:
     if is_recording(path):
         recording = read_recording(path)
         return [_of_rank(path, recording, trace) for trace in recording.traces] or _no_trace(path)
-    found = sorted(file for pattern in ("*.json", "*.json.gz") for file in path.glob(pattern))
-    return [_bare(file) for file in found if _is_trace(file)] or _no_trace(path)
+    return _in_folder(path) or _of_hosts(path, path, _MOST_LEVELS) or _no_trace(path)
+
+
+_MOST_LEVELS = 3
+
+
+def _in_folder(folder: Path) -> list[TraceSource]:
+    found = sorted(file for pattern in ("*.json", "*.json.gz") for file in folder.glob(pattern))
+    return [_bare(file) for file in found if _is_trace(file)]
+
+
+def _of_hosts(job: Path, folder: Path, levels: int) -> list[TraceSource]:
+    """Traces in the folders of a folder, each that of a host unless the name of the file tells another."""
+    found = []
+    for inner in sorted(folder.glob("[!.]*")):
+        if inner.is_symlink() or not inner.is_dir() or is_recording(inner):
+            continue
+        host = inner.relative_to(job).as_posix()
+        here = [replace(source, host=source.host or host) for source in _in_folder(inner)]
+        found += here or (_of_hosts(job, inner, levels - 1) if levels > 1 else [])
+    return found
 
 
 def is_saved_analysis(path: Path) -> bool:

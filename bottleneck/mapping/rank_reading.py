@@ -1,0 +1,90 @@
+"""Reads the ranks of a job through workers, and takes those from files that an earlier report has read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bottleneck import __version__
+from bottleneck.errors import TraceError, UsageError
+from bottleneck.mapping.digest_files import DigestFolder
+from bottleneck.mapping.tasks import map_tasks
+from bottleneck.mapping.workers import LocalWorkers, Workers
+from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.sources import TraceSource
+
+Read = Callable[[TraceSource], RankDigest]
+Result = RankDigest | TraceError | UsageError
+
+# Traces shrink about so many times.
+_INFLATES = 12
+
+
+@dataclass(frozen=True)
+class RankReading:
+    """How the ranks of a job are read: by which workers, and in which folder their digests are kept, if in any.
+
+    With ``resumes`` the digests that are there already are used, and all are kept for another time.
+    """
+
+    workers: Workers = field(default_factory=LocalWorkers)
+    folder: DigestFolder | None = None
+    resumes: bool = False
+
+    def results(
+        self, read: Read, sources: Sequence[TraceSource], options: str, on_trace: Callable[[int, int, Path], None]
+    ) -> Iterator[tuple[int, Result]]:
+        """The digest of each source, or why it has none, by its position; ``options`` are those of ``read``."""
+        keys = [_key(source, options) for source in sources] if self.folder is not None else []
+        kept = {at: found for at, key in enumerate(keys) if (found := self._kept(key)) is not None}
+        yield from kept.items()
+        todo = {at: source for at, source in enumerate(sources) if at not in kept}
+        done, total = len(kept), len(sources)
+        if not todo:
+            return
+        files = [source.trace for source in todo.values()]
+        on_trace(done, total, files[0])
+        try:
+            with closing(map_tasks(read, todo, self.workers, sum(map(_json_bytes, todo.values())))) as results:
+                for at, result in results:
+                    if self.folder is not None and isinstance(result, RankDigest):
+                        self.folder.write(keys[at], result)
+                    done += 1
+                    if done < total:
+                        on_trace(done, total, files[done - len(kept)])
+                    yield at, result
+        except KeyboardInterrupt as stopped:
+            if self.folder is not None:
+                stopped.add_note(f"{done:,} of {total:,} ranks are read; the same command with --resume reads the rest")
+            raise
+        if self.folder is not None and not self.resumes:
+            self.folder.remove_written()
+
+    def _kept(self, key: str) -> RankDigest | None:
+        return self.folder.read(key) if self.resumes and self.folder is not None else None
+
+
+def _json_bytes(source: TraceSource) -> int:
+    """About how much JSON a trace holds; 0 for a file that is not there."""
+    try:
+        size = source.trace.stat().st_size
+    except OSError:
+        return 0
+    return size * _INFLATES if source.trace.suffix == ".gz" else size
+
+
+def _key(source: TraceSource, options: str) -> str:
+    """Everything that the digest of a source follows from."""
+    beside = ("recording.json", "telemetry.csv", *([source.light.file] if source.light is not None else []))
+    files = (source.trace, *(source.trace.parent / name for name in beside if source.recording is not None))
+    told = (source.marks_ns, source.compiled, source.unprofiled, source.timed_ns, source.extras, source.host)
+    return "\n".join((__version__, options, repr(told), *map(stamp, files)))
+
+
+def stamp(file: Path) -> str:
+    """Path, size and time of change of a file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return str(file)
+    return f"{file.resolve()} {status.st_size} {status.st_mtime_ns}"
