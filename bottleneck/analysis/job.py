@@ -27,7 +27,7 @@ _MANY = 8
 _FAR, _SIGMAS_PER_MAD = 6.0, 1.4826
 # A host is late as a whole when its least late rank has this part of the lateness of its median rank.
 _TOGETHER = 0.5
-_MOST_STEPS = 2 / 3
+_MOST_STEPS, _STEADY_STEPS = 2 / 3, 3
 _SLOW_LINK, _LEAST_GROUPS = 1.5, 3
 _EQUAL_BYTES = 0.1
 _WORST = 10
@@ -147,15 +147,24 @@ class _Job:
         own = np.array([own_us(digest) for digest in digests])
         self.excess_us = own - float(_median(own[:, None])[0])
         self.kinds = {id(group): _kind(digests, group) for group in groups}
+        self.links = self._find_links()
 
     def slow(self) -> tuple[SlowRank, ...]:
-        """Slow hosts and ranks, most costly first; else ranks that are late in turn."""
+        """Slow hosts and ranks, most costly first; several that are late now and then are ranks in turn."""
         suspects = self.suspects()
-        slow = [self._told(suspect, delay) for suspect, delay in zip(suspects, self._delays(suspects), strict=True)]
-        worth = [one for one in slow if one.cost_us >= self._worth(len(self.digests)) / 2 * self.wall_us]
+        slow = self._tell(suspects)
+        if sum(not one.is_steady for one in slow) > 1:
+            steady = {one.name for one in slow if one.is_steady}
+            suspects = [suspect for suspect in suspects if suspect.name in steady]
+            slow = self._tell(suspects)
         wandering = self._wandering({at for suspect in suspects for at in suspect.members})
-        found = [*worth, *([] if wandering is None else [wandering])]
+        found = [*slow, *([] if wandering is None else [wandering])]
         return tuple(sorted(found, key=lambda one: (-one.cost_us, one.ranks)))
+
+    def _tell(self, suspects: Sequence[Suspect]) -> list[SlowRank]:
+        """The suspects whose delay costs the job enough to be named."""
+        slow = [self._told(suspect, delay) for suspect, delay in zip(suspects, self._delays(suspects), strict=True)]
+        return [one for one in slow if one.cost_us >= self._worth(len(self.digests)) / 2 * self.wall_us]
 
     @staticmethod
     def _worth(count: int) -> float:
@@ -179,23 +188,27 @@ class _Job:
         suspects += [Suspect(f"rank {self.numbers[at]}", (at,), float(rest[at])) for at in alone.tolist()]
         return suspects
 
-    def _far(self, values: Floats) -> Flags:
-        """Values that are far above the median of all, and by a good part of the step."""
+    def _far(self, values: Floats, worth: float = 1.0) -> Flags:
+        """Values that are far above the median of all, and by what is worth a name, or a part of that."""
         if values.size < 2:
             return np.zeros(values.size, dtype=bool)
         middle = float(_median(values[:, None])[0])
         noise = _SIGMAS_PER_MAD * float(np.median(np.abs(values - middle))) if values.size >= _MANY else 0.0
-        return np.asarray(values - middle > max(self._worth(values.size) * self.wall_us, _FAR * noise))
+        return np.asarray(values - middle > max(worth * self._worth(values.size) * self.wall_us, _FAR * noise))
 
     def _delays(self, suspects: Sequence[Suspect]) -> list[Delay]:
-        """For each suspect, by how much later collectives begin than they would without it (and the other suspects)."""
+        """For each suspect, by how much later collectives begin than they would without it and the other suspects.
+
+        Ranks that these hold up in smaller groups do not count, nor do those behind a slow link.
+        """
         steps = max((times.behind_us.shape[1] for times in self.times), default=1)
         by_step = np.zeros((len(suspects), steps))
         by_label: list[dict[str, float]] = [{} for _ in suspects]
         every = {at for suspect in suspects for at in suspect.members}
         for times in self.times:
             place = {at: row for row, at in enumerate(times.arrivals.members)}
-            healthy = [row for at, row in place.items() if at not in every]
+            held = self._held(every, len(place))
+            healthy = [row for at, row in place.items() if at not in held]
             mine = [[place[at] for at in suspect.members if at in place] for suspect in suspects]
             if not healthy or not any(mine):
                 continue
@@ -209,6 +222,17 @@ class _Job:
                         for (kind, _), us in zip(times.arrivals.labels, sums.tolist(), strict=True):
                             by_label[number][kind] = by_label[number].get(kind, 0.0) + us
         return [Delay(row, labels) for row, labels in zip(by_step, by_label, strict=True)]
+
+    def _held(self, slow: set[int], size: int) -> set[int]:
+        """The slow ranks, those that share a group smaller than ``size`` with one, and those behind a slow link."""
+        held = set(slow)
+        for times in self.times:
+            if len(times.arrivals.members) < size and slow.intersection(times.arrivals.members):
+                held.update(times.arrivals.members)
+        for members, _ in self.links:
+            if len(members) < size:
+                held.update(members)
+        return held
 
     def _told(self, suspect: Suspect, delay: Delay) -> SlowRank:
         count = self.digests[suspect.members[0]].steps.count
@@ -254,7 +278,8 @@ class _Job:
     def _pattern(self, members: Sequence[int], by_step_us: Floats) -> tuple[int | None, bool]:
         """The first late step, where it is not the first of all, and whether most of the steps from there are late.
 
-        A step is late when its delay is half of the usual delay of the late ones, and worth a name.
+        A step is late when its delay is half of the usual delay of the late ones, and worth a name. Fewer than three
+        late steps at the end of a recording could be chance.
         """
         steps = self._steps(members)
         delay = by_step_us[steps[steps < by_step_us.size]]
@@ -264,7 +289,7 @@ class _Job:
             return None, False
         late = delay >= max(worth_us, float(np.median(usual)) / 2)
         first = int(np.argmax(late))
-        is_steady = bool(late[first:].mean() >= _MOST_STEPS)
+        is_steady = bool(late[first:].mean() >= _MOST_STEPS and late.sum() >= min(_STEADY_STEPS, late.size))
         return (int(steps[first]) if is_steady and first > 0 else None), is_steady
 
     def _cause(self, members: Sequence[int]) -> str:
@@ -300,13 +325,7 @@ class _Job:
             width = min(behind.shape[1], times.behind_us.shape[1])
             behind[list(times.arrivals.members), :width] += times.behind_us[:, :width]
         largest = max((len(times.arrivals.members) for times in self.times), default=0)
-        held = known | {at for link in self._links() for at in link[0]}
-        held |= {
-            at
-            for times in self.times
-            if len(times.arrivals.members) < largest and held.intersection(times.arrivals.members)
-            for at in times.arrivals.members
-        }
+        held = self._held(known, largest)
         free = [at for at in range(count) if at not in held]
         if len(free) < 2 or not steps.size:
             return None
@@ -344,8 +363,11 @@ class _Job:
             found.setdefault((_described(group), len(times.arrivals.members), kinds), []).append(times)
         return list(found.values())
 
-    def _links(self) -> list[tuple[tuple[int, ...], SlowLink]]:
-        """Groups whose transfers are far slower than those of the groups beside them, with positions of their ranks."""
+    def _find_links(self) -> list[tuple[tuple[int, ...], SlowLink]]:
+        """Groups whose transfers are far slower than those of the groups beside them, with positions of their ranks.
+
+        Transfers vary less than work does: half of what a rank must be late is enough.
+        """
         found = []
         for family in self._families():
             if len(family) < _LEAST_GROUPS:
@@ -354,7 +376,7 @@ class _Job:
             sent = np.array([_bytes_per_step(self.digests, times.arrivals) for times in family])
             usual, usual_bytes = float(_median(spent[:, None])[0]), float(_median(sent[:, None])[0])
             equal = ~(np.abs(sent - usual_bytes) > _EQUAL_BYTES * usual_bytes)
-            slow = equal & self._far(spent) & (spent > _SLOW_LINK * usual)
+            slow = equal & self._far(spent, 0.5) & (spent > _SLOW_LINK * usual)
             for at in np.flatnonzero(slow).tolist():
                 arrivals = family[at].arrivals
                 ranks = tuple(sorted(self.numbers[member] for member in arrivals.members))
@@ -373,7 +395,7 @@ class _Job:
 
     def slow_links(self) -> tuple[SlowLink, ...]:
         """Groups with slow transfers, the most costly first."""
-        links = [link for _, link in self._links()]
+        links = [link for _, link in self.links]
         return tuple(sorted(links, key=lambda link: (link.usual_us - link.transfer_us, link.ranks)))
 
     def wait_share(self) -> float | None:
