@@ -74,6 +74,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
         claims={**claims_of(evidence, INPUT), **claims_of(evidence, *around, most_us=warm_us)},
         tries=("replay-batch",) if loader_kinds(evidence) else (),
+        remedies=("loader-without-workers",),
         confidence="high" if share >= _SEVERE else "medium",
     )
 

@@ -17,8 +17,9 @@ class Draft:
     ``gain_us`` is the time saved per step if nothing else changes, null where only a trial can show it, for the
     reason in ``gain_reason``; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
     accounts of the ledger, or "kernel:N" for row N of the analysis' kernels, that the gain comes from, in microseconds
-    per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step. The last
-    four fields are those of ``Finding``.
+    per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
+    ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
+    The four fields before it are those of ``Finding``.
     """
 
     slug: str
@@ -35,6 +36,7 @@ class Draft:
     corrects_results: bool = False
     per: Literal["step", "sample"] = "step"
     on_request: bool = False
+    remedies: tuple[str, ...] = ()
 
 
 def up_to(us: float) -> Interval:
@@ -52,6 +54,8 @@ _WHOLE = "step"
 def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str] | None = None) -> tuple[Finding, ...]:
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
+    A finding that only bounds what its remedies can give comes behind the first of them.
+
     Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
     advice that keeps the results only where it is worth more than twice as much. Advice that makes wrong results right
     comes before all others.
@@ -63,7 +67,8 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
     accounts = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
     claimed = [(draft, _by_name(draft.claims, analysis)) for draft in drafts]
     bounded = [(draft, claims, _bounded(draft, claims, accounts)) for draft, claims in claimed]
-    bounded.sort(key=lambda each: -_weight(each[0], each[2]))
+    weights = [(draft.slug, _weight(draft, gain_us)) for draft, _, gain_us in bounded]
+    bounded.sort(key=lambda each: _place(each[0], _weight(each[0], each[2]), weights))
     left_us = dict(accounts)
     findings = []
     for draft, claims, gain_us in bounded:
@@ -134,6 +139,12 @@ def _weight(draft: Draft, gain_us: Interval | None) -> float:
     if gain_us is None:
         return -1.0
     return (gain_us.low + gain_us.high) / (4 if draft.changes_results else 2)
+
+
+def _place(draft: Draft, own: float, weights: Sequence[tuple[str, float]]) -> tuple[float, bool]:
+    """Sorts by weight; a finding that is the bound of others comes right behind the first of them that has a gain."""
+    remedy = max((weight for slug, weight in weights if slug in draft.remedies), default=0.0)
+    return (-remedy, True) if 0.0 < remedy < own else (-own, False)
 
 
 def _accounts(analysis: StepAnalysis) -> dict[str, float]:

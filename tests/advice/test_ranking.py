@@ -57,6 +57,24 @@ def test_most_time_saved_comes_first_and_what_predicts_nothing_last(gains: list[
     assert [each and each.high for each in found] == [900.0, 600.0, 300.0, 50.0, None, None]
 
 
+@given(st.permutations(["bound", "remedy", "small", "large"]))
+def test_a_bound_comes_right_behind_its_remedy(order: list[str]) -> None:
+    drafts = {
+        "bound": replace(draft(Interval(700.0, 800.0), slug="bound"), remedies=("remedy", "absent")),
+        "remedy": draft(Interval(100.0, 300.0), slug="remedy"),
+        "small": draft(Interval(100.0, 100.0), slug="small"),
+        "large": draft(Interval(500.0, 500.0), slug="large"),
+    }
+    assert [each.slug for each in ranked(*map(drafts.__getitem__, order))] == ["large", "remedy", "bound", "small"]
+
+
+@pytest.mark.parametrize("gain", [None, Interval(0.0, 0.0)])
+def test_a_bound_keeps_its_place_where_its_remedy_has_no_gain(gain: Interval | None) -> None:
+    bound = replace(draft(800.0, slug="bound"), remedies=("remedy",))
+    found = ranked(draft(gain, slug="remedy"), draft(500.0, slug="other"), bound)
+    assert [each.slug for each in found] == ["bound", "other", "remedy"]
+
+
 @pytest.mark.parametrize(("us", "first"), [(401.0, "batch"), (399.0, "fuse")])
 def test_advice_that_changes_the_results_comes_first_only_if_worth_more_than_twice_as_much(
     us: float, first: str
