@@ -3,9 +3,9 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TypeGuard
 
 import numpy as np
@@ -391,12 +391,7 @@ class KernelWork:
 
     def text_column(self, column: str, signature: int) -> tuple[object, ...]:
         """One text of CALLS ('dims', 'types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
-        text = self.evidence.linked.trace.signatures[column].iloc[signature] if signature >= 0 else None
-        try:
-            read = json.loads(text) if isinstance(text, str) else None
-        except (ValueError, RecursionError):
-            return ()
-        return tuple(read) if isinstance(read, list) else ()
+        return _list_in(_texts_of(self.evidence)[column][signature]) if signature >= 0 else ()
 
     def elements(self, rows: Flags) -> Floats:
         """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for other rows."""
@@ -419,6 +414,23 @@ class KernelWork:
         """Mask of those of the rows whose call passes a test, which runs once per call."""
         found = [each for each in np.unique(self.signature[rows]).tolist() if hold(each)]
         return np.asarray(rows & np.isin(self.signature, found))
+
+
+@remembered
+def _texts_of(evidence: Evidence) -> Mapping[str, Sequence[object]]:
+    """The texts of each column of CALLS."""
+    calls = evidence.linked.trace.signatures
+    return {name: calls[name].to_list() for name in ("dims", "types", "concrete", "strides")}
+
+
+@lru_cache(maxsize=4096)
+def _list_in(text: object) -> tuple[object, ...]:
+    """The JSON list in a text, whose parts are not to be changed; () where there is none."""
+    try:
+        read = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(read) if isinstance(read, list) else ()
 
 
 def _match_rows(column: "pd.Series[str]", holds: Callable[[str], object], rows: Integers) -> Flags:

@@ -12,7 +12,7 @@ from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats, Integers, numbered
+from bottleneck.schema.intervals import Floats, Integers, grouped, numbered
 from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import counted, format_share, format_us
 
@@ -214,12 +214,14 @@ def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
     names = kernels["name"].cat.codes.to_numpy()[work.row]
     blocks = kernels["blocks"].to_numpy(dtype=np.int64, na_value=-1)[work.row]
     call, _ = numbered(names.astype(np.int64), blocks, work.signature)
-    usual, spread, runs = np.zeros((3, work.row.size))
-    by_call = np.argsort(call, kind="stable")
-    of_call = np.split(by_call, np.flatnonzero(np.diff(call[by_call])) + 1) if call.size else ()
-    for mine in (each for each in of_call if each.size >= _FEW_RUNS):
-        low, middle = np.percentile(dur_us[mine], (10, 50))
-        usual[mine], spread[mine], runs[mine] = middle, middle - low, mine.size
+    usual, spread = np.zeros((2, work.row.size))
+    runs = np.bincount(call)[call]
+    # Calls with as many runs are the rows of one matrix.
+    for count, several in grouped(runs):
+        if count >= _FEW_RUNS:
+            mine = several[np.argsort(call[several], kind="stable")].reshape(-1, count)
+            low, middle = np.percentile(dur_us[mine], (10, 50), axis=1)[..., None]
+            usual[mine], spread[mine] = middle, middle - low
     order = np.argsort(start_us, kind="stable")
     end_us = np.maximum.accumulate((start_us + dur_us)[order])
     alone = np.ones(order.size, dtype=bool)

@@ -182,7 +182,9 @@ NOTHING = Segments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
 
 def outermost(start: Floats, end: Floats, row: Integers) -> Segments:
     """Each instant to the interval that began first of those that are open; the longest of equals."""
-    order = np.lexsort((-end, start))
+    order = np.argsort(start, kind="stable")
+    if (np.diff(start[order]) == 0).any():
+        order = np.lexsort((-end, start))
     start, end, row = start[order], end[order], row[order]
     reach = np.concatenate(([-np.inf], np.maximum.accumulate(end)[:-1])) if end.size else end
     begin = np.maximum(start, reach)

@@ -82,7 +82,7 @@ _DEEPEST_MODULE = 64
 _LONGEST_MODULE_NAME = 200
 _LONGEST_FUNCTION = 80
 
-_NEVER_NS = np.iinfo(np.int64).min
+_NEVER_NS = np.int64(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,9 @@ def locate(stacks: Stacks, thread: Ints, at_ns: Ints) -> Places:
     code; on threads that run none of it, such as a server's, and below a line that holds nearly all of the user's time,
     the innermost frame of a library of models.
     """
+    if not any(rows.size for rows in stacks.rows.values()):
+        nowhere = Labels(np.broadcast_to(np.int64(-1), thread.shape), [], np.broadcast_to(_NEVER_NS, thread.shape))
+        return Places(nowhere, nowhere)
     return Places(_modules(stacks.modules, stacks.labels, thread, at_ns), _sources(stacks, thread, at_ns))
 
 

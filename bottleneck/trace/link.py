@@ -381,17 +381,20 @@ def link(trace: Trace, window: Window) -> Linked:
         stacks, np.concatenate([trees.thread, thread]), np.concatenate([trees.nest.start_ns, starts_ns(trace, call)])
     )
     of_ops = inherit_from_forward(trace, trees, _part(places, slice(None, len(trees.event))))
+    of_strays = _part(places, slice(len(trees.event), None))
+    captured = find_captured(trace, trees)
     collective = is_any_of(trace, ("collective",), trees.event)
     ops = build_ops(trace, window, trees, inherit_from_issuers(trace, trees, of_ops, collective))
+    # The trees and places of a million ops take as much memory as OPS.
+    del trees, places
     if not len(issued.event):
         kernels, caveats = _host_kernels(ops, collective), (*step_caveats(window), *sampled_caveats(trace))
-        return Linked(trace, window, ops, kernels, None, caveats, find_places(stacks), find_captured(trace, trees))
-    of_strays = _part(places, slice(len(trees.event), None))
+        return Linked(trace, window, ops, kernels, None, caveats, find_places(stacks), captured)
     kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
+    del of_ops, of_strays
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
     share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
-    captured = find_captured(trace, trees)
     one_offs = _find_one_offs(trace, window, kernels)
     caveats = (
         *step_caveats(window),

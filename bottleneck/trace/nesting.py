@@ -59,6 +59,8 @@ class Nest:
     def _latest(self, track: Ints, at_ns: Ints) -> Ints:
         """Row of the last interval that started at or before each instant on its track, -1 where none did."""
         found = np.full(len(track), -1, dtype=np.int64)
+        if not len(self.track):
+            return found
         order = np.argsort(narrow(track), kind="stable")
         tracks, first = np.unique(track[order], return_index=True)
         low = np.searchsorted(self.track, tracks, side="left")

@@ -96,6 +96,10 @@ def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd
     return OPS.check(frame)
 
 
+# Places that were inherited began elsewhere.
+_UNKNOWN_SINCE = np.zeros(0, dtype=np.int64)
+
+
 def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     """Places of the ops in which a backward op, and all ops inside it, have the place of their forward op.
 
@@ -111,7 +115,7 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     source, is_backward = _inherited(places.source, trees, forward, root)
     code = np.where(is_backward, source.code + len(source.labels), source.code)
     labels = [*source.labels, *(f"{BACKWARD_OF}{label}" for label in source.labels)]
-    return Places(module, Labels(code, labels, source.since_ns))
+    return Places(module, Labels(code, labels, _UNKNOWN_SINCE))
 
 
 def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective: Flags) -> Places:
@@ -136,11 +140,13 @@ def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective
 
 def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> tuple[Labels, Flags]:
     """The labels with those of forward ops where a backward op has none of its own, and the ops that this holds for."""
+    if not labels.labels:
+        return labels, np.zeros(len(labels.code), dtype=bool)
     began_ns = np.append(trees.nest.start_ns, 0)[root]
     known = np.append(labels.code, -1)[np.append(forward, -1)[root]]
     nearer = (labels.code >= 0) & (labels.since_ns >= began_ns)
     is_taken = (root >= 0) & (known >= 0) & ~nearer
-    return Labels(np.where(is_taken, known, labels.code), labels.labels, labels.since_ns), is_taken
+    return Labels(np.where(is_taken, known, labels.code), labels.labels, _UNKNOWN_SINCE), is_taken
 
 
 def taken(column: "pd.Series[str]", rows: Ints) -> pd.Categorical:
