@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -44,6 +45,7 @@ from bottleneck.schema.files import read_file
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
+from bottleneck.trace.inflate import ignore_progress
 from bottleneck.trace.link import link
 from bottleneck.trace.rare_names import fold_rare_names
 from bottleneck.trace.read import read_trace
@@ -58,7 +60,7 @@ class Options:
     ``whole`` takes the whole trace as one step, ``stretch_us`` what lies between two instants after its first event
     (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
     the trace states. ``captures`` are traces of the captures of graphs that the program replays. ``split`` allows to
-    judge one side of a window that has two.
+    judge one side of a window that has two. ``jobs`` processes decode a large trace; the result is the same.
     """
 
     whole: bool = False
@@ -67,6 +69,7 @@ class Options:
     captures: tuple[Path, ...] = ()
     stretch_us: tuple[float | None, float | None] | None = None
     split: bool = True
+    jobs: int = 1
 
     @property
     def has_own_window(self) -> bool:
@@ -79,20 +82,28 @@ DEFAULTS = Options()
 _LARGEST_ANALYSIS_BYTES = 256 * 2**20
 
 
-def _tell_nobody(_done: int, _total: int, _path: Path) -> None:
+class OnTrace(Protocol):
+    """Called as traces are read, with the number of those done, of all, the path of one, and the bytes read of it."""
+
+    def __call__(self, done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:
+        """Takes how far the reading is."""
+
+
+def _tell_nobody(_done: int, _total: int, _path: Path, _read_bytes: int = 0, _size_bytes: int = 0, /) -> None:
     """Tells nobody how far the reading is."""
 
 
 def analyse(
     paths: Sequence[Path],
     options: Options | None = None,
-    on_trace: Callable[[int, int, Path], None] = _tell_nobody,
+    on_trace: OnTrace = _tell_nobody,
     reading: RankReading | None = None,
 ) -> Analysis:
     """The analysis of a trace, a recording, several rank traces, or a saved analysis.
 
-    ``on_trace`` is called before each trace is read, with the number of those done, of all, and its path; ``reading``
-    tells in which processes several ranks are read.
+    ``on_trace`` is called before each trace is read, with the number of those done, of all, and its path, and while the
+    only one is read also with the bytes read of those in its file; ``reading`` tells in which processes several ranks
+    are read.
     Raises TraceError when something cannot be read or is no trace, UsageError when the paths make no sense together.
     """
     saved = saved_analysis(paths, options)
@@ -125,7 +136,7 @@ def _read_analysis(path: Path) -> Analysis:
 def explain(
     paths: Sequence[Path],
     options: Options | None = None,
-    on_trace: Callable[[int, int, Path], None] = _tell_nobody,
+    on_trace: OnTrace = _tell_nobody,
     reading: RankReading | None = None,
 ) -> Explanation:
     """The analysis of traces or a recording, with its findings and its evidence; raises as ``analyse`` does.
@@ -136,10 +147,10 @@ def explain(
     options = options or DEFAULTS
     if len(sources) == 1:
         on_trace(0, 1, sources[0].trace)
-        evidence = examine(sources[0], options)
+        evidence = examine(sources[0], options, partial(on_trace, 0, 1, sources[0].trace))
     else:
         options = replace(options, split=False)
-        digests, left_out = digest_all(sources, options, on_trace, reading or RankReading())
+        digests, left_out = digest_all(sources, replace(options, jobs=1), on_trace, reading or RankReading())
         reduced = reduce_ranks([one for one, _ in digests], left_out)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
@@ -203,12 +214,14 @@ def digest(source: TraceSource, options: Options = DEFAULTS) -> RankDigest:
 
     Depends on the files of the source and the options alone, so that it may run in any process.
     """
-    return digest_rank(examine(source, replace(options, split=False)), source.host)
+    return digest_rank(examine(source, replace(options, split=False, jobs=1)), source.host)
 
 
-def examine(source: TraceSource, options: Options = DEFAULTS) -> Evidence:
+def examine(
+    source: TraceSource, options: Options = DEFAULTS, on_bytes: Callable[[int, int], None] = ignore_progress
+) -> Evidence:
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
-    trace = read_trace(source.trace)
+    trace = read_trace(source.trace, options.jobs, on_bytes)
     window = _window(trace, source, options)
     trace = fold_rare_names(trace)
     evidence = _examine(trace, window, source, options)

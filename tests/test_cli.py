@@ -16,6 +16,9 @@ import typer
 from bottleneck import __version__, cli, report
 from bottleneck.cli import COMMANDS, _run, build_app
 from bottleneck.commands.interrupts import answered
+from bottleneck.commands.report_options import usual_jobs
+from bottleneck.schema.linked_trace import Trace
+from bottleneck.trace.read import read_trace
 from tests.builders import kernel, launch, op, step, write_trace
 
 
@@ -382,3 +385,31 @@ def test_each_misuse_is_one_error_with_what_to_do_next(
     assert out == "" and first.startswith("error: ") and what in first
     assert [line.partition(": ")[0].strip() for line in rest] in (["fix"], ["why", "fix"])
     assert fix in rest[-1]
+
+
+def test_the_number_of_processes_that_decode_changes_no_report(
+    capsys: pytest.CaptureFixture[str], trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def read(path: Path, jobs: int, *more: Any) -> Trace:
+        asked.append(jobs)
+        return read_trace(path, jobs, *more)
+
+    monkeypatch.setattr("bottleneck.pipeline.read_trace", read)
+    said = set()
+    for options in ([], ["-j", "1"], ["--jobs", "3"]):
+        assert _run(["report", str(trace), *options]) == 0
+        said.add(capsys.readouterr().out)
+    assert asked[1:] == [1, 3] and len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("processors", "quota", "jobs"), [(4, None, 4), (4, 2.5, 2), (4, 0.5, 1), (1, 8.0, 1), (64, None, 8)]
+)
+def test_as_many_processes_as_this_one_may_use_processors_decode(
+    monkeypatch: pytest.MonkeyPatch, processors: int, quota: float | None, jobs: int
+) -> None:
+    monkeypatch.setattr("bottleneck.harness.machine.usable_processors", lambda: processors)
+    monkeypatch.setattr("bottleneck.harness.machine.processor_quota", lambda: quota)
+    assert usual_jobs() == jobs

@@ -1,5 +1,6 @@
-"""Progress over many traces: nothing for a short read, lines in a log, and a bar on a terminal."""
+"""Progress over traces and within a large one: nothing for a short read, lines in a log, and a bar on a terminal."""
 
+import gzip
 import io
 import shutil
 from pathlib import Path
@@ -70,5 +71,52 @@ def traces(tmp_path: Path) -> Path:
 
 def test_each_trace_is_told_of_before_it_is_read(traces: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    analyse([traces], on_trace=lambda done, total, path: told.append((done, total, path.name)))
+    analyse([traces], on_trace=lambda done, total, path, *_: told.append((done, total, path.name)))
+    told = list(dict.fromkeys(told))
     assert told == [(done, 3, f"rank{done}.json.gz") for done in range(3)]
+
+
+def _read_one(seconds_each: float, pieces: int) -> None:
+    """Tells of a trace of so many megabytes, each of which takes so long."""
+    now_s = 0.0
+    with reading_progress(lambda: now_s) as tell:
+        tell(0, 1, Path("large.json"), 0, 0)
+        for piece in range(1, pieces + 1):
+            now_s += seconds_each
+            tell(0, 1, Path("large.json"), piece * 10**6, pieces * 10**6)
+
+
+def test_a_log_says_how_much_of_a_large_trace_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    _read_one(0.125, 1000)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 12
+    assert lines[0] == "bottleneck: 80 of 1,000 MB of large.json read"
+
+
+def test_a_trace_read_within_two_seconds_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _read_one(0.1, 19)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr", terminal := _Terminal())
+    _read_one(0.1, 19)
+    assert terminal.getvalue() == ""
+
+
+def test_a_terminal_gets_a_bar_of_the_megabytes_of_a_large_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal := _Terminal())
+    _read_one(0.5, 30)
+    assert "reading large.json" in terminal.getvalue() and "15/30 MB" in terminal.getvalue()
+    assert "explaining large.json" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_all_bytes_of_a_file_are_told_of(traces: Path, packed: bool) -> None:
+    path = traces / "rank0.json.gz"
+    if not packed:
+        path.write_bytes(gzip.decompress(path.read_bytes()))
+    told: list[tuple[int, int]] = []
+    analyse([path], on_trace=lambda *progress: told.append(progress[3:]))
+    size = path.stat().st_size
+    assert told[0] == (0, 0) and told[-1] == (size, size)

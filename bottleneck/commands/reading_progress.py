@@ -1,4 +1,4 @@
-"""Shows on standard error how many of many traces are read: a bar on a terminal, elsewhere a line now and then."""
+"""Shows on standard error how much of the traces is read: a bar on a terminal, elsewhere a line now and then."""
 
 import sys
 import time
@@ -12,53 +12,78 @@ from bottleneck.units import counted
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_BAR_AFTER_S, _LINE_EVERY_S = 2.0, 10.0
+    from bottleneck.pipeline import OnTrace
+
+_BAR_AFTER_S, _LINE_EVERY_S, _DRAW_EVERY_S = 2.0, 10.0, 0.1
 
 
 @contextmanager
-def reading_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int, int, Path], None]]:
-    """Gives a function to call before each trace is read, with the number of those done, of all, and its path."""
+def reading_progress(clock: Callable[[], float] = time.monotonic) -> "Iterator[OnTrace]":
+    """Gives a function to call before each trace is read and meanwhile.
+
+    It takes the number of traces done, of all, the path of the one that is read, and how many bytes of it are.
+    """
     if not sys.stderr.isatty():
         yield _lines(clock)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    progress = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    columns = (BarColumn(24), TextColumn("{task.fields[amount]}"), TimeElapsedColumn())
+    description = TextColumn("{task.description}", markup=False)
+    progress = Progress(*columns, description, console=Console(stderr=True), transient=True, auto_refresh=False)
     try:
         yield _bar(progress, clock)
     finally:
         progress.stop()
 
 
-def _lines(clock: Callable[[], float]) -> Callable[[int, int, Path], None]:
+def _amount(done: int, total: int, read_bytes: int, size_bytes: int) -> str:
+    """Traces of all, or megabytes where there is only one."""
+    return f"{done:,}/{total:,}" if total > 1 else f"{read_bytes / 1e6:,.0f}/{size_bytes / 1e6:,.0f} MB"
+
+
+def _lines(clock: Callable[[], float]) -> "OnTrace":
     told_s = clock()
 
-    def tell(done: int, total: int, _: Path) -> None:
+    def tell(done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:
         nonlocal told_s
-        if clock() - told_s >= _LINE_EVERY_S:
-            told_s = clock()
-            with suppress(OSError):
-                print(f"bottleneck: {done:,} of {counted(total, 'trace')} read", file=sys.stderr, flush=True)
+        if clock() - told_s < _LINE_EVERY_S or (total == 1 and not size_bytes):
+            return
+        told_s = clock()
+        of_one = f"{read_bytes / 1e6:,.0f} of {size_bytes / 1e6:,.0f} MB of {path.name}"
+        what = of_one if total == 1 else f"{done:,} of {counted(total, 'trace')}"
+        with suppress(OSError):
+            print(f"bottleneck: {what} read", file=sys.stderr, flush=True)
 
     return tell
 
 
-def _bar(progress: "Progress", clock: Callable[[], float]) -> Callable[[int, int, Path], None]:
+def _bar(progress: "Progress", clock: Callable[[], float]) -> "OnTrace":
     from bottleneck.report.text import clean
 
-    began_s = clock()
+    drawn_s = clock() + _BAR_AFTER_S - _DRAW_EVERY_S
     task: TaskID | None = None
 
-    def tell(done: int, total: int, path: Path) -> None:
-        nonlocal task
+    def tell(done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:
+        nonlocal task, drawn_s
+        is_read = 0 < size_bytes == read_bytes
+        if clock() - drawn_s < _DRAW_EVERY_S and not (is_read and task is not None):
+            return
+        if total == 1 and not size_bytes:
+            return
+        drawn_s = clock()
         if task is None:
-            if total == 1 or clock() - began_s < _BAR_AFTER_S:
-                return
-            task = progress.add_task("")
+            task = progress.add_task("", amount="")
             progress.start()
-        progress.update(task, completed=done, total=total, description=clean(f"reading {path.name}"))
+        completed = done + (read_bytes / size_bytes if size_bytes else 0)
+        progress.update(
+            task,
+            completed=completed,
+            total=total,
+            amount=_amount(done, total, read_bytes, size_bytes),
+            description=clean(f"{'explaining' if is_read else 'reading'} {path.name}"),
+        )
         progress.refresh()
 
     return tell

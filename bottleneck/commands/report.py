@@ -13,6 +13,7 @@ from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
+    JobsOption,
     StepsOption,
     TraceReportFormat,
     WholeOption,
@@ -26,6 +27,7 @@ from bottleneck.commands.report_options import (
     output_option,
     present,
     send_blocks,
+    usual_jobs,
     window_options,
     write_report,
 )
@@ -97,6 +99,7 @@ def report_command(
             "--repair", help="First finish a recording whose run was killed, and measure the ceilings that it lacks."
         ),
     ] = False,
+    jobs: JobsOption = None,
     full: Full = False,
     all_findings: AllFindings = False,
     open_page: Annotated[
@@ -127,7 +130,7 @@ def report_command(
     for path in pictures.values():
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
-    options = replace(chosen, captures=tuple(capture or ()))
+    options = replace(chosen, captures=tuple(capture or ()), jobs=jobs or usual_jobs())
     paths = paths or [_latest()]
     if repair:
         for recording in paths:

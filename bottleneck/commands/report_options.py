@@ -92,6 +92,12 @@ WindowOption = Annotated[
     ),
 ]
 WholeOption = Annotated[bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "-j", "--jobs", metavar="N", min=1, help="Decode a large trace in N processes; else as many as are of use."
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
@@ -121,6 +127,17 @@ class ExampleCommand(TyperCommand):
         """Writes the examples as a section."""
         with formatter.section("Examples"):
             formatter.write_text(self.epilog)
+
+
+# One process inflates, cuts and collects for all; more than these would wait for it.
+_MOST_JOBS = 8
+
+
+def usual_jobs() -> int:
+    """As many processes as this one may use processors, by its affinity and its control group."""
+    from bottleneck.harness.machine import processor_quota, usable_processors
+
+    return max(1, min(_MOST_JOBS, usable_processors(), int(processor_quota() or _MOST_JOBS)))
 
 
 def window_options(steps: str | None, window: str | None, device: "Device | None", *, whole: bool) -> "Options":

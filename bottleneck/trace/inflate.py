@@ -8,7 +8,7 @@ import itertools
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -180,15 +180,20 @@ def _check_limits(path: Path, yielded: int, taken: int) -> None:
 BLOCK_BYTES = 1024 * 1024
 
 
-def read_blocks(path: Path, damage: Damage) -> Iterator[bytes]:
+def ignore_progress(_read_bytes: int, _size_bytes: int) -> None:
+    """Takes how much of a file is read, for nobody."""
+
+
+def read_blocks(path: Path, damage: Damage, on_bytes: Callable[[int, int], None] = ignore_progress) -> Iterator[bytes]:
     """Blocks of the file's text; gzip is recognised by its first bytes, not by the name.
 
-    Raises TraceError for files that cannot be opened, are of another known format, or inflate beyond the limits.
+    ``on_bytes`` is called with the bytes read and those in the file, after each block of a file that has a size. Raises
+    TraceError for files that cannot be opened, are of another known format, or inflate beyond the limits.
     """
     try:
         _reject_non_files(path)
         with path.open("rb", buffering=0) as file:
-            yield from _text_blocks(path, file, damage)
+            yield from _text_blocks(path, _file_blocks(file, on_bytes), damage)
     except OSError as error:
         why = (error.strerror or type(error).__name__).lower()
         raise TraceError(f"cannot read {path}: {why}", fix="check the path and its permissions") from error
@@ -202,8 +207,7 @@ def _reject_non_files(path: Path) -> None:
         raise TraceError(f"cannot read {path}: it is a device, not a file", fix="name a trace file")
 
 
-def _text_blocks(path: Path, file: BinaryIO, damage: Damage) -> Iterator[bytes]:
-    blocks = _file_blocks(file)
+def _text_blocks(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterator[bytes]:
     first = next(blocks, b"")
     if not first:
         raise TraceError(f"{path} is empty", why="the program may have ended before it was written", fix="record again")
@@ -216,10 +220,13 @@ def _text_blocks(path: Path, file: BinaryIO, damage: Damage) -> Iterator[bytes]:
     yield from blocks
 
 
-def _file_blocks(file: BinaryIO) -> Iterator[bytes]:
+def _file_blocks(file: BinaryIO, on_bytes: Callable[[int, int], None]) -> Iterator[bytes]:
     # A regular file is read to the size that it had when opened: it may be growing.
     status = os.fstat(file.fileno())
-    left = status.st_size if stat.S_ISREG(status.st_mode) else None
-    while block := file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
-        left = None if left is None else left - len(block)
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    read = 0
+    while block := file.read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size - read)):
+        read += len(block)
+        if size is not None:
+            on_bytes(read, size)
         yield block

@@ -9,7 +9,7 @@ import gc
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, NoReturn
@@ -21,7 +21,7 @@ from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, Entry, EventDecoder, ListDecoder, load_leniently
 from bottleneck.trace.foreign import reject_json, reject_value
-from bottleneck.trace.inflate import read_blocks
+from bottleneck.trace.inflate import ignore_progress, read_blocks
 from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata
 from bottleneck.trace.parallel import Inseparable, add_events
 from bottleneck.trace.salvage import ANY_BOUNDARY, Salvager, restore_backslashes
@@ -243,23 +243,24 @@ _AGAIN = "record it again; the program may have ended, or the disk been full, wh
 _EPOCH_FROM_NS = 10**18
 
 
-def read_trace(path: str | Path, jobs: int = 1) -> Trace:
+def read_trace(path: str | Path, jobs: int = 1, on_bytes: Callable[[int, int], None] = ignore_progress) -> Trace:
     """The trace in a .json or .json.gz file that torch.profiler wrote, from PyTorch 1.4 to today.
 
-    With several jobs, so many processes decode a large file; the trace is the same. Damage is repaired or left out, and
-    listed in ``caveats``. Raises TraceError for a file that cannot be read, is no PyTorch trace, or holds no events.
+    With several jobs, so many processes decode a large file; the trace is the same. ``on_bytes`` is called as by
+    ``read_blocks``. Damage is repaired or left out, and listed in ``caveats``. Raises TraceError for a file that cannot
+    be read, is no PyTorch trace, or holds no events.
     """
     path = Path(path)
     try:
         # A pipe can be read only once.
-        return _read(path, jobs if os.name == "posix" and os.path.isfile(path) else 1)  # noqa: PTH113 - never raises
+        return _read(path, jobs if os.name == "posix" and os.path.isfile(path) else 1, on_bytes)  # noqa: PTH113 - never raises
     except Inseparable:
-        return _read(path, 1)
+        return _read(path, 1, on_bytes)
 
 
-def _read(path: Path, jobs: int) -> Trace:
+def _read(path: Path, jobs: int, on_bytes: Callable[[int, int], None]) -> Trace:
     damage, decoder = Damage(), EventDecoder()
-    document = TraceDocument(path, read_blocks(path, damage), damage, decoder)
+    document = TraceDocument(path, read_blocks(path, damage, on_bytes), damage, decoder)
     columns = Columns(damage)
     with _collector_off():
         add_events(document, columns, decoder, jobs)
