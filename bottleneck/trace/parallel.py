@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -32,8 +32,9 @@ from bottleneck.trace.salvage import Salvager
 if TYPE_CHECKING:
     from bottleneck.trace.read import TraceDocument
 
-# Less text is read sooner by one process: a worker takes as long to start as 15 MB take to decode.
-START_AFTER_BYTES = 16 * 1024**2
+# Text after which it is seen how much follows, and how much has to follow for workers to be started: each takes as much
+# processor time to start as 10 to 20 MB take to decode.
+LOOK_AFTER_BYTES, WORTH_WORKERS_BYTES = 8 * 1024**2, 96 * 1024**2
 # How long the reader waits for workers that are not ready (null: for ever); until they are, it decodes.
 PATIENCE_MS: float | None = 0.0
 
@@ -80,17 +81,24 @@ class _Reply:
     lengths: list[int] | None
 
 
-def add_events(document: "TraceDocument[AnyEvent]", columns: Columns, decoder: EventDecoder, jobs: int) -> None:
+def add_events(
+    document: "TraceDocument[AnyEvent]",
+    columns: Columns,
+    decoder: EventDecoder,
+    jobs: int,
+    share_read: Callable[[], float],
+) -> None:
     """Adds all events of the document to the columns; with more than one job, that many workers decode a large file.
 
-    Raises Inseparable where one process has to read the file from its beginning.
+    ``share_read`` tells how much of the file was read to get the last text. Raises Inseparable where one process has to
+    read the file from its beginning.
     """
     workers: Workers | None = None
     taken = 0
     try:
         for text in document.texts():
             taken += len(text)
-            if workers is None and jobs > 1 and taken > START_AFTER_BYTES:
+            if workers is None and jobs > 1 and _are_worth_it(taken, share_read()):
                 workers = Workers(document.salvager, columns, decoder, jobs)
             if workers is None or not workers.give(text, document.boundary):
                 if workers is not None:
@@ -103,6 +111,10 @@ def add_events(document: "TraceDocument[AnyEvent]", columns: Columns, decoder: E
             workers.close()
     for events in document.last_events():
         columns.add(events)
+
+
+def _are_worth_it(taken_bytes: int, share_read: float) -> bool:
+    return taken_bytes > LOOK_AFTER_BYTES and taken_bytes * (1 / share_read - 1) > WORTH_WORKERS_BYTES
 
 
 class Workers:

@@ -252,18 +252,24 @@ def read_trace(path: str | Path, jobs: int = 1, on_bytes: Callable[[int, int], N
     """
     path = Path(path)
     try:
-        # A pipe can be read only once.
+        # A pipe can be read only once, and says nothing of its size.
         return _read(path, jobs if os.name == "posix" and os.path.isfile(path) else 1, on_bytes)  # noqa: PTH113 - never raises
     except Inseparable:
         return _read(path, 1, on_bytes)
 
 
 def _read(path: Path, jobs: int, on_bytes: Callable[[int, int], None]) -> Trace:
-    damage, decoder = Damage(), EventDecoder()
-    document = TraceDocument(path, read_blocks(path, damage, on_bytes), damage, decoder)
+    damage, decoder, share_read = Damage(), EventDecoder(), 1.0
+
+    def note(read_bytes: int, size_bytes: int) -> None:
+        nonlocal share_read
+        share_read = read_bytes / size_bytes
+        on_bytes(read_bytes, size_bytes)
+
+    document = TraceDocument(path, read_blocks(path, damage, note), damage, decoder)
     columns = Columns(damage)
     with _collector_off():
-        add_events(document, columns, decoder, jobs)
+        add_events(document, columns, decoder, jobs, lambda: share_read)
     metadata = read_metadata(document.header, document.footer, damage)
     if not columns.has_work():
         _reject(path, columns, metadata)

@@ -44,7 +44,8 @@ class ThreadWorker:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of any size are decoded by workers, from their second block on."""
-    monkeypatch.setattr(parallel, "START_AFTER_BYTES", 0)
+    monkeypatch.setattr(parallel, "LOOK_AFTER_BYTES", 0)
+    monkeypatch.setattr(parallel, "WORTH_WORKERS_BYTES", -1)
     monkeypatch.setattr(parallel, "PATIENCE_MS", None)
 
 

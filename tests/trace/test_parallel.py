@@ -209,7 +209,8 @@ def wait(self):
     print(*[process.pid for process in self._processes], flush=True)
     signal.pause()
 
-parallel.START_AFTER_BYTES, parallel.PATIENCE_MS, inflate.BLOCK_BYTES = 0, None, 700
+parallel.LOOK_AFTER_BYTES, parallel.WORTH_WORKERS_BYTES = 0, -1
+parallel.PATIENCE_MS, inflate.BLOCK_BYTES = None, 700
 parallel.Workers.finish = wait
 read_trace(sys.argv[1], 2)
 """
@@ -236,3 +237,17 @@ def test_no_worker_and_no_memory_stays_after_a_signal(number: int) -> None:
         select.select([worker], [], [])
         os.close(worker)
     assert shared_memories() == before
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_workers_are_started_for_files_with_much_left_to_read(
+    tmp_path: Path, in_threads: None, blocks: None, taken: list[bool], monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    text = dumped(chain(200)).encode()
+    path = written(tmp_path, gzipped(text) if packed else text)
+    monkeypatch.setattr("bottleneck.trace.inflate.BLOCK_BYTES", path.stat().st_size // 20)
+    for worth, are_started in ((len(text) // 2, True), (len(text), False)):
+        monkeypatch.setattr(parallel, "WORTH_WORKERS_BYTES", worth)
+        taken.clear()
+        assert len(read_trace(path, 2).events) == 200
+        assert bool(taken) is are_started
