@@ -71,8 +71,7 @@ def traces(tmp_path: Path) -> Path:
 
 def test_each_trace_is_told_of_before_it_is_read(traces: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    analyse([traces], on_trace=lambda done, total, path, *_: told.append((done, total, path.name)))
-    told = list(dict.fromkeys(told))
+    analyse([traces], on_trace=lambda done, total, path: told.append((done, total, path.name)))
     assert told == [(done, 3, f"rank{done}.json.gz") for done in range(3)]
 
 
@@ -116,7 +115,7 @@ def test_all_bytes_of_a_file_are_told_of(traces: Path, packed: bool) -> None:
     path = traces / "rank0.json.gz"
     if not packed:
         path.write_bytes(gzip.decompress(path.read_bytes()))
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, ...]] = []
     analyse([path], on_trace=lambda *progress: told.append(progress[3:]))
     size = path.stat().st_size
-    assert told[0] == (0, 0) and told[-1] == (size, size)
+    assert told[0] == () and told[-1] == (size, size)
