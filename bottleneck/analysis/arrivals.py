@@ -39,10 +39,12 @@ class Block:
 
     ``inside`` tells which lie in the window of each rank, ``message`` is the call's in the messages of each rank.
     ``label`` is the position of each column's label, ``step`` that of the step of the first rank that it begins in.
+    ``own_us`` is the time of each rank since it left the collective before, of whatever group.
     """
 
     start: Floats
     end: Floats
+    own_us: Floats
     inside: Flags
     message: Integers
     label: Integers
@@ -72,6 +74,7 @@ class Arrivals:
     labels: tuple[Label, ...]
     clock_us: Floats
     calls: tuple[CollectiveCalls, ...]
+    own_us: tuple[Floats, ...]
     shift_us: Floats
     rows: tuple[Integers, ...]
     label: Integers
@@ -93,7 +96,8 @@ class Arrivals:
             )
             step = np.searchsorted(self.step_start_us, start[0], side="right") - 1
             shift = self.shift_us[:, None]
-            yield Block(start + shift, end + shift, inside, message, self.label[part], np.maximum(step, 0))
+            own_us = np.stack([own[rows[part]] for own, rows in zip(self.own_us, self.rows, strict=True)])
+            yield Block(start + shift, end + shift, own_us, inside, message, self.label[part], np.maximum(step, 0))
 
 
 def find_groups(digests: Sequence[RankDigest]) -> list[Group]:
@@ -162,11 +166,24 @@ def match_collectives(digests: Sequence[RankDigest], group: Group) -> Arrivals |
         labels=tuple(cut),
         clock_us=apart_us,
         calls=calls,
+        own_us=tuple(_own_us(digests[group.members[row]]) for row in members),
         shift_us=clock_us - apart_us,
         rows=rows,
         label=np.repeat(np.arange(len(cut)), [rows[0].size for rows in cut.values()]),
         step_start_us=digests[group.members[members[0]]].step_start_us + clock_us[0],
     )
+
+
+def _own_us(digest: RankDigest) -> Floats:
+    """Time of a rank before each call since all that began before have ended; 0 for calls that overlap.
+
+    It does not depend on clocks, and a rank that others made late has no more of it than they. The first call counts
+    from the beginning of its step.
+    """
+    calls = digest.calls
+    begun = digest.step_start_us[digest.step_start_us <= calls.start_us[:1]][-1:] if calls.start_us.size else ()
+    ended = np.maximum.accumulate(np.concatenate((begun if len(begun) else calls.start_us[:1], calls.end_us)))
+    return np.maximum(calls.start_us - ended[:-1], 0.0)
 
 
 def _clock_us(digest: RankDigest, origin_ns: int) -> float | None:

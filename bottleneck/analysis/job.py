@@ -1,13 +1,15 @@
 """Compares the ranks of a job: who is slow, why and since when, which links are, and what their groups wait for.
 
-Amounts are microseconds per step. A rank's *own time* is its step without exposed communication. A rank is slow when
-its own time is far longer than that of the median rank and it comes late to collectives; one that others made late has
-no longer own time than they. A host is slow when all of its ranks are. "Median" is the lower one of an even number.
+Amounts are microseconds per step. A rank's *own time* at a collective is that since it left the one before. A rank is
+slow when its own times are far longer than those of the median rank at the same collectives, so that the others wait;
+one that others made late has no longer own time than they. A host is slow when all of its ranks are. "Median" is the
+lower one of an even number.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -30,6 +32,8 @@ _TOGETHER = 0.5
 _MOST_STEPS, _STEADY_STEPS = 2 / 3, 3
 _SLOW_LINK, _LEAST_GROUPS = 1.5, 3
 _EQUAL_BYTES = 0.1
+# A constant factor explains this part of the squares; one account holds so much of what is longer, a second is told.
+_CONSTANT, _ONE_ACCOUNT, _ONE_PART = 0.8, 0.8, 0.4
 _WORST = 10
 
 
@@ -37,14 +41,17 @@ _WORST = 10
 class GroupTimes:
     """The calls of one group, per step of each of its ranks: how late they come, how long they wait and transfer.
 
-    ``late_us`` is the mean delay after the first rank, over the ``calls`` in the window; ``behind_us`` that beyond the
-    median rank by step (ranks x steps, summed over the calls of the step).
+    ``late_us`` is the mean delay after the first rank, over the ``calls`` in the window; ``behind_us`` the delay beyond
+    the median rank, summed over the calls of each step (ranks x steps). ``own_us`` is the own time by step likewise,
+    ``own_by_label_us`` that by label of the collective (ranks x labels).
     """
 
     arrivals: Arrivals
     calls: Integers
     late_us: Floats
     behind_us: Floats
+    own_us: Floats
+    own_by_label_us: Floats
     wait_us: Floats
     transfer_us: Floats
 
@@ -58,11 +65,11 @@ class Suspect:
     excess_us: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Delay:
-    """What a suspect's lateness costs those of its groups: per step, and by kind of collective."""
+    """What a suspect's lateness costs the others of its groups, over all steps: in all, and by kind of collective."""
 
-    by_step_us: Floats
+    us: float
     by_label: Mapping[str, float]
 
 
@@ -72,7 +79,8 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
     size = len(counts)
     calls, late, waits, transfers = np.zeros(size, np.int64), np.zeros(size), np.zeros(size), np.zeros(size)
     steps = _step_count(digests, arrivals)
-    behind = np.zeros((size, steps))
+    labels = len(arrivals.labels)
+    behind, own, by_label = np.zeros((size, steps)), np.zeros((size, steps)), np.zeros((size, labels))
     for block in arrivals.blocks():
         inside = block.inside
         wait = block.waits_us
@@ -80,14 +88,18 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
         late += (block.late_us * inside).sum(axis=1)
         waits += (wait * inside).sum(axis=1)
         transfers += ((block.end - block.start - wait) * inside).sum(axis=1)
-        beyond = (block.start - _median(block.start)) * inside
+        beyond, spent = (block.start - _median(block.start)) * inside, block.own_us * inside
         for row in range(size):
             behind[row] += tally(block.step, beyond[row], steps)
+            own[row] += tally(block.step, spent[row], steps)
+            by_label[row] += tally(block.label, spent[row], labels)
     return GroupTimes(
         arrivals=arrivals,
         calls=calls,
         late_us=np.divide(late, calls, out=np.zeros(size), where=calls > 0),
         behind_us=behind,
+        own_us=own,
+        own_by_label_us=by_label,
         wait_us=waits / counts,
         transfer_us=transfers / counts,
     )
@@ -103,9 +115,9 @@ def _median(values: Floats) -> Floats:
     return np.asarray(np.partition(values, middle, axis=0)[middle])
 
 
-def own_us(digest: RankDigest) -> float:
-    """The step of a rank without exposed communication."""
-    return digest.steps.wall_us - sum(entry.us for entry in digest.ledger if entry.group == COMMUNICATION)
+def _exposed_us(digest: RankDigest) -> float:
+    """Exposed communication of a rank."""
+    return sum(entry.us for entry in digest.ledger if entry.group == COMMUNICATION)
 
 
 def summarise_job(
@@ -144,10 +156,24 @@ class _Job:
     ) -> None:
         self.digests, self.numbers, self.groups, self.times = digests, numbers, groups, times
         self.wall_us = float(_median(np.array([[digest.steps.wall_us] for digest in digests]))[0])
-        own = np.array([own_us(digest) for digest in digests])
-        self.excess_us = own - float(_median(own[:, None])[0])
+        self.steps = max((one.own_us.shape[1] for one in times), default=1)
+        own_us = self._by_step("own_us")
+        known = sorted({at for one in times for at in one.arrivals.members})
+        self.longer_us = np.zeros_like(own_us)
+        if known:
+            self.longer_us[known] = own_us[known] - _median(own_us[known])
+        self.behind_us = self._by_step("behind_us")
+        self.excess_us = self.longer_us.sum(axis=1) / np.array([digest.steps.count for digest in digests])
         self.kinds = {id(group): _kind(digests, group) for group in groups}
         self.links = self._find_links()
+
+    def _by_step(self, name: Literal["own_us", "behind_us"]) -> Floats:
+        """One of the amounts of each rank by step, over all of its groups."""
+        found = np.zeros((len(self.digests), self.steps))
+        for times in self.times:
+            amount = getattr(times, name)
+            found[list(times.arrivals.members), : amount.shape[1]] += amount
+        return found
 
     def slow(self) -> tuple[SlowRank, ...]:
         """Slow hosts and ranks, most costly first; several that are late now and then are ranks in turn."""
@@ -201,8 +227,7 @@ class _Job:
 
         Ranks that these hold up in smaller groups do not count, nor do those behind a slow link.
         """
-        steps = max((times.behind_us.shape[1] for times in self.times), default=1)
-        by_step = np.zeros((len(suspects), steps))
+        delays = np.zeros(len(suspects))
         by_label: list[dict[str, float]] = [{} for _ in suspects]
         every = {at for suspect in suspects for at in suspect.members}
         for times in self.times:
@@ -217,11 +242,11 @@ class _Job:
                 for number, rows in enumerate(mine):
                     if rows:
                         delay = np.maximum(block.start[rows].max(axis=0) - others, 0.0) * block.inside[rows].any(axis=0)
-                        by_step[number] += tally(block.step, delay, steps)
+                        delays[number] += delay.sum()
                         sums = tally(block.label, delay, len(times.arrivals.labels))
                         for (kind, _), us in zip(times.arrivals.labels, sums.tolist(), strict=True):
                             by_label[number][kind] = by_label[number].get(kind, 0.0) + us
-        return [Delay(row, labels) for row, labels in zip(by_step, by_label, strict=True)]
+        return [Delay(us, labels) for us, labels in zip(delays.tolist(), by_label, strict=True)]
 
     def _held(self, slow: set[int], size: int) -> set[int]:
         """The slow ranks, those that share a group smaller than ``size`` with one, and those behind a slow link."""
@@ -236,8 +261,8 @@ class _Job:
 
     def _told(self, suspect: Suspect, delay: Delay) -> SlowRank:
         count = self.digests[suspect.members[0]].steps.count
-        cost_us = min(float(delay.by_step_us.sum()) / count, suspect.excess_us)
-        since, is_steady = self._pattern(suspect.members, delay.by_step_us)
+        cost_us = min(delay.us / count, suspect.excess_us)
+        since, is_steady = self._pattern(suspect.members)
         behind = [self._behind_us(at) for at in suspect.members]
         worst = max(delay.by_label.items(), key=lambda item: (item[1], item[0]), default=("", 0.0))
         return SlowRank(
@@ -262,12 +287,7 @@ class _Job:
 
     def _behind_us(self, at: int) -> float:
         """Delay of a rank beyond the median of its groups, per step."""
-        found = [
-            float(times.behind_us[times.arrivals.members.index(at)].sum())
-            for times in self.times
-            if at in times.arrivals.members
-        ]
-        return sum(found) / self.digests[at].steps.count
+        return float(self.behind_us[at].sum()) / self.digests[at].steps.count
 
     def _steps(self, members: Sequence[int]) -> Integers:
         """Positions of the steps that a rank explains."""
@@ -275,25 +295,27 @@ class _Job:
         kept = [number for number, step in enumerate(each) if step.set_aside is None]
         return np.array(kept or range(self.digests[members[0]].steps.count), dtype=np.int64)
 
-    def _pattern(self, members: Sequence[int], by_step_us: Floats) -> tuple[int | None, bool]:
+    def _pattern(self, members: Sequence[int]) -> tuple[int | None, bool]:
         """The first late step, where it is not the first of all, and whether most of the steps from there are late.
 
-        A step is late when its delay is half of the usual delay of the late ones, and worth a name. Fewer than three
-        late steps at the end of a recording could be chance.
+        A step is late when its own time is longer by half of what is usual in the late ones, and worth a name. Fewer
+        than three late steps at the end of a recording could be chance.
         """
         steps = self._steps(members)
-        delay = by_step_us[steps[steps < by_step_us.size]]
+        delay = self.longer_us[list(members)].mean(axis=0)[steps[steps < self.steps]]
         worth_us = self._worth(len(self.digests)) / 2 * self.wall_us
         usual = delay[delay >= worth_us]
         if not usual.size:
             return None, False
         late = delay >= max(worth_us, float(np.median(usual)) / 2)
         first = int(np.argmax(late))
-        is_steady = bool(late[first:].mean() >= _MOST_STEPS and late.sum() >= min(_STEADY_STEPS, late.size))
+        is_steady = bool(
+            late[first:].mean() >= _MOST_STEPS and late.sum() >= min(_STEADY_STEPS, _MOST_STEPS * late.size)
+        )
         return (int(steps[first]) if is_steady and first > 0 else None), is_steady
 
     def _cause(self, members: Sequence[int]) -> str:
-        """The account in which the ranks differ most from the median rank, or the factor by which all of them do."""
+        """The factor by which all of their own times are longer, else the accounts in which they differ most."""
         names = sorted({e.account for digest in self.digests for e in digest.ledger if e.group != COMMUNICATION})
         place = {name: column for column, name in enumerate(names)}
         spent = np.zeros((len(self.digests), len(names)))
@@ -302,42 +324,52 @@ class _Job:
                 if entry.account in place:
                     spent[row, place[entry.account]] += entry.us
         usual, own = _median(spent), spent[list(members)].mean(axis=0)
-        more = own - usual
-        total_us, factor = float(more.sum()), float(own.sum() / usual.sum()) if usual.sum() > 0 else 1.0
-        if total_us <= 0 or not names:
-            return "no part of its own step is longer"
-        uneven_us = float(np.abs(own - factor * usual).sum())
-        if usual.max() < 0.8 * usual.sum() and factor > 1.0 and uneven_us <= total_us / 2:
-            return f"all of its work takes {factor:.2f} times as long as the median rank's"
-        most = int(np.argmax(more))
-        phrase, mine, theirs = phrase_of(names[most]), format_us(float(own[most])), format_us(float(usual[most]))
-        return f"{phrase}: {mine} per step, the median rank {theirs}"
+        more = np.maximum(own - usual, 0.0)
+        order = np.argsort(-more, kind="stable")[:2].tolist()
+        largest_us = float(more[order[0]]) if order else 0.0
+        factor = self._factor(members)
+        if factor is not None and largest_us < _ONE_ACCOUNT * float(more.sum()):
+            return f"its own work takes {factor:.2f} times as long as the median rank's"
+        parts = [
+            f"{phrase_of(names[at])} {format_us(float(own[at]))} per step, median rank {format_us(float(usual[at]))}"
+            for at in order
+            if more[at] >= _ONE_PART * largest_us > 0
+        ]
+        return "; ".join(parts) or "no account of its ledger is longer"
+
+    def _factor(self, members: Sequence[int]) -> float | None:
+        """The factor by which the own times are longer than the median's, if one explains most of it; else null."""
+        columns: dict[object, Floats] = {}
+        for family in self._families():
+            for times in family:
+                for label, us in zip(times.arrivals.labels, times.own_by_label_us.T, strict=True):
+                    column = columns.setdefault((id(family), label), np.zeros(len(self.digests)))
+                    column[list(times.arrivals.members)] += us
+        if len(columns) < 2:
+            return None
+        own = np.stack(list(columns.values()), axis=1)
+        usual, mine = _median(own), own[list(members)].mean(axis=0)
+        longer = mine - usual
+        both = float(longer @ usual)
+        is_constant = both > 0 and both**2 >= _CONSTANT * float(usual @ usual) * float(longer @ longer)
+        return 1.0 + both / float(usual @ usual) if is_constant else None
 
     def _wandering(self, known: set[int]) -> SlowRank | None:
-        """Ranks that are late in some steps each, so that the job waits for another one from step to step.
-
-        Ranks of a smaller group with a rank that is always late are not looked at: that one makes them late.
-        """
+        """Ranks that are late in some steps each, so that the job waits for another one from step to step."""
         count = len(self.digests)
         steps = self._steps((0,))
-        behind = np.zeros((count, int(steps.max(initial=0)) + 1))
-        for times in self.times:
-            width = min(behind.shape[1], times.behind_us.shape[1])
-            behind[list(times.arrivals.members), :width] += times.behind_us[:, :width]
-        largest = max((len(times.arrivals.members) for times in self.times), default=0)
-        held = self._held(known, largest)
-        free = [at for at in range(count) if at not in held]
+        steps = steps[steps < self.steps]
+        free = [at for at in range(count) if at not in known]
         if len(free) < 2 or not steps.size:
             return None
-        behind = behind[free][:, steps]
-        noise = _SIGMAS_PER_MAD * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
-        worst, worst_us = behind.argmax(axis=0), behind.max(axis=0)
+        longer = np.minimum(self.longer_us, self.behind_us)[free][:, steps]
+        noise = _SIGMAS_PER_MAD * np.median(np.abs(longer - np.median(longer, axis=0)), axis=0)
+        worst, worst_us = longer.argmax(axis=0), longer.max(axis=0)
         late = worst_us > np.maximum(_WORTH_FEW * self.wall_us, _FAR * noise if count >= _MANY else 0.0)
-        ranks = sorted({self.numbers[free[row]] for row in worst[late].tolist()})
-        second = np.sort(behind, axis=0)[-2]
-        cost_us = float(np.where(late, worst_us - second, 0.0).mean())
-        if not ranks or cost_us < self._worth(count) * self.wall_us:
+        cost_us = float(np.where(late, worst_us - np.sort(longer, axis=0)[-2], 0.0).mean())
+        if cost_us < self._worth(count) * self.wall_us:
             return None
+        ranks = sorted({self.numbers[free[row]] for row in worst[late].tolist()})
         alone = len(ranks) == 1
         at = free[int(worst[late][0])]
         return SlowRank(
@@ -351,7 +383,7 @@ class _Job:
             since_step=None,
             is_steady=False,
             cause=f"late in {int(late.sum())} of {late.size} steps"
-            + (", not in the others" if alone else ", another rank each time: its data, or a resource that they share"),
+            + ("" if alone else ", another rank each time: its data, or a resource that they share"),
         )
 
     def _families(self) -> list[list[GroupTimes]]:
@@ -406,7 +438,7 @@ class _Job:
         for times in self.times:
             waits[list(times.arrivals.members)] += times.wait_us
         shares = [
-            min(wait_us, digest.steps.wall_us - own_us(digest)) / digest.steps.wall_us
+            min(wait_us, _exposed_us(digest)) / digest.steps.wall_us
             for wait_us, digest in zip(waits.tolist(), self.digests, strict=True)
             if digest.steps.wall_us > 0
         ]
@@ -430,7 +462,7 @@ class _Job:
                 open_us = union(own.start_us[rows], own.end_us[rows]).total() / digest.steps.count
                 least = np.array([quickest.get(message, 0.0) for message in own.messages])
                 moved_us = float(least[own.message[rows]].sum()) / digest.steps.count if rows.size else 0.0
-                exposed_us = min(open_us, wall_us - own_us(digest))
+                exposed_us = min(open_us, _exposed_us(digest))
                 shares.append(max(exposed_us - moved_us, 0.0) / wall_us if wall_us > 0 else 0.0)
         return float(np.mean(shares)) if shares else None
 

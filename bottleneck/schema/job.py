@@ -36,7 +36,7 @@ class SlowRank:
     is_steady: Annotated[
         bool, Doc("whether it is late in most steps since then, as of slow hardware; else it is late now and then")
     ]
-    cause: Annotated[str, Doc("part of its step by which it differs from the median rank, in words")]
+    cause: Annotated[str, Doc("how its step differs from that of the median rank, in words")]
 
 
 @dataclass(frozen=True)
