@@ -1,18 +1,22 @@
-"""Measures CPU time and peak memory of reading a trace, beside orjson.loads of the same bytes, at two sizes.
+"""Measures time and peak memory of reading a trace, beside orjson.loads of the same bytes, at two sizes.
 
-    python benchmarks/read_trace.py [TRACE] [--megabytes 50 1000] [--report]
+    python benchmarks/read_trace.py [TRACE] [--megabytes 50 1000] [--report] [--jobs 1 2] [--without-orjson]
 
 TRACE is repeated up to each size in a temporary folder that is removed afterwards. Every figure comes from a process
-of its own. Without TRACE, the largest of the public traces beside a development checkout is taken.
+of its own, with the processes that it starts: the CPU time of all of them; as peak memory the largest of the sums of
+their proportional set sizes, taken every 50 ms, or the process's own largest resident set where that is more. Without
+TRACE, the largest of the public traces beside a development checkout is taken.
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +26,7 @@ from pathlib import Path
 _TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
-def prepare_orjson(path: Path) -> Callable[[], object]:
+def prepare_orjson(path: Path, _jobs: int) -> Callable[[], object]:
     """Parsing the whole file with the fastest general parser, collector off as is fair."""
     import orjson
 
@@ -30,18 +34,19 @@ def prepare_orjson(path: Path) -> Callable[[], object]:
     return lambda: orjson.loads(path.read_bytes())
 
 
-def prepare_read(path: Path) -> Callable[[], object]:
+def prepare_read(path: Path, jobs: int) -> Callable[[], object]:
     """Reading the file into a Trace."""
     from bottleneck.trace.read import read_trace
 
-    return lambda: read_trace(path)
+    return lambda: read_trace(path, jobs)
 
 
-def prepare_report(path: Path) -> Callable[[], object]:
+def prepare_report(path: Path, jobs: int) -> Callable[[], object]:
     """The whole report command on the file, imports included."""
     from bottleneck import cli
 
-    arguments = ["report", str(path), "--format", "json", "-o", str(path.with_suffix(".analysis.json"))]
+    output = str(path.with_suffix(".analysis.json"))
+    arguments = ["report", str(path), "--format", "json", "-o", output, "--jobs", str(jobs)]
 
     def report() -> None:
         code = cli._run(arguments)
@@ -50,7 +55,7 @@ def prepare_report(path: Path) -> Callable[[], object]:
     return report
 
 
-JOBS: dict[str, Callable[[Path], Callable[[], object]]] = {
+JOBS: dict[str, Callable[[Path, int], Callable[[], object]]] = {
     "orjson.loads": prepare_orjson,
     "read_trace": prepare_read,
     "bottleneck report": prepare_report,
@@ -61,13 +66,16 @@ def main() -> None:
     """Prints one row per size and job."""
     arguments = _arguments()
     if arguments.job:
-        print(json.dumps(_cost_of(JOBS[arguments.job](arguments.trace))))
+        print(json.dumps(_cost_of(JOBS[arguments.job](arguments.trace, arguments.jobs[0]))))
         return
     if arguments.repeat_to:
         _write_repetition(arguments.trace, arguments.repeat_to, arguments.megabytes[0])
         return
-    jobs = [name for name in JOBS if arguments.report or name != "bottleneck report"]
-    print(f"{arguments.trace.name}\n{'':24}{'size':>9}{'CPU':>10}{'of orjson':>11}{'peak':>10}{'of size':>9}")
+    jobs = [] if arguments.without_orjson else [("orjson.loads", 1)]
+    ours = ["read_trace", *(["bottleneck report"] if arguments.report else [])]
+    jobs += [(name, number) for name in ours for number in arguments.jobs]
+    print(f"{arguments.trace.name}\n{'':26}{'size':>9}{'CPU':>10}{'of orjson':>11}", end="")
+    print(f"{'wall':>10}{'of orjson':>11}{'peak':>10}{'of size':>9}")
     for megabytes in arguments.megabytes:
         with tempfile.TemporaryDirectory() as folder:
             _compare(arguments.trace, Path(folder) / "trace.json", megabytes, jobs)
@@ -78,6 +86,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("trace", nargs="?", type=Path, default=None, help="a trace, .json or .json.gz")
     parser.add_argument("--megabytes", nargs="+", type=int, default=[50, 1000], help="sizes to repeat it to")
     parser.add_argument("--report", action="store_true", help="also measure the whole report command")
+    parser.add_argument("--jobs", nargs="+", type=int, default=[1], help="processes to decode in, one row each")
+    parser.add_argument("--without-orjson", action="store_true", help="for sizes that orjson has no memory for")
     parser.add_argument("--job", choices=list(JOBS), help=argparse.SUPPRESS)
     parser.add_argument("--repeat-to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -96,33 +106,68 @@ def _write_repetition(source: Path, target: Path, megabytes: int) -> None:
     repeat_trace(source, target, megabytes * 10**6)
 
 
-def _compare(trace: Path, path: Path, megabytes: int, jobs: list[str]) -> None:
+def _compare(trace: Path, path: Path, megabytes: int, jobs: list[tuple[str, int]]) -> None:
     # In a process of its own, because children inherit the peak memory of this one.
     _child(trace, "--repeat-to", str(path), "--megabytes", str(megabytes))
     size = path.stat().st_size / 1e6
-    base_s = None
-    for job in jobs:
-        cost = json.loads(_child(path, "--job", job))
-        base_s = base_s or cost["cpu_s"]
+    base = None
+    for job, number in jobs:
+        text, sampled_mb = _child(path, "--job", job, "--jobs", str(number))
+        cost = json.loads(text)
+        base = base or (cost if job == "orjson.loads" else {"cpu_s": float("nan"), "wall_s": float("nan")})
+        peak_mb = max(cost["peak_mb"], sampled_mb)
         print(
-            f"{job:24}{size:6.0f} MB{cost['cpu_s']:8.2f} s{cost['cpu_s'] / base_s:11.2f}"
-            f"{cost['peak_mb']:7.0f} MB{cost['peak_mb'] / size:9.2f}",
+            f"{job + (f' -j {number}' if number > 1 else ''):26}{size:6.0f} MB"
+            f"{cost['cpu_s']:8.2f} s{cost['cpu_s'] / base['cpu_s']:11.2f}"
+            f"{cost['wall_s']:8.2f} s{cost['wall_s'] / base['wall_s']:11.2f}{peak_mb:7.0f} MB{peak_mb / size:9.2f}",
             flush=True,
         )
 
 
-def _child(trace: Path, *options: str) -> str:
+def _child(trace: Path, *options: str) -> tuple[str, float]:
+    """What a process of this program writes, and the largest sum of memory of it and its children that was seen."""
     command = [sys.executable, __file__, str(trace), *options]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    largest_mb = 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        found: list[str] = []
+        reader = threading.Thread(target=lambda: found.append(child.stdout.read()))  # type: ignore[union-attr]
+        reader.start()
+        while reader.is_alive():
+            largest_mb = max(largest_mb, _tree_mb(child.pid))
+            reader.join(0.05)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
+    return found[0], largest_mb
+
+
+def _tree_mb(pid: int) -> float:
+    """Proportional set size of a process and those that it started, of which only the children count."""
+    total_kb = 0
+    # One that ends meanwhile has no memory left to count.
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for process in (str(pid), *children):
+            with contextlib.suppress(OSError):
+                lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+                total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total_kb * 1024 / 1e6
 
 
 def _cost_of(job: Callable[[], object]) -> dict[str, float]:
-    start_s = time.process_time()
+    start_s, cpu_s = time.perf_counter(), _cpu_s()
     job()
     return {
-        "cpu_s": time.process_time() - start_s,
+        "cpu_s": _cpu_s() - cpu_s,
+        "wall_s": time.perf_counter() - start_s,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
     }
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of those that it started and that have ended."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 if __name__ == "__main__":
