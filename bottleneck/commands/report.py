@@ -33,6 +33,7 @@ from bottleneck.commands.report_options import (
 )
 
 if TYPE_CHECKING:
+    from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis, Device
     from bottleneck.schema.evidence import Explanation
@@ -100,6 +101,16 @@ def report_command(
         ),
     ] = False,
     jobs: JobsOption = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="ADDRESS", help="Read ranks on a Dask cluster: tcp://HOST:PORT, or local:N workers."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Read only the ranks that an earlier report of these traces did not."),
+    ] = False,
     full: Full = False,
     all_findings: AllFindings = False,
     open_page: Annotated[
@@ -117,6 +128,7 @@ def report_command(
     bottleneck report rank0.json rank1.json --roofline roofline.png
     bottleneck report trace.json.gz --steps 2:5
     bottleneck report trace.json.gz --window 0.2s:0.9s
+    bottleneck report job/ --resume       a folder of ranks, after an interrupt
     bottleneck report recording/ --repair
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
@@ -140,8 +152,9 @@ def report_command(
     if form is TraceReportFormat.PERFETTO:
         _export(paths, options, output)
         return
+    reading = _rank_reading(jobs, cluster, resume=resume)
     with reading_progress() as on_trace:
-        explained = saved_analysis(paths, options) or explain(paths, options, on_trace)
+        explained = saved_analysis(paths, options) or explain(paths, options, on_trace, reading)
     analysis = explained.analysis if isinstance(explained, Explanation) else explained
     _draw_pictures(explained, analysis, pictures)
     if form is TraceReportFormat.HTML:
@@ -150,6 +163,21 @@ def report_command(
         present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
     if open_page and output is not None:
         _open_in_browser(output)
+
+
+def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "RankReading":
+    """Where the ranks of a job are read, and where their digests are kept."""
+    from bottleneck.calibrate.cache import cache_folder
+    from bottleneck.errors import UsageError
+    from bottleneck.mapping.cluster import ClusterWorkers
+    from bottleneck.mapping.digest_files import DigestFolder
+    from bottleneck.mapping.rank_reading import RankReading
+    from bottleneck.mapping.workers import LocalWorkers
+
+    if jobs is not None and cluster is not None:
+        raise UsageError("--jobs and --cluster exclude each other", fix="pass one of them")
+    workers = LocalWorkers(jobs or usual_jobs()) if cluster is None else ClusterWorkers(cluster)
+    return RankReading(workers, DigestFolder(cache_folder() / "ranks"), resume)
 
 
 def _to_page(explained: "Analysis | Explanation", *, all_findings: bool) -> str:

@@ -95,7 +95,11 @@ WholeOption = Annotated[bool, typer.Option("--all", help="Take the whole trace a
 JobsOption = Annotated[
     int | None,
     typer.Option(
-        "-j", "--jobs", metavar="N", min=1, help="Decode a large trace in N processes; else as many as are of use."
+        "-j",
+        "--jobs",
+        metavar="N",
+        min=1,
+        help="Read a large trace, or many ranks, in N processes; else as many as are of use.",
     ),
 ]
 Settings = Annotated[

@@ -13,8 +13,6 @@ R = TypeVar("R")
 
 # Executors that are tried in turn: one that is broken loses what it has not done.
 _EXECUTORS = 3
-# Enough that no worker waits for a task; few enough that looking at all of them costs nothing.
-_AT_ONCE = 64
 _LOOK_S = 1.0
 
 
@@ -48,7 +46,7 @@ def _completed(
     waiting = iter(list(items.items()))
     running: dict[Future[R], int] = {}
     while True:
-        while len(running) < _AT_ONCE and (task := next(waiting, None)) is not None:
+        while len(running) < workers.at_once and (task := next(waiting, None)) is not None:
             future = executor.submit(function, task[1])
             running[future] = task[0]
             if future.done():
@@ -62,6 +60,11 @@ def _completed(
             key = running.pop(future)
             try:
                 result: R | TraceError | UsageError = future.result()
-            except (TraceError, UsageError) as error:
+            except UsageError as error:
                 result = error
+            except Exception as failure:
+                error_of_item = workers.item_error(failure)
+                if error_of_item is None:
+                    raise
+                result = error_of_item
             yield key, result

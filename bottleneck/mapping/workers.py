@@ -26,12 +26,21 @@ _TRIALS = 3
 class Workers(Protocol):
     """Where tasks run."""
 
+    @property
+    def at_once(self) -> int:
+        """The number of tasks to submit at once: enough that no worker waits for one."""
+        ...
+
     def opened(self, tasks: int, size_bytes: int) -> AbstractContextManager[Executor]:
         """An executor for so many tasks that read so many bytes in all; leaving the block ends what still runs."""
         ...
 
     def check(self) -> None:
-        """Raises BrokenExecutor where no worker is left to wait for; called while nothing is done."""
+        """Raises an error where no worker is left to wait for; called while nothing is done."""
+        ...
+
+    def item_error(self, failure: Exception) -> TraceError | None:
+        """The error of one item, where that is what the failure of its task means."""
         ...
 
 
@@ -54,6 +63,11 @@ class LocalWorkers:
 
     jobs: int = 1
 
+    @property
+    def at_once(self) -> int:
+        """Two for each process."""
+        return 2 * self.jobs
+
     @contextmanager
     def opened(self, tasks: int, size_bytes: int) -> Iterator[Executor]:
         """A pool of processes, or this process."""
@@ -70,6 +84,10 @@ class LocalWorkers:
 
     def check(self) -> None:
         """Nothing: a process that is lost is replaced."""
+
+    def item_error(self, failure: Exception) -> TraceError | None:
+        """The failure itself, where it is the item's own."""
+        return failure if isinstance(failure, TraceError) else None
 
 
 class ProcessPool(Executor):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.errors import TraceError
 from bottleneck.mapping.digest_files import DigestFolder
 from bottleneck.mapping.rank_reading import RankReading
 from bottleneck.mapping.workers import InProcess, LocalWorkers
@@ -37,6 +38,8 @@ def answer(job: Path) -> str:
 class Scrambled:
     """Workers that finish their tasks in another order."""
 
+    at_once = 100
+
     @contextmanager
     def opened(self, tasks: int, size_bytes: int) -> Iterator[Executor]:
         done: list[tuple[Future[object], Future[object]]] = []
@@ -55,6 +58,9 @@ class Scrambled:
 
     def check(self) -> None:
         pass
+
+    def item_error(self, failure: Exception) -> TraceError | None:
+        return LocalWorkers().item_error(failure)
 
 
 def test_the_analysis_names_all_ranks_hosts_and_what_was_left_out(job: Path) -> None:

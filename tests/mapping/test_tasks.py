@@ -28,6 +28,7 @@ class Losing:
 
     def __init__(self, after: int, times: int) -> None:
         self.after, self.times, self.calls = after, times, 0
+        self.at_once = 2
 
     @contextmanager
     def opened(self, tasks: int, size_bytes: int) -> Iterator[Executor]:
@@ -48,6 +49,9 @@ class Losing:
 
     def check(self) -> None:
         pass
+
+    def item_error(self, failure: Exception) -> TraceError | None:
+        return LocalWorkers().item_error(failure)
 
 
 def test_results_and_errors_of_items_come_by_their_keys() -> None:
@@ -82,6 +86,11 @@ class Silent(Executor):
 
 class Deserted:
     """Workers that all go away while a task is waited for."""
+
+    at_once = 2
+
+    def item_error(self, failure: Exception) -> TraceError | None:
+        return None
 
     @contextmanager
     def opened(self, tasks: int, size_bytes: int) -> Iterator[Executor]:
