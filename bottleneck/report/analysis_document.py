@@ -15,6 +15,7 @@ from bottleneck.report import analysis_tables as tables
 from bottleneck.report import markdown, terminal
 from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings, first_findings
+from bottleneck.report.job_section import job_sections
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.memory_section import memory
 from bottleneck.report.roofline_points import roofs
@@ -473,6 +474,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         tables.modules(analysis, _PLACES),
         memory(analysis),
         tables.collectives(analysis, top),
+        *job_sections(analysis),
         tables.ranks(analysis, top),
         coverage(analysis),
         caveats(analysis),

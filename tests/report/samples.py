@@ -27,6 +27,7 @@ from bottleneck.schema.analysis import (
     UserRange,
     Verdict,
 )
+from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio, StepTimes, Timing
 
 H100 = Device(
@@ -541,6 +542,23 @@ def multi_rank() -> Analysis:
                    flops=6e9, bytes_low=3.6e10, bytes_high=3.6e10),
         ),
         ranks=ranks,
+        job=JobSummary(
+            ranks=4,
+            hosts=2,
+            left_out=(LeftOut("trace.rank4.json.gz", None, "it holds no event"),),
+            slow=(
+                SlowRank("rank 2", (2,), "node-1", 12_600.0, 12_300.0, 0.32, "all_reduce", 3, True,
+                         "waiting for data 12.8 ms per step, median rank 400 us"),
+            ),
+            slow_links=(SlowLink("mesh_tp", (2, 3), "node-1", 9_000.0, 3_000.0, 2, 0.2),),
+            groups=(
+                GroupUse("all ranks", "data", 4, 1, 10.0, 58e3, 46e3, 12e3, None),
+                GroupUse("mesh_ep", "expert", 2, 2, 2.0, 2_500.0, None, None, 1.31),
+            ),
+            wait_share=0.104,
+            bubble_share=None,
+            clock_skew_us=812.0,
+        ),
         collectives=(
             CollectiveSummary("all_reduce", "bf16", 4, 10.0, 58e3, 55_500.0, 5.0e8, 2.31e11, 46e3, 12e3, None),
             CollectiveSummary(

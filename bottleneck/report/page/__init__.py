@@ -25,6 +25,7 @@ from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage
 from bottleneck.report.document import Document, ListSection, Section, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
+from bottleneck.report.job_section import job_sections
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, LineChart
@@ -42,6 +43,7 @@ _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
 _LONGEST_LABEL = 200
 _ROWS = 10  # of a table that only readers without JavaScript see
+_MOST_RANKS = 64
 _FIRST_FINDINGS, _FIRST_CAVEATS, _FIRST_TEXT, _FIRST_CODE = 3, 3, 360, 8
 _NO_TIMELINE = (
     "No timeline: this page was made from a finished analysis, which holds sums only. "
@@ -79,7 +81,8 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         has_timeline=timeline is not None,
         no_timeline=_NO_TIMELINE,
         tables=_present((*named, tables.idle(analysis, _ROWS), tables.collectives(analysis, _ROWS))),
-        ranks=tables.ranks(analysis, len(analysis.ranks)),
+        job=job_sections(analysis),
+        ranks=tables.ranks(analysis, _MOST_RANKS),
         straggler=_straggler(analysis),
         has_memory=analysis.memory is not None,
         sections=[section for section in _SECTIONS if _is_there(section[0], analysis)],
