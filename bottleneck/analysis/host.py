@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.schema.accounts import HOST_STATES
-from bottleneck.schema.intervals import NOTHING, Flags, Floats, Integers, Segments, grouped, innermost, outermost
+from bottleneck.schema.intervals import NOTHING, Codes, Flags, Floats, Integers, Segments, grouped, innermost, outermost
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
 
@@ -173,6 +173,7 @@ def _nested_end(ops: pd.DataFrame) -> Floats:
 
 
 _NONE = -1
+_STATE = np.int8  # of a million events and more
 _NO_EVENT = np.iinfo(np.int64).max  # in segments: the stretch belongs to no row of EVENTS
 _PYTHON = HOST_STATES.index("python")
 _SYNC = HOST_STATES.index("sync")
@@ -278,7 +279,7 @@ def read_host(linked: Linked) -> Host:
     rows, states = _stateful_rows(events)
     start = events["ts_us"].to_numpy()[rows]
     end = start + events["dur_us"].to_numpy()[rows]
-    thread = events["thread"].cat.codes.to_numpy()[rows].astype(np.int64)
+    thread = events["thread"].cat.codes.to_numpy()[rows]
     labels = events["thread"].cat.categories
     runtime = _is_category(events, "runtime")[rows]
     states = _settled(states, runtime, thread, start, end)
@@ -287,20 +288,19 @@ def read_host(linked: Linked) -> Host:
     states[np.isin(rows, np.array(linked.one_offs, dtype=np.int64))] = _START_UP
 
     freed = freed_blocks(linked)
-    rows = np.append(rows, np.full(len(freed), _NO_EVENT))
-    states = np.append(states, np.full(len(freed), _ALLOCATOR))
-    start, end = np.append(start, freed["ts_us"]), np.append(end, freed["end_us"])
-    thread = np.append(thread, _codes_as_in_events(freed["thread"], linked))
+    if len(freed):
+        rows = np.append(rows, np.full(len(freed), _NO_EVENT))
+        states = np.append(states, np.full(len(freed), _ALLOCATOR, dtype=_STATE))
+        start, end = np.append(start, freed["ts_us"]), np.append(end, freed["end_us"])
+        thread = np.append(thread, _codes_as_in_events(freed["thread"], linked))
 
     def in_category(name: str) -> Flags:
         return np.append(_is_category(events, name), False)[np.minimum(rows, len(events))]
 
     def by_thread(chosen: Flags) -> dict[int, Segments]:
         part = np.flatnonzero(chosen)
-        return {
-            code: outermost(start[part[mine]], end[part[mine]], rows[part[mine]])
-            for code, mine in grouped(thread[part])
-        }
+        found = ((code, part[mine]) for code, mine in grouped(thread[part]))
+        return {code: outermost(start[mine], end[mine], rows[mine]) for code, mine in found}
 
     threads: dict[int, dict[int, Segments]] = {}
     everywhere: dict[int, Segments] = {}
@@ -353,22 +353,23 @@ def _codes_as_in_events(column: "pd.Series[str]", linked: Linked) -> Integers:
     return np.asarray(labels.get_indexer(column.cat.categories)[column.cat.codes.to_numpy()], dtype=np.int64)
 
 
-def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
+def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Codes]:
     """Rows of EVENTS whose name tells a state, and the state; names are matched once each, not once per row."""
     category, names = events["category"].cat, events["name"].cat
     category_codes, name_codes = category.codes.to_numpy(), names.codes.to_numpy()
-    rows, states = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    rows: list[Integers] = [np.zeros(0, dtype=np.int64)]
+    states: list[Codes] = [np.zeros(0, dtype=_STATE)]
     for wanted in STATEFUL_CATEGORIES:
         if wanted not in category.categories:
             continue
         mine = np.flatnonzero(category_codes == category.categories.get_loc(wanted))
-        codes = name_codes[mine].astype(np.int64)
-        state_by_name = np.full(len(names.categories), _NONE, dtype=np.int64)
+        codes = name_codes[mine]
+        state_by_name = np.full(len(names.categories), _NONE, dtype=_STATE)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(names.categories))):
             state = state_of(wanted, str(names.categories[int(code)]))
             if state is not None:
                 state_by_name[code] = HOST_STATES.index(state)
-        found = state_by_name[codes]
+        found: Codes = state_by_name[codes]
         if wanted == "runtime":
             found = _with_slow_launches(found, events["dur_us"].to_numpy()[mine], names.categories, codes)
         rows.append(mine[found != _NONE])
@@ -376,7 +377,7 @@ def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Integers]:
     return np.concatenate(rows), np.concatenate(states)
 
 
-def _with_slow_launches(states: Integers, dur_us: Floats, names: "pd.Index[str]", codes: Integers) -> Integers:
+def _with_slow_launches(states: Codes, dur_us: Floats, names: "pd.Index[str]", codes: Codes) -> Codes:
     """The states with kernel launches that load code counted as compilation."""
     slow = np.flatnonzero((states == HOST_STATES.index("launch")) & (dur_us > SLOW_LAUNCH_US))
     loads = slow[[launches_kernel(str(names[code])) for code in codes[slow].tolist()]]
@@ -389,7 +390,7 @@ def _is_category(events: pd.DataFrame, name: str) -> Flags:
     return codes == categories.get_loc(name) if name in categories else np.zeros(codes.size, dtype=bool)
 
 
-def _settled(states: Integers, runtime: Flags, thread: Integers, start: Floats, end: Floats) -> Integers:
+def _settled(states: Codes, runtime: Flags, thread: Codes, start: Floats, end: Floats) -> Codes:
     """The states of ops that their names leave open, settled by the runtime calls inside them; the rest as they are.
 
     An op that could wait for the device and makes no waiting call, such as item() of a CPU tensor, is dispatch. So is
@@ -404,7 +405,7 @@ def _settled(states: Integers, runtime: Flags, thread: Integers, start: Floats, 
     return np.where(is_dispatch | _hold_call(computes, runtime, thread, start, end), _DISPATCH, states)
 
 
-def _hold_call(asked: Flags, is_call: Flags, thread: Integers, start: Floats, end: Floats) -> Flags:
+def _hold_call(asked: Flags, is_call: Flags, thread: Codes, start: Floats, end: Floats) -> Flags:
     """Mask of the rows asked about inside which, on their thread, one of the calls begins."""
     holds = np.zeros(asked.size, dtype=bool)
     candidates = np.flatnonzero(asked | is_call)
@@ -416,8 +417,9 @@ def _hold_call(asked: Flags, is_call: Flags, thread: Integers, start: Floats, en
 
 
 def _recorded(events: pd.DataFrame) -> Segments:
-    rows = np.flatnonzero(np.logical_or.reduce([_is_category(events, name) for name in _RECORDED]))
-    if not rows.size:
+    recorded = np.logical_or.reduce([_is_category(events, name) for name in _RECORDED])
+    if not recorded.any():
         return NOTHING
-    start, dur = events["ts_us"].to_numpy()[rows], events["dur_us"].to_numpy()[rows]
-    return outermost(start[:1], np.array([np.max(start + dur)]), rows[:1])
+    start_us, dur_us = (events[name].to_numpy() for name in ("ts_us", "dur_us"))
+    first = np.flatnonzero(recorded)[:1]
+    return outermost(start_us[first], np.max(start_us + dur_us, where=recorded, initial=-np.inf, keepdims=True), first)

@@ -406,9 +406,10 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
     event = np.where((pieces.cause == _INPUT) & (loaders >= 0), loaders, pieces.event)
     call = np.where(pieces.cause == _SYNC, _waiting_calls(pieces, linked, host), event)
     names = linked.trace.events["name"].cat
-    name = np.append(names.codes.to_numpy().astype(np.int64), -1)
+    codes = names.codes.to_numpy()
     copied = _copies(linked)
-    parts = (pieces.cause, name[event], name[ops], name[call], copied.on(call).code, frame.code)
+    name, op_name, call_name = (np.where(rows < 0, -1, codes[rows]).astype(np.int64) for rows in (event, ops, call))
+    parts = (pieces.cause, name, op_name, call_name, copied.on(call).code, frame.code)
     group, first = numbered(*parts)
     label = [str(text) for text in names.categories]
 

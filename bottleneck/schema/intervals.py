@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.integer]  # of any width: narrow ones sort faster and take less memory
 
 
 def tally(codes: Integers, weights: Floats, size: int) -> Floats:
@@ -24,7 +25,7 @@ def tally(codes: Integers, weights: Floats, size: int) -> Floats:
     return np.bincount(codes, weights=weights, minlength=size).astype(np.float64)
 
 
-def grouped(codes: Integers) -> Iterator[tuple[int, Integers]]:
+def grouped(codes: Codes) -> Iterator[tuple[int, Integers]]:
     """Each distinct code with the positions that hold it, in order; one sort, however many codes there are."""
     order = np.argsort(codes, kind="stable")
     if order.size:
@@ -182,12 +183,12 @@ NOTHING = Segments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
 
 def outermost(start: Floats, end: Floats, row: Integers) -> Segments:
     """Each instant to the interval that began first of those that are open; the longest of equals."""
-    order = np.argsort(start, kind="stable")
-    if (np.diff(start[order]) == 0).any():
+    is_after = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))
+    if not is_after.all():
         order = np.lexsort((-end, start))
-    start, end, row = start[order], end[order], row[order]
-    reach = np.concatenate(([-np.inf], np.maximum.accumulate(end)[:-1])) if end.size else end
-    begin = np.maximum(start, reach)
+        start, end, row = start[order], end[order], row[order]
+    begin = start.copy()
+    np.maximum(begin[1:], np.maximum.accumulate(end)[:-1], out=begin[1:])
     kept = np.flatnonzero(end > begin)
     return Segments(begin[kept], end[kept], row[kept])
 
