@@ -71,6 +71,10 @@ def report_command(
         Path | None,
         typer.Option("--savings", metavar="FILE", help="Also draw what each finding would save to such a file."),
     ] = None,
+    ranks: Annotated[
+        Path | None,
+        typer.Option("--ranks", metavar="FILE", help="Also draw the ranks by account, the slow first, to such a file."),
+    ] = None,
     whole: WholeOption = False,
     steps: StepsOption = None,
     window: WindowOption = None,
@@ -138,7 +142,14 @@ def report_command(
 
     if open_page:
         form, output = _page(form, output)
-    pictures = {"roofline": roofline, "queue": queue, "ledger": ledger, "timeline": timeline, "savings": savings}
+    pictures = {
+        "roofline": roofline,
+        "queue": queue,
+        "ledger": ledger,
+        "timeline": timeline,
+        "savings": savings,
+        "ranks": ranks,
+    }
     for path in pictures.values():
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)

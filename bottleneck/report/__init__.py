@@ -74,10 +74,18 @@ def _savings(analysis: Analysis, path: Path) -> None:
     save_savings(analysis, path)
 
 
+def _ranks(analysis: Analysis, path: Path) -> None:
+    """The ranks of a job by account."""
+    from bottleneck.report.plots.rank_map import save_ranks  # noqa: PLC0415 - as above
+
+    save_ranks(analysis, path)
+
+
 FORMATS: Mapping[str, Render] = {"terminal": _terminal, "markdown": _markdown, "json": _json, "html": _html}
 PICTURES: Mapping[str, Callable[[Analysis, Path], None]] = {
     "roofline": _roofline,
     "queue": _queue,
     "ledger": _ledger,
     "savings": _savings,
+    "ranks": _ranks,
 }

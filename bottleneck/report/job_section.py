@@ -9,6 +9,7 @@ from bottleneck.schema.job import GroupUse, JobSummary, SlowLink, SlowRank
 from bottleneck.units import counted, format_share, format_us
 
 _MOST_LEFT_OUT = 10
+_MOST_SHOWN, _MOST_OF_ONE = 64, 8
 
 
 def job_sections(analysis: Analysis) -> tuple[Section, ...]:
@@ -20,7 +21,7 @@ def job_sections(analysis: Analysis) -> tuple[Section, ...]:
     return tuple(section for section in found if section is not None)
 
 
-def _describe_job(job: JobSummary) -> str:
+def describe_job(job: JobSummary) -> str:
     """The job in a sentence: its size, and what the ranks wait."""
     hosts = f" on {counted(job.hosts, 'host')}" if job.hosts else ""
     parts = [
@@ -30,6 +31,24 @@ def _describe_job(job: JobSummary) -> str:
     ]
     told = ", ".join(part for part in parts if part)
     return f"{counted(job.ranks, 'rank')}{hosts}{f' {told}' if told else ''}."
+
+
+def shown_ranks(analysis: Analysis) -> list[int]:
+    """Positions of at most 64 ranks: those that the job names, the latest, and some of the others at equal distances.
+
+    All of them in their order where they are few.
+    """
+    ranks, job = analysis.ranks, analysis.job
+    if len(ranks) <= _MOST_SHOWN:
+        return list(range(len(ranks)))
+    slow = [] if job is None else [one.ranks for one in job.slow] + [link.ranks for link in job.slow_links]
+    place = {rank.rank: at for at, rank in enumerate(ranks)}
+    named = [place[rank] for own in slow for rank in own[:_MOST_OF_ONE] if rank in place]
+    late = sorted(range(len(ranks)), key=lambda at: -(ranks[at].skew_us or 0.0))
+    first = list(dict.fromkeys([*named[: _MOST_SHOWN // 2], *late[: _MOST_SHOWN // 4]]))
+    rest = sorted(set(range(len(ranks))).difference(first))
+    room = _MOST_SHOWN - len(first)
+    return [*first, *(rest[at * len(rest) // room] for at in range(room))]
 
 
 def _slow(job: JobSummary) -> TableSection:
@@ -59,7 +78,7 @@ def _slow(job: JobSummary) -> TableSection:
         "Slow ranks, hosts and links",
         (TableColumn("which", "words"), *number_columns((f"cost, {scale.unit}", "rank-hours"))),
         tuple(rows),
-        (_describe_job(job), notes if rows else nobody),
+        (describe_job(job), notes if rows else nobody),
         TableColumn("why", "words"),
     )
 

@@ -25,7 +25,7 @@ from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage
 from bottleneck.report.document import Document, ListSection, Section, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
-from bottleneck.report.job_section import job_sections
+from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, LineChart
@@ -244,6 +244,7 @@ def _words(analysis: Analysis) -> dict[str, Any]:
             one.account: {"group": one.group, "label": label_of(one.account), "meaning": meaning_of(one.account)}
             for one in analysis.ledger
         },
+        "ranks": shown_ranks(analysis),
         "roofline": _roofline(analysis),
         "regimes": {key: {"words": band.words, "meaning": band.meaning} for key, band in REGIMES.items()},
         "kernels": [

@@ -54,7 +54,7 @@ function drawMemory(host, memory) {
 
 /** Ranks by account: each cell holds the time and is the darker, the larger its share of the slowest step. */
 function drawRanks(host, all) {
-  const ranks = someRanks(all), hidden = all.length - ranks.length;
+  const ranks = words.ranks.map((at) => all[at]), hidden = all.length - ranks.length;
   const most = Math.max(...ranks.map((rank) => rank.wall_us), 1e-9), scale = scaleOf(most);
   const accounts = [...new Set(ranks.flatMap((rank) => rank.ledger.filter((entry) => entry.us > 0).map((entry) => entry.account)))];
   const total = (account) => sum(ranks.map((rank) => sum(rank.ledger.filter((entry) => entry.account === account).map((entry) => entry.us))));
@@ -69,16 +69,5 @@ function drawRanks(host, all) {
       return make("tr", {}, make("th", { scope: "row", text: String(rank.rank) }),
         us.map((value, at) => make("td", { class: "k-number", style: { "--heat": `${Math.round(value / most * 100)}%` } }, make("span", { text: shown[at] }))),
         make("td", { class: "k-number wall", text: shown.at(-1) }), make("td", { class: "k-number wall", text: showRate(scale, rank.skew_us) }));
-    })))), hidden ? make("p", { class: "note", text: `The slow ranks first, then the latest, then ${hidden} of ${all.length} left out at equal distances.` }) : "");
-}
-
-/** At most 64 ranks: those that the job names, the latest, and of the others some at equal distances; all where they are few. */
-function someRanks(ranks) {
-  const most = 64;
-  if (ranks.length <= most) return ranks;
-  const named = new Set([...(analysis.job ? analysis.job.slow : []), ...(analysis.job ? analysis.job.slow_links : [])].flatMap((one) => one.ranks.slice(0, 8)));
-  const late = [...ranks].sort((a, b) => (b.skew_us || 0) - (a.skew_us || 0));
-  const first = [...new Set([...ranks.filter((rank) => named.has(rank.rank)).slice(0, 32), ...late.slice(0, 16)])];
-  const rest = ranks.filter((rank) => !first.includes(rank)), room = most - first.length;
-  return [...first, ...Array.from({ length: room }, (_, at) => rest[Math.floor(at * rest.length / room)])];
+    })))), hidden ? make("p", { class: "note", text: `The slow ranks first, then the latest, then others at equal distances; ${hidden} of ${all.length} are not shown.` }) : "");
 }
