@@ -3,8 +3,8 @@
     python benchmarks/read_trace.py [TRACE] [--megabytes 50 1000] [--report] [--jobs 1 2] [--without-orjson]
 
 TRACE is repeated up to each size in a temporary folder that is removed afterwards. Every figure comes from a process
-of its own, with the processes that it starts: the CPU time of all of them; as peak memory the largest of the sums of
-their proportional set sizes, taken every 50 ms, or the process's own largest resident set where that is more. Without
+of its own, with the processes that it starts: the CPU time of all of them; as peak memory the process's own largest
+resident set, or the largest sum of proportional set sizes of all, taken every 100 ms, where that is more. Without
 TRACE, the largest of the public traces beside a development checkout is taken.
 """
 
@@ -135,19 +135,20 @@ def _child(trace: Path, *options: str) -> tuple[str, float]:
         reader.start()
         while reader.is_alive():
             largest_mb = max(largest_mb, _tree_mb(child.pid))
-            reader.join(0.05)
+            reader.join(0.1)
     if child.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
     return found[0], largest_mb
 
 
 def _tree_mb(pid: int) -> float:
-    """Proportional set size of a process and those that it started, of which only the children count."""
+    """Proportional set sizes of a process and its children; 0 without any, whose own peak the system keeps."""
     total_kb = 0
     # One that ends meanwhile has no memory left to count.
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for process in (str(pid), *children):
+        # To add up a process of many gigabytes takes long, and holds it up.
+        for process in (str(pid), *children) if children else ():
             with contextlib.suppress(OSError):
                 lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
                 total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
