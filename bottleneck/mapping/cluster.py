@@ -62,7 +62,10 @@ class ClusterWorkers:
                     fix="start it: dask scheduler, and on each machine: dask worker tcp://HOST:8786",
                 ) from exc
             # Tasks that are not pure have names of their own: a second report would get the results of the first.
-            yield stack.enter_context(self._client.get_executor(pure=False))
+            executor = self._client.get_executor(pure=False)
+            # As a context it would wait for tasks that no worker is left to do.
+            stack.callback(executor.shutdown, wait=False)
+            yield executor
 
     def check(self) -> None:
         """Raises WorkloadError where the cluster has had no worker for a while, or its scheduler is gone."""
