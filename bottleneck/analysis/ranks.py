@@ -39,13 +39,21 @@ class Reduced:
     straggler: str | None
 
 
+# Ranks that are named one by one.
+_MOST_LISTED = 8
+
+
 @dataclass(frozen=True)
 class _Straggler:
-    """The rank that the others wait for (position among the ranks), its name, and for how long per step on average."""
+    """The rank that the others wait for (position among the ranks), its name, and for how long per step on average.
+
+    ``slow`` is what is known of it, with the other ranks of a slow host; null where it only comes last.
+    """
 
     position: int
     name: str
     waited_us: float
+    slow: SlowRank | None = None
 
 
 def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()) -> Reduced:
@@ -133,7 +141,7 @@ def _find_straggler(
     waited_us = max(_waited_us(ordered, times, position), 0.0 if slow is None else slow.cost_us)
     walls = [one.steps.wall_us for at, one in enumerate(ordered) if at != position]
     name = f"rank {numbers[position]}" if slow is None else _name(slow)
-    return _Straggler(position, name, waited_us) if waited_us >= _STRAGGLING * float(np.mean(walls)) else None
+    return _Straggler(position, name, waited_us, slow) if waited_us >= _STRAGGLING * float(np.mean(walls)) else None
 
 
 def _name(slow: SlowRank) -> str:
@@ -156,20 +164,25 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
 
 
 def _sentence(straggler: _Straggler, numbers: Sequence[int], body: RankDigest) -> str:
-    late = numbers[straggler.position]
-    waiting = [number for number in numbers if number != late]
+    late = {numbers[straggler.position], *(() if straggler.slow is None else straggler.slow.ranks)}
+    waiting = [number for number in numbers if number not in late]
+    if len(waiting) > _MOST_LISTED:
+        wait = f"{len(waiting)} of {counted(len(numbers), 'rank')} wait"
+    else:
+        wait = f"Ranks {_listed(waiting)} wait" if len(waiting) > 1 else f"Rank {_listed(waiting)} waits"
     others = (entry for entry in body.ledger if entry.group != COMMUNICATION)
     own = max(others, key=lambda entry: entry.us, default=None)
-    ranks = f"Rank {waiting[0]} waits" if len(waiting) == 1 else f"Ranks {_listed(waiting)} wait"
-    words = f"; the largest part of its own step is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
-    return f"{ranks} in collectives {format_us(straggler.waited_us)} per step for {straggler.name}{words}."
+    largest = f"the largest part of its own step is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
+    cause = largest if straggler.slow is None else straggler.slow.cause
+    words = f"; {cause}" if cause else ""
+    return f"{wait} in collectives {format_us(straggler.waited_us)} per step for {straggler.name}{words}."
 
 
 def _listed(numbers: Sequence[int]) -> str:
     """'0, 1 and 3'; beyond eight the count of the rest."""
-    if len(numbers) > 8:
+    if len(numbers) > _MOST_LISTED:
         return f"{', '.join(str(number) for number in numbers[:6])} and {len(numbers) - 6} more"
-    return f"{', '.join(str(number) for number in numbers[:-1])} and {numbers[-1]}"
+    return " and ".join([*filter(None, [", ".join(map(str, numbers[:-1]))]), *map(str, numbers[-1:])])
 
 
 def _collectives(

@@ -15,7 +15,7 @@ from bottleneck.report import analysis_tables as tables
 from bottleneck.report import markdown, terminal
 from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings, first_findings
-from bottleneck.report.job_section import job_sections
+from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.memory_section import memory
 from bottleneck.report.roofline_points import roofs
@@ -413,6 +413,7 @@ def _screen(analysis: Analysis, room: _Room) -> Document:
     whole = build(analysis)
     sections = (
         tables.ledger(analysis, room.accounts),
+        worst_ranks(analysis, room.findings, room.characters),
         first_findings(analysis, room.findings, room.characters, room.code),
         _trust(analysis, room),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bottleneck.report.document import ListSection, Section, TableColumn, TableRow, TableSection, number_columns
-from bottleneck.report.text import UNKNOWN, scale_of
+from bottleneck.report.text import UNKNOWN, cut_text, scale_of
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.job import GroupUse, JobSummary, SlowLink, SlowRank
 from bottleneck.units import counted, format_share, format_us
@@ -19,6 +19,29 @@ def job_sections(analysis: Analysis) -> tuple[Section, ...]:
         return ()
     found = (_slow(job), _groups(job.groups), _left_out(job))
     return tuple(section for section in found if section is not None)
+
+
+def worst_ranks(analysis: Analysis, most: int, characters: int) -> ListSection | None:
+    """The most costly of the slow ranks, hosts and links, a line each; null where nobody is slow."""
+    job = analysis.job
+    if job is None or not (job.slow or job.slow_links):
+        return None
+    slow = [
+        (one.cost_us, f"{_with_count(one)} costs {format_us(one.cost_us)} per step: {one.cause}") for one in job.slow
+    ]
+    links = [
+        (link.transfer_us - link.usual_us, f"link of {link.host or link.name}: {_link_details(link)[0]}")
+        for link in job.slow_links
+    ]
+    told = [text for _, text in sorted([*slow, *links], key=lambda each: -each[0])]
+    hidden = len(told) - most
+    more = (f"{hidden} more with --full.",) if hidden > 0 else ()
+    texts = (*(cut_text(text, characters) for text in told[:most]), *more)
+    return ListSection("Slow ranks, hosts and links", tuple((text,) for text in texts))
+
+
+def _with_count(one: SlowRank) -> str:
+    return f"{one.name} ({counted(len(one.ranks), 'rank')})" if len(one.ranks) > 1 else one.name
 
 
 def describe_job(job: JobSummary) -> str:
@@ -100,7 +123,7 @@ def _rank_details(one: SlowRank) -> tuple[str, ...]:
 def _link_details(link: SlowLink) -> tuple[str, ...]:
     times = link.transfer_us / link.usual_us if link.usual_us > 0 else None
     ratio = "" if times is None else f", {times:.1f} times as long"
-    usual = f"in {link.groups - 1} equal groups {format_us(link.usual_us)}"
+    usual = f"in {counted(link.groups - 1, 'equal group')} {format_us(link.usual_us)}"
     return (
         f"transfers take {format_us(link.transfer_us)}, {usual}{ratio}",
         f"{link.name}, ranks {_listed(link.ranks)}",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bottleneck.report.document import ListSection, TableSection
-from bottleneck.report.job_section import job_sections
+from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.schema.job import LeftOut
 from tests.report.samples import cpu, multi_rank
 
@@ -21,8 +21,18 @@ def test_slow_ranks_and_links_stand_with_cost_and_cause() -> None:
     assert [row.cells for row in table.rows] == [("rank 2", "12.30", "0.3"), ("link of node-1", "6.00", "0.2")]
     assert table.rows[0].details[0] == "waiting for data 12.8 ms per step, median rank 400 us"
     assert "since step 3" in table.rows[0].details
-    assert table.rows[1].details[0].endswith("in 1 equal groups 3.00 ms, 3.0 times as long")
+    assert table.rows[1].details[0].endswith("in 1 equal group 3.00 ms, 3.0 times as long")
     assert table.notes[0].startswith("4 ranks on 2 hosts wait 10.4 % of their step in collectives")
+
+
+def test_a_screen_names_the_most_costly_with_their_cost() -> None:
+    section = worst_ranks(multi_rank(), most=1, characters=200)
+    assert section is not None
+    assert section.items == (
+        ("rank 2 costs 12.3 ms per step: waiting for data 12.8 ms per step, median rank 400 us",),
+        ("1 more with --full.",),
+    )
+    assert worst_ranks(cpu(), most=3, characters=200) is None
 
 
 def test_a_job_without_slow_ranks_says_so() -> None:
@@ -32,6 +42,7 @@ def test_a_job_without_slow_ranks_says_so() -> None:
     table = job_sections(healthy)[0]
     assert isinstance(table, TableSection)
     assert not table.rows
+    assert worst_ranks(healthy, most=3, characters=200) is None
     assert table.notes[1] == "No rank, host or link is far slower than the others."
 
 
