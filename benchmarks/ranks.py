@@ -57,7 +57,8 @@ def main() -> None:
             for jobs in given.jobs:
                 output = folder / f"{jobs}.json"
                 told = report(folder / "job", jobs, output)
-                slow = [one["name"] for one in json.loads(output.read_text())["job"]["slow"]]
+                job = json.loads(output.read_text())["job"]
+                slow = [one["name"] for one in job["slow"]] + [f"link of {one['host']}" for one in job["slow_links"]]
                 cpu_ms = 1e3 * told["cpu_s"] / ranks
                 print(
                     f"{ranks:6} {size:7.0f} {jobs:5} {told['wall_s']:8.1f} {cpu_ms:12.0f} {told['peak_mb']:10.0f}"
