@@ -19,7 +19,7 @@ from bottleneck.schema.digest import CollectiveCalls, RankDigest
 from bottleneck.schema.intervals import Flags, Floats, Integers, tally, union
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.linked_trace import ProcessGroup
-from bottleneck.units import format_us
+from bottleneck.units import counted, format_us
 
 COMMUNICATION = "communication"
 # A delay worth a name, as a share of the step: of few ranks, of which chance makes one late, and of many.
@@ -382,7 +382,7 @@ class _Job:
             worst_collective=None,
             since_step=None,
             is_steady=False,
-            cause=f"late in {int(late.sum())} of {late.size} steps"
+            cause=f"late in {int(late.sum())} of {counted(late.size, 'step')}"
             + ("" if alone else ", another rank each time: its data, or a resource that they share"),
         )
 

@@ -12,6 +12,7 @@ from bottleneck.mapping.tasks import map_tasks
 from bottleneck.mapping.workers import LocalWorkers, Workers
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.sources import TraceSource
+from bottleneck.units import counted
 
 Read = Callable[[TraceSource], RankDigest]
 Result = RankDigest | TraceError | UsageError
@@ -55,7 +56,8 @@ class RankReading:
                     yield at, result
         except KeyboardInterrupt as stopped:
             if self.folder is not None:
-                stopped.add_note(f"{done:,} of {total:,} ranks are read; the same command with --resume reads the rest")
+                ranks = counted(total, "rank")
+                stopped.add_note(f"{done:,} of {ranks} are read; the same command with --resume reads the rest")
             raise
         if self.folder is not None and not self.resumes:
             self.folder.remove_written()

@@ -122,7 +122,7 @@ class ProcessPool(Executor):
                 return cast("R", result)
             raise result
         raise TraceError(
-            f"reading it ended {_TRIALS} processes",
+            f"each process that read it was ended, {_TRIALS} in a row",
             why="they were killed; a machine that runs out of memory does that",
             fix="-j 1 needs the least memory; --resume keeps what is done",
         )
