@@ -52,12 +52,13 @@ def ranks_figure(analysis: Analysis) -> Figure:
     axes.tick_params(length=0, pad=3)
     axes.spines[:].set_visible(False)
     figure.text(0.03, 1.0 - 0.32 / height, "Where does the step of each rank go?", fontsize=12, fontweight="bold")
-    told = (
-        "; darker: more of the slowest step"
-        if analysis.job is None
-        else f"; {describe_job(analysis.job)} Darker: more of the slowest step."
-    )
-    figure.text(0.03, 1.0 - 0.56 / height, f"{trace_name(analysis, 40)}{told}", fontsize=8, color="0.3")
+    name = trace_name(analysis, 40)
+    told = [
+        name if analysis.job is None else f"{name}: {describe_job(analysis.job)}",
+        "Darker: more of the slowest step.",
+    ]
+    for line, words in enumerate(told):
+        figure.text(0.03, 1.0 - (0.56 + 0.16 * line) / height, words, fontsize=8, color="0.3")
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
