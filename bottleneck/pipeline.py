@@ -175,11 +175,11 @@ def digest_all(
     errors = [(sources[at], found) for at, found in results.items() if isinstance(found, BottleneckError)]
     digests = [(found, sources[at]) for at, found in results.items() if isinstance(found, RankDigest)]
     have_steps = any(one.steps.source != "whole" for one, _ in digests)
-    stumps = [one for one, _ in digests if one.is_cut_off and one.steps.source == "whole" and have_steps]
-    digests = [pair for pair in digests if all(pair[0] is not stump for stump in stumps)]
+    cut_off = [one for one, _ in digests if one.is_cut_off and one.steps.source == "whole" and have_steps]
+    digests = [pair for pair in digests if all(pair[0] is not one for one in cut_off)]
     left_out = [
         *(LeftOut(str(source.trace), None, error.what) for source, error in errors),
-        *(LeftOut(one.path, one.rank, "the file is cut off before the end of its first step") for one in stumps),
+        *(LeftOut(one.path, one.rank, "the file is cut off before the end of its first step") for one in cut_off),
     ]
     if not digests:
         raise _none_usable([error for _, error in sorted(errors, key=lambda pair: str(pair[0].trace))])

@@ -36,7 +36,7 @@ class ClusterWorkers:
         self._address = address
         self._clock = clock
         self._client: Any = None
-        self._lonely_since_s: float | None = None
+        self._empty_since_s: float | None = None
         self._dask: Any = _distributed()
 
     @property
@@ -70,11 +70,11 @@ class ClusterWorkers:
     def check(self) -> None:
         """Raises WorkloadError where the cluster has had no worker for a while, or its scheduler is gone."""
         if self._threads():
-            self._lonely_since_s = None
+            self._empty_since_s = None
             return
         now_s = self._clock()
-        self._lonely_since_s = now_s if self._lonely_since_s is None else self._lonely_since_s
-        if now_s - self._lonely_since_s >= _PATIENCE_S:
+        self._empty_since_s = now_s if self._empty_since_s is None else self._empty_since_s
+        if now_s - self._empty_since_s >= _PATIENCE_S:
             raise WorkloadError(
                 f"no worker of the Dask cluster {self._address} is left", why="all were ended or lost", fix=_GO_ON
             )
