@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from bottleneck.calibrate.calibration import Calibration, best_of_both
 from bottleneck.devices.catalogue import device_from_json, device_to_json
-from bottleneck.harness.machine import allowance, cpu_facts, torch_version
+from bottleneck.harness.machine import allowance, cache_folder, cpu_facts, torch_version
 from bottleneck.schema.analysis import Caveat, Device
 from bottleneck.schema.recording import Recording, is_recording, read_recording, write_recording
 
@@ -103,17 +102,6 @@ def _read(path: Path) -> Calibration | None:
         return replace(msgspec.convert(data, Calibration), device=device)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.MsgspecError):
         return None
-
-
-def cache_folder() -> Path:
-    """Our folder in the user's cache; a temporary one for a user without a home, as in some containers."""
-    import platformdirs
-
-    with suppress(RuntimeError):  # as recent versions answer for a user without a home; others give a relative path
-        folder = platformdirs.user_cache_path("bottleneck", appauthor=False)
-        if folder.is_absolute():
-            return folder
-    return Path(tempfile.gettempdir()) / f"bottleneck-{os.getuid()}"
 
 
 def cpu_calibration(

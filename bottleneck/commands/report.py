@@ -178,8 +178,8 @@ def report_command(
 
 def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "RankReading":
     """Where the ranks of a job are read, and where their digests are kept."""
-    from bottleneck.calibrate.cache import cache_folder
     from bottleneck.errors import UsageError
+    from bottleneck.harness.machine import cache_folder
     from bottleneck.mapping.cluster import ClusterWorkers
     from bottleneck.mapping.digest_files import DigestFolder
     from bottleneck.mapping.rank_reading import RankReading

@@ -269,7 +269,7 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
 
 def _scoreboard() -> Path | None:
     """The path of the scoreboard; null where none is to be kept."""
-    from bottleneck.calibrate.cache import cache_folder
+    from bottleneck.harness.machine import cache_folder
 
     named = os.environ.get(SCOREBOARD_VARIABLE)
     if named is None:

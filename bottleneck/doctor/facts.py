@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck import __version__
-from bottleneck.calibrate.cache import cache_folder, read_calibration
+from bottleneck.calibrate.cache import read_calibration
 from bottleneck.harness.machine import (
     available_bytes,
     busy_processors,
+    cache_folder,
     find_compiler,
     processor_quota,
     torch_version,

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.messages import Plan, Program
 from bottleneck.schema.compiled_kernels import compiled_file
 from bottleneck.schema.recording import is_recording, light_file
 
 if TYPE_CHECKING:
     from filelock import FileLock
+
+    from bottleneck.harness.messages import Plan, Program
 
 # Every rank has notes of its own; what is being written has another name until it is whole.
 NOTES_FILES = ".notes.rank*.json"
@@ -166,7 +167,7 @@ class RunState:
     ``processors`` are those of its machine; null in states of before that was kept.
     """
 
-    plan: Plan
+    plan: "Plan"
     environment: Mapping[str, str]
     busy_processors: float
     process: int | None = None
@@ -228,6 +229,8 @@ def read_run_state(folder: Path) -> RunState | None:
 
     The folder may have been moved, or come from anywhere: nothing outside of it is meant.
     """
+    from bottleneck.harness.messages import Plan  # a report of a whole recording needs none
+
     try:
         found = json.loads((folder / CLAIM_FILE).read_bytes())
         plan = replace(Plan.from_json(found["plan"]), folder=str(folder))
@@ -242,7 +245,7 @@ def read_run_state(folder: Path) -> RunState | None:
     return RunState(plan, environment, busy, process, status, versions, processors)
 
 
-def program_name(program: Program) -> str:
+def program_name(program: "Program") -> str:
     """The name of the program as part of that of a folder: 'train' of dir/train.py and of the module package.train."""
     file = Path(program.target)
     names = program.target.split(".") if program.module else [file.parent.name, file.stem]

@@ -1,11 +1,12 @@
-"""Reads this machine's CPU, memory and control groups from the system, without torch."""
+"""Reads this machine's CPU, memory, control groups and cache folder from the system, without torch."""
 
 import os
 import platform
 import re
 import shutil
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -142,6 +143,17 @@ def find_compiler() -> str | None:
     return next((path for name in named if name and (path := shutil.which(name))), None)
 
 
+def cache_folder() -> Path:
+    """Our folder in the user's cache; a temporary one for a user without a home, as in some containers."""
+    import platformdirs
+
+    with suppress(RuntimeError):  # as recent versions answer for a user without a home; others give a relative path
+        folder = platformdirs.user_cache_path("bottleneck", appauthor=False)
+        if folder.is_absolute():
+            return folder
+    return Path(tempfile.gettempdir()) / f"bottleneck-{os.getuid()}"
+
+
 def busy_processors() -> float:
     """Processors kept busy on average over the last minute; 0 where the system does not tell."""
     try:
@@ -152,6 +164,8 @@ def busy_processors() -> float:
 
 def torch_version() -> str:
     """The version of the torch that is installed, found without importing it; empty when there is none."""
+    from importlib import metadata  # reads the format of e-mail, and few commands ask for a version
+
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

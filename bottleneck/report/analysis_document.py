@@ -408,9 +408,8 @@ SCREEN_LINES = 50
 _SCREEN_FACTS = ("step", "window", "phases", "device", "reached")
 
 
-def _screen(analysis: Analysis, room: _Room) -> Document:
+def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
     """The document of one screen: verdict, step, ledger, first findings, reasons to doubt, and where the rest is."""
-    whole = build(analysis)
     sections = (
         tables.ledger(analysis, room.accounts),
         worst_ranks(analysis, room.findings, room.characters),
@@ -495,8 +494,9 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
 def to_screen(analysis: Analysis, style: TerminalStyle = PLAIN) -> str:
     """The report that fits one screen: 50 lines on a terminal of 80 columns."""
     lines: list[Text] = []
+    whole = build(analysis)
     for room in accumulate(_SHRINKS, lambda room, limits: replace(room, **limits), initial=_Room()):
-        lines = terminal.document_lines(_screen(analysis, room), style)
+        lines = terminal.document_lines(_screen(analysis, whole, room), style)
         if terminal.height(lines, style) <= SCREEN_LINES:
             break
     return terminal.to_text(lines, style)

@@ -11,7 +11,6 @@ import pytest
 from bottleneck.calibrate import cpu as cpu_calibration
 from bottleneck.calibrate import cpu as native
 from bottleneck.calibrate.cache import (
-    cache_folder,
     calibration_file,
     keep,
     load_calibration,
@@ -350,11 +349,6 @@ class TestKept:
         (caveat,) = keep(None, made()).caveats
         assert caveat.slug == "calibration-not-kept" and str(tmp_path) in caveat.message
         assert load_calibration() is None
-
-    def test_a_user_without_a_home_has_a_folder_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as Python does without HOME and passwd entry
-        assert cache_folder().name.startswith("bottleneck-")
 
     def test_a_calibration_with_a_field_too_many_counts_as_absent(self) -> None:
         path = write_calibration(made())

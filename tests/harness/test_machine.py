@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import machine as memory
-from bottleneck.harness.machine import available_bytes, peak_memory, peak_of_script, peak_resident_bytes, reset_peak
+from bottleneck.harness.machine import (
+    available_bytes,
+    cache_folder,
+    peak_memory,
+    peak_of_script,
+    peak_resident_bytes,
+    reset_peak,
+)
 
 
 def fake_torch(peaks: list[int]) -> Any:
@@ -69,3 +76,9 @@ def test_the_limit_of_the_control_group_counts(tmp_path: Path) -> None:
     for limit, available in (("max", 1_024_000), ("500000", 200_000), ("5000000", 1_024_000), ("100000", 0)):
         (tmp_path / "job" / "memory.max").write_text(f"{limit}\n")
         assert available_bytes(tmp_path, tmp_path / "cgroup", tmp_path / "meminfo") == available
+
+
+def test_a_user_without_a_home_has_a_cache_folder_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as Python does without HOME and passwd entry
+    assert cache_folder().name.startswith("bottleneck-")
