@@ -48,7 +48,7 @@ def _html(analysis: Analysis, *, all_findings: bool = False) -> str:
 
 def _roofline(analysis: Analysis, path: Path) -> None:
     """Speed over arithmetic intensity, with the roofs of the device."""
-    from bottleneck.report.plots.roofline import save_roofline  # noqa: PLC0415 - matplotlib is loaded only where it is used
+    from bottleneck.report.plots.roofline_plot import save_roofline  # noqa: PLC0415 - matplotlib is loaded only where it is used
 
     save_roofline(analysis, path)
 
@@ -68,7 +68,7 @@ def _ledger(analysis: Analysis, path: Path) -> None:
 
 
 def _savings(analysis: Analysis, path: Path) -> None:
-    """What each finding would save, as a waterfall."""
+    """The savings of each finding, as a waterfall."""
     from bottleneck.report.plots.savings_plot import save_savings  # noqa: PLC0415 - as above
 
     save_savings(analysis, path)

@@ -1,11 +1,11 @@
-"""Builds the tables of an analysis: ledger, kernels, ranks, source places, idle time, collectives, queue depth."""
+"""Builds the tables of an analysis: ledger, kernels, ranks, source places, idle time, memory, collectives, queue."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
-from bottleneck.report.kernel_names import short_names
+from bottleneck.report.kernel_names import cut_place, short_names
 from bottleneck.report.text import PERCENT, UNKNOWN, Scale, percents, scale_of, top_rows
 from bottleneck.report.wording import bound_word, calls_number, describe_calls, describe_shapes, is_marked
 from bottleneck.schema.accounts import label_of, meaning_of
@@ -18,6 +18,8 @@ from bottleneck.schema.analysis import (
     IdleCause,
     KernelSummary,
     LedgerEntry,
+    LiveAllocations,
+    MemoryUse,
     Phase,
     Queue,
     RankSummary,
@@ -26,7 +28,7 @@ from bottleneck.schema.analysis import (
     regime_of,
     share_tenths,
 )
-from bottleneck.schema.op_names import COMPILED_REGION
+from bottleneck.schema.op_names import COMPILED_REGION, at_source
 from bottleneck.units import apportion, apportion_groups, counted, format_share, format_si, format_us
 
 
@@ -308,6 +310,47 @@ def _wait_details(parts: Sequence[IdleCause], scale: Scale) -> tuple[str, ...]:
     shown = [f"{part.detail} {scale.one(part.us)}" for part in known[:_DETAILS]]
     more = len(known) - len(shown)
     return tuple(text for text in (", ".join(shown) + (f" and {more} more" if more else ""), where) if text)
+
+
+_ALLOCATIONS, _LONGEST_MODULE = 3, 48
+# Less than this holds nothing back, whatever it is.
+_LEAST_BYTES = 2**20
+
+
+def memory(analysis: Analysis) -> TableSection | None:
+    """Memory at its peak by kind; null where the recording has no memory events, or the step next to none."""
+    use = analysis.memory
+    if use is None or use.peak_bytes < _LEAST_BYTES:
+        return None
+    shares = percents([part.bytes / use.peak_bytes for part in use.kinds])
+    rows = [
+        TableRow(
+            (part.kind, format_si(part.bytes, "B"), share, UNKNOWN if part.count is None else str(part.count)),
+            details=() if part.reason is None else (part.reason,),
+        )
+        for part, share in zip(use.kinds, shares, strict=False)
+    ]
+    total = TableRow(("at the peak", format_si(use.peak_bytes, "B"), shares[-1], ""), "total")
+    columns = TableColumn("kind", "words"), *number_columns(("bytes", "share", "allocations"))
+    where = "the host" if use.device is None else f"device {use.device}"
+    return TableSection(f"Memory of {where} at its peak", columns, (*rows, total), tuple(_memory_notes(use)))
+
+
+def _memory_notes(use: MemoryUse) -> list[str]:
+    """When the peak is, what the allocator held, the largest allocations, and limits."""
+    held = "" if use.reserved_bytes is None else f"; the allocator held up to {format_si(use.reserved_bytes, 'B')}"
+    notes = [f"The peak is {format_us(use.peak_at_us)} after the first step began{held}."]
+    if use.allocations:
+        notes.append(
+            f"Most of it: {'; '.join(_describe_allocations(each) for each in use.allocations[:_ALLOCATIONS])}."
+        )
+    return notes if use.reason is None else [*notes, f"{use.reason[0].upper()}{use.reason[1:]}."]
+
+
+def _describe_allocations(each: LiveAllocations) -> str:
+    module = "" if each.module is None else f" in {cut_place(each.module, _LONGEST_MODULE)}"
+    place = "" if each.source is None else f" {at_source(each.source)}"
+    return f"{format_si(each.bytes, 'B')} by {each.op or 'Python'}{module}{place} ({each.kind})"
 
 
 def collectives(analysis: Analysis, top: int) -> TableSection | None:

@@ -55,7 +55,7 @@ def build(gate: Gate) -> Document:
 
 
 def labelled_lines(result: WorkloadResult) -> list[tuple[str, str]]:
-    """What is said of a workload that does not pass: its story, its time and its base, each line with its label."""
+    """The story, the time and the base of a workload that does not pass, each line with its label."""
     time = [] if result.time is None else [("time", describe_time(result.time))]
     base = [("base", result.base)] if result.base else []
     return [] if result.verdict == "pass" else [*story(result), *time, *base]

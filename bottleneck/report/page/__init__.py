@@ -119,7 +119,7 @@ _FRAMED = ".trust-short .note,.copy{display:none}.stack button{cursor:default}"
 
 
 def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]", others: str) -> dict[str, Any]:
-    """What the first screen shows; ``others`` says where the other findings are."""
+    """The values that the first screen shows; ``others`` says where the other findings are."""
     return {
         "document": document,
         "tiles": _tiles(analysis),

@@ -1,18 +1,39 @@
-"""Pictures of an analysis, a comparison and a sweep, drawn with matplotlib, and how each is saved."""
+"""Pictures of analyses, comparisons and sweeps, drawn with matplotlib: their common look, and how each is saved."""
 
 import io
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.output import write_bytes
+from bottleneck.report.text import clean
+from bottleneck.schema.analysis import Analysis
 
-_STYLE = Path(__file__).with_name("plots.mplstyle")
+STYLE = Path(__file__).with_name("plots.mplstyle")
 # What keeps the time of drawing out of a file.
 _DATES: Mapping[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+# Okabe and Ito's colours, which colour-blind readers tell apart; the hatches say the same in grey.
+COLOURS: Mapping[str, str] = {
+    "compute": "#009E73",
+    "memory": "#0072B2",
+    "overhead": "#E69F00",
+    "communication": "#CC79A7",
+    "transfer": "#56B4E9",
+    "unknown": "#8F9399",
+}
+HATCHES: Mapping[str, str] = {
+    "compute": "",
+    "memory": "///",
+    "overhead": "...",
+    "communication": "xxx",
+    "transfer": "\\\\\\",
+    "unknown": "---",
+}
 
 
 def save_figure(draw: Callable[[], Figure], path: Path) -> None:
@@ -20,8 +41,14 @@ def save_figure(draw: Callable[[], Figure], path: Path) -> None:
     kind = path.suffix.removeprefix(".")
     assert kind in _DATES, f"no such picture format: {path.name}"
     drawn = io.BytesIO()
-    with mpl.rc_context(fname=_STYLE), warnings.catch_warnings():
+    with mpl.rc_context(fname=STYLE), warnings.catch_warnings():
         # A font without the characters of some kernel name draws boxes; the tables have the name.
         warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
         draw().savefig(drawn, format=kind, metadata=_DATES[kind])
     write_bytes(drawn.getvalue(), path)
+
+
+def trace_name(analysis: Analysis, limit: int = 60) -> str:
+    """The file or recording that an analysis is of, without its folders."""
+    path = analysis.recording.path
+    return cut_middle(clean(PurePath(path).name or path), limit)

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.text import Text
 
 from bottleneck.errors import UsageError
 from bottleneck.report.kernel_names import cut_middle
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.groups import COLOURS, HATCHES, trace_name
+from bottleneck.report.plots import COLOURS, HATCHES, save_figure, trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import GROUPS, Analysis, LedgerEntry
@@ -76,7 +73,6 @@ def _figure(bars: Sequence[LedgerBar], question: str, subtitle: str) -> Figure:
         raise UsageError("there is no time to draw", why="the step has no length", fix="leave --ledger out")
     scale, height = scale_of(longest_us), _AROUND + _BAR * len(bars)
     figure = Figure(figsize=(_WIDTH, height))
-    FigureCanvasAgg(figure)
     labels = 0.04 if len(bars) == 1 else 0.23
     axes = figure.add_axes((labels, 0.95 / height, 0.97 - labels, 1.0 - _AROUND / height))
     for row, bar in enumerate(bars):
@@ -97,8 +93,6 @@ def _figure(bars: Sequence[LedgerBar], question: str, subtitle: str) -> Figure:
     figure.legend(handles=marks, loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=len(marks), fontsize=9)
     figure.text(0.03, 1.0 - 0.32 / height, question, fontsize=12, fontweight="bold")
     figure.text(0.03, 1.0 - 0.56 / height, subtitle, fontsize=9, color="0.3")
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure
 
 

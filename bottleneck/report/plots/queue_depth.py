@@ -4,15 +4,12 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from bottleneck.errors import UsageError
 from bottleneck.report.analysis_tables import queue_caption
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.groups import trace_name
+from bottleneck.report.plots import save_figure, trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.analysis import Analysis
 
@@ -39,7 +36,6 @@ def queue_figure(analysis: Analysis) -> Figure:
     scale = scale_of(float(at_us[-1] - at_us[0]))
     at = at_us / scale.size
     figure = Figure(figsize=SIZE_INCHES, dpi=_DPI)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.08, 0.16, 0.89, 0.56))
     axes.fill_between(at, depth, step="post", color=_WAITING, alpha=0.35, linewidth=0)
     axes.step(at, depth, where="post", color=_WAITING, linewidth=0.9)
@@ -57,6 +53,4 @@ def queue_figure(analysis: Analysis) -> Figure:
         f"{trace_name(analysis, 40)}; {clean(analysis.device.name, 50) or 'device not named'}; {queue_caption(queue)}"
     )
     figure.text(0.03, 0.875, textwrap.fill(subtitle, 110), fontsize=9, color="0.3", va="top", linespacing=1.3)
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure

@@ -3,14 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from bottleneck.errors import UsageError
 from bottleneck.report.job_section import describe_job, shown_ranks
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.groups import trace_name
+from bottleneck.report.plots import save_figure, trace_name
 from bottleneck.report.text import clean
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import Analysis
@@ -41,7 +38,6 @@ def ranks_figure(analysis: Analysis) -> Figure:
     cells = np.array([[row.get(name, 0.0) for name in accounts] for row in spent])
     height = _AROUND + _ROW * len(ranks)
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.1, 0.25 / height, 0.87, _ROW * len(ranks) / height))
     axes.imshow(cells, cmap="Blues", vmin=0.0, vmax=max(float(cells.max(initial=0.0)), 1e-9), aspect="auto")
     axes.set_yticks(range(len(ranks)), [f"rank {rank.rank}" for rank in ranks], fontsize=7)
@@ -59,6 +55,4 @@ def ranks_figure(analysis: Analysis) -> Figure:
     ]
     for line, words in enumerate(told):
         figure.text(0.03, 1.0 - (0.56 + 0.16 * line) / height, words, fontsize=8, color="0.3")
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from bottleneck.errors import UsageError
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.groups import trace_name
+from bottleneck.report.plots import save_figure, trace_name
 from bottleneck.report.text import Scale, clean, scale_of
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.units import format_share, format_us
@@ -38,7 +35,6 @@ def savings_figure(analysis: Analysis) -> Figure:
     wall_us, scale = analysis.steps.wall_us, scale_of(analysis.steps.wall_us)
     height = _AROUND + _ROW * (len(gains) + 2)
     figure = Figure(figsize=(_WIDTH, height))
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((_LABELS, 0.6 / height, 0.96 - _LABELS, 1.0 - _AROUND / height))
     left_us = _draw(axes, gains, wall_us, scale)
     names = ["step today", *(clean(finding.slug, 40) for finding, _ in gains), "step with all of them"]
@@ -54,8 +50,6 @@ def savings_figure(analysis: Analysis) -> Figure:
     figure.text(0.03, 1.0 - 0.32 / height, "What would each finding save?", fontsize=12, fontweight="bold")
     subtitle = f"{trace_name(analysis)}: {format_us(wall_us)}, at best {format_us(left_us)}{note}"
     figure.text(0.03, 1.0 - 0.56 / height, subtitle, fontsize=8.5, color="0.3")
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure
 
 

@@ -11,13 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from bottleneck.report.line_chart import LOG_FROM
 from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.roofline import draw_roofs
+from bottleneck.report.plots.roofline_plot import draw_roofs
 from bottleneck.report.roofline_points import RooflineRoof
 from bottleneck.report.sweep import sentence
 from bottleneck.report.sweep_curves import SweepCurve, curves_of, fit_line, rate_name, rate_of
@@ -148,8 +147,6 @@ def draw(sweep: Sweep) -> Figure:
         lower = figure.add_axes((0.095, footer, 0.885, 2.75 / height))
         draw_roofline(lower, [(curve.points, curve.style) for curve in shown], sweep.roofs)
     _write_around(figure, sweep, shown, height)
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure
 
 

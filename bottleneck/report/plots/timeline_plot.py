@@ -6,15 +6,12 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.text import Text
 
 from bottleneck.errors import UsageError
 from bottleneck.report.kernel_names import cut_middle
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.groups import COLOURS, HATCHES, trace_name
+from bottleneck.report.plots import COLOURS, HATCHES, save_figure, trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.analysis import GROUPS, Analysis
 from bottleneck.schema.intervals import Floats, Integers
@@ -63,7 +60,6 @@ def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
     rows = -(-len(legend) // _LEGEND_COLUMNS)
     body, around = _ROW * sum(levels) + _LANE_GAP * len(lanes), _TOP + _BOTTOM + _LEGEND_ROW * rows
     figure = Figure(figsize=(_WIDTH, body + around))
-    FigureCanvasAgg(figure)
     height, bottom = body + around, _BOTTOM + _LEGEND_ROW * rows
     axes = figure.add_axes((_LABELS, bottom / height, 0.98 - _LABELS, body / height))
     scale, at, middles = scale_of(tracks.length_us), 0.0, []
@@ -83,8 +79,6 @@ def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
     figure.legend(handles=marks, loc="lower left", bbox_to_anchor=(0.02, 0.0), ncols=_LEGEND_COLUMNS, fontsize=9)
     figure.text(0.02, 1.0 - 0.3 / height, "What happens when in one step?", fontsize=12, fontweight="bold")
     figure.text(0.02, 1.0 - 0.54 / height, _subtitle(analysis, tracks, lanes), fontsize=9, color="0.3")
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure
 
 

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from bottleneck.report.comparison import describe_condition, rounded, sentence, waterfall
 from bottleneck.report.document import Waterfall, WaterfallBar
@@ -39,12 +37,9 @@ def draw(comparison: Comparison) -> Figure:
     around = _AROUND + _LINE * len(subtitle)
     height = around + _ROW * len(shown.bars)
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((_LABELS, 0.6 / height, 0.95 - _LABELS, 1.0 - around / height))
     _draw_bars(axes, shown)
     _write_around(figure, _title(comparison), subtitle, height)
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure
 
 

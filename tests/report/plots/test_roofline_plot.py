@@ -11,7 +11,7 @@ from matplotlib.text import Annotation, Text
 
 from bottleneck.pipeline import analyse
 from bottleneck.report.plots.labels import covered_by, extent
-from bottleneck.report.plots.roofline import roofline, save_roofline
+from bottleneck.report.plots.roofline_plot import roofline, save_roofline
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import H100, NO_DEVICE, SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, kernel
@@ -231,7 +231,7 @@ def test_a_device_with_peaks_but_no_bandwidth_has_flat_roofs_only() -> None:
 def test_drawing_needs_no_display_and_leaves_pyplot_alone(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.report.samples import cpu;"
-        "from bottleneck.report.plots.roofline import save_roofline;"
+        "from bottleneck.report.plots.roofline_plot import save_roofline;"
         f"save_roofline(cpu(), Path({str(tmp_path / 'a.png')!r}));"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

@@ -16,8 +16,7 @@ from matplotlib.transforms import Bbox
 
 from bottleneck.report.analysis_document import PEAK_SOURCES, headline
 from bottleneck.report.kernel_names import cut_end, short_names
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.groups import trace_name
+from bottleneck.report.plots import save_figure, trace_name
 from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, place_first_free, place_labels
 from bottleneck.report.roofline_points import (
     RooflinePoint,
@@ -141,8 +140,6 @@ def roofline(analysis: Analysis) -> Figure:
     lines, texts = draw_roofs(axes, analysis.device, used, bubbles)
     _write_around(figure, analysis, shown)
     _label(axes, shown, Occupied(bubbles, texts, lines))
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
     return figure
 
 

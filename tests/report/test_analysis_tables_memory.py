@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bottleneck.report.memory_section import memory
+from bottleneck.report.analysis_tables import memory
 from bottleneck.schema.analysis import KindBytes, LiveAllocations, MemoryUse
 from tests.report.samples import SAMPLES
 
