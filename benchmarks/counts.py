@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.errors import BottleneckError
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import count_program
 from bottleneck.harness.messages import Program
 from bottleneck.harness.target import find_form

@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import TimeResult

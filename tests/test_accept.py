@@ -287,7 +287,7 @@ def test_lines_put_into_a_real_program_answer_for_their_counters_and_are_accepte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    from bottleneck.experiment.program import Side
+    from bottleneck.experiment.side import Side
     from bottleneck.gate.count_program import count_program
     from bottleneck.gate.judge import judge_counts
     from bottleneck.gate.settings import read_settings

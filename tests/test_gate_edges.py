@@ -26,7 +26,7 @@ import pytest
 
 from bottleneck.cli import _run
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import TimingEffort
 from bottleneck.gate.count_program import Counted
 from bottleneck.gate.lockfile import write_lock

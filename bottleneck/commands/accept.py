@@ -88,7 +88,7 @@ def _counts(workload: "LockedWorkload", project: "Project", *, quiet: bool) -> "
 
 
 def _count(workload: "LockedWorkload", project: "Project") -> "Counts":
-    from bottleneck.experiment.program import Side
+    from bottleneck.experiment.side import Side
     from bottleneck.gate.count_program import count_program
     from bottleneck.gate.settings import find_program
 

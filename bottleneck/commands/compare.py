@@ -30,8 +30,8 @@ from bottleneck.commands.report_options import (
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
-    from bottleneck.experiment.program import Side
     from bottleneck.experiment.record_once import Ceilings
+    from bottleneck.experiment.side import Side
     from bottleneck.harness.messages import Program
     from bottleneck.pipeline import Options
     from bottleneck.schema.comparison import Comparison
@@ -338,7 +338,7 @@ def _shared_ceilings(say: Say) -> "Ceilings":
 def _side_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator[Side]":
     """The working folder, or a worktree of the commit for the length of the block."""
     from bottleneck.errors import UsageError
-    from bottleneck.experiment.program import Side
+    from bottleneck.experiment.side import Side
     from bottleneck.experiment.worktree import base_side, lacks
     from bottleneck.gate.settings import find_pyproject, read_settings
 

@@ -190,7 +190,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     from bottleneck.report.analysis_document import headline
     from bottleneck.report.output import write_text
     from bottleneck.report.page import to_html
-    from bottleneck.report.plots.roofline import save_roofline
+    from bottleneck.report.plots.roofline_plot import save_roofline
 
     explained = explain([_from_here(folder)])
     analysis = explained.analysis

@@ -17,7 +17,7 @@ from bottleneck.errors import BottleneckError, UsageError
 from bottleneck.harness.main_thread import make_wakeable
 
 if TYPE_CHECKING:
-    from bottleneck.harness.block import Block
+    from bottleneck.harness.block import BlockMeasurement
     from bottleneck.harness.finish import Ending
     from bottleneck.harness.folder import RecordingFolder, RunState
     from bottleneck.harness.messages import Plan, RecordOptions
@@ -62,12 +62,12 @@ def record(
 
 
 @dataclass(frozen=True)
-class _Work:
+class _OpenBlock:
     """The objects that are held while the block runs."""
 
     folder: "RecordingFolder"
     plan: "Plan"
-    block: "Block"
+    block: "BlockMeasurement"
 
 
 class RecordedBlock:
@@ -77,7 +77,7 @@ class RecordedBlock:
         self.folder = self._wanted = folder
         self.warnings: tuple[str, ...] = ()
         self._options, self._force, self._quiet = options, force, quiet
-        self._work: _Work | None = None
+        self._work: _OpenBlock | None = None
 
     def report(self) -> str:
         """The report of `bottleneck report` on the folder, as text to print in a notebook; once the block has ended."""
@@ -134,8 +134,8 @@ class RecordedBlock:
             work.folder.release(is_finished=False)
             TURN.give_back()
 
-    def _begin(self) -> _Work:
-        from bottleneck.harness.block import Block
+    def _begin(self) -> _OpenBlock:
+        from bottleneck.harness.block import BlockMeasurement
         from bottleneck.harness.messages import Plan, Program
 
         self.folder, place = _make_place(self._wanted, force=self._force)
@@ -143,7 +143,7 @@ class RecordedBlock:
         program = Program(target, tuple(arguments), "script", seed=None)
         plan = Plan(str(place.folder), program, self._options)
         try:
-            work = _Work(place, plan, Block(plan))
+            work = _OpenBlock(place, plan, BlockMeasurement(plan))
             place.note(_state(work))
             work.block.start()
         except BaseException:
@@ -151,7 +151,7 @@ class RecordedBlock:
             raise
         return work
 
-    def _finish(self, work: _Work, error: BaseException | None) -> None:
+    def _finish(self, work: _OpenBlock, error: BaseException | None) -> None:
         from bottleneck.harness.finish import remove_notes
 
         work.block.finish()
@@ -219,7 +219,7 @@ def _make_place(wanted: Path, *, force: bool) -> "tuple[Path, RecordingFolder]":
     return folder, place
 
 
-def _state(work: _Work) -> "RunState":
+def _state(work: _OpenBlock) -> "RunState":
     from bottleneck.harness.folder import RunState
 
     ending = _ending(())
@@ -234,7 +234,7 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
     return Ending(None, busy_processors=0.0, remarks=remarks)
 
 
-def _complete(work: _Work, error: BaseException | None) -> "Recording | None":
+def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | None":
     """The recording of all ranks, by the last of them that ends its block; null for the others."""
     from bottleneck.calibrate.cache import read_calibration
     from bottleneck.commands.finish_run import ReportSettings, finish

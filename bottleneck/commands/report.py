@@ -177,7 +177,7 @@ def report_command(
 
 
 def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "RankReading":
-    """Where the ranks of a job are read, and where their digests are kept."""
+    """The processes that read the ranks of a job, and the folder that keeps their digests."""
     from bottleneck.errors import UsageError
     from bottleneck.harness.machine import cache_folder
     from bottleneck.mapping.cluster import ClusterWorkers

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan, Program, RecordOptions
-    from bottleneck.harness.rank_coordination import Job, RankGroup
+    from bottleneck.harness.rank_coordination import LaunchedRank, RankGroup
 
 # The processor time that `run` adds to a program, in seconds, on two cores of a busy server: measured with
 # examples/train_script.py, estimated from the whole run of examples/mlp.py. Where the ceilings of the CPU are not
@@ -206,10 +206,10 @@ def _refuse_what_is_no_program(target: str) -> None:
 
 def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int:
     """The exit status of the program; UsageError before it starts when the options make no sense."""
-    from bottleneck.harness.rank_coordination import check_ranks, job_of
+    from bottleneck.harness.rank_coordination import check_ranks, launched_rank
 
     check_ranks(record.nproc_per_node, program.form, program.target, os.environ)
-    job = job_of(os.environ) if record.nproc_per_node is None else None
+    job = launched_rank(os.environ) if record.nproc_per_node is None else None
     if job is not None:
         return _run_as_rank(program, record, options, job)
     from bottleneck.harness.folder import RecordingFolder, program_name
@@ -240,7 +240,7 @@ def _announce(plan: "Plan") -> None:
     say(f"bottleneck: running {program.target}; records {steps} after warm-up; {time}")
 
 
-def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOptions, job: "Job") -> int:
+def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOptions, job: "LaunchedRank") -> int:
     """As ``run``, for one rank of a job that a launcher of the user's started."""
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.machine import busy_processors
@@ -295,7 +295,7 @@ def _exit_status(options: RunOptions, status: int, result: FinishResult) -> int:
 
 
 def make_rank_plan(
-    program: "Program", record: "RecordOptions", options: RunOptions, job: "Job"
+    program: "Program", record: "RecordOptions", options: RunOptions, job: "LaunchedRank"
 ) -> "tuple[Plan, RankGroup]":
     """The plan with the folder that all ranks of the job share, joined; UsageError if it cannot be."""
     from bottleneck.harness.folder import RUNS_FOLDER, RecordingFolder, program_name

@@ -151,13 +151,13 @@ def run_probes(
 ) -> list[ProbeOutput]:
     """The output of these probes, which run at the same time; no process outlives the call."""
     with tempfile.TemporaryDirectory(prefix="bottleneck-probes-") as folder, ExitStack() as stack:
-        probes = [_Probe(name, Path(folder), environment) for name in names]
+        probes = [_ProbeProcess(name, Path(folder), environment) for name in names]
         for each in probes:
             stack.callback(each.child.end_tree, 0.0)
         return [each.output(patience_s) for each in probes]
 
 
-class _Probe:
+class _ProbeProcess:
     """A probe under way; the current folder is not searched for modules (-P), so that no file there is run."""
 
     def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
@@ -173,7 +173,7 @@ class _Probe:
             )
 
     def output(self, patience_s: float) -> ProbeOutput:
-        """What it wrote, and its status; null if it had to be ended after this time."""
+        """Its output and its status, which is null if it had to be ended after this time."""
         in_time = self.child.end_tree(patience_s)
         out, err = (log.read_text("utf-8", "replace") for log in self._logs)
         status = os.waitstatus_to_exitcode(self.child.wait().wait_status) if in_time else None

@@ -153,7 +153,7 @@ _NORMAL = 1.96
 
 
 @dataclass(frozen=True)
-class _Curve:
+class _FitPoints:
     """The points of one fit, by the value of its parameter; ``failed`` are the values of those without figures."""
 
     series: str
@@ -181,7 +181,7 @@ def fit_series(points: Sequence[Point], parameters: Sequence[str], roofs: Sequen
     return tuple(_fit(curve, memory.get(curve.series)) for curve in _curves(points, parameter))
 
 
-def _curves(points: Sequence[Point], parameter: str) -> list[_Curve]:
+def _curves(points: Sequence[Point], parameter: str) -> list[_FitPoints]:
     groups: dict[tuple[object, ...], list[Point]] = {}
     for point in points:
         others = tuple((name, value) for name, value in point.values.items() if name != parameter)
@@ -189,10 +189,10 @@ def _curves(points: Sequence[Point], parameter: str) -> list[_Curve]:
     return [_curve(members, parameter) for members in groups.values()]
 
 
-def _curve(members: Sequence[Point], parameter: str) -> _Curve:
+def _curve(members: Sequence[Point], parameter: str) -> _FitPoints:
     first = members[0]
     known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
-    return _Curve(
+    return _FitPoints(
         series=first.series,
         parameter=parameter,
         others={name: value for name, value in first.values.items() if name != parameter},
@@ -201,7 +201,7 @@ def _curve(members: Sequence[Point], parameter: str) -> _Curve:
     )
 
 
-def _fit(curve: _Curve, memory_bytes: int | None) -> Fit:
+def _fit(curve: _FitPoints, memory_bytes: int | None) -> Fit:
     largest, why = _largest(curve, memory_bytes)
     nothing = Fit(
         series=curve.series,
@@ -236,7 +236,7 @@ def _fit(curve: _Curve, memory_bytes: int | None) -> Fit:
     )
 
 
-def _times(curve: _Curve) -> tuple[Floats, Floats]:
+def _times(curve: _FitPoints) -> tuple[Floats, Floats]:
     """Medians and their standard errors, by the interval of each and by what no interval shows."""
     timings = [point.step_us for point in curve.points if point.step_us is not None]
     medians = np.array([timing.median for timing in timings])
@@ -299,7 +299,7 @@ def _knee(line: FittedLine, parameter: str, x: Floats) -> tuple[float | None, st
     return line.fixed / line.each, None
 
 
-def _largest(curve: _Curve, memory_bytes: int | None) -> tuple[float | None, str | None]:
+def _largest(curve: _FitPoints, memory_bytes: int | None) -> tuple[float | None, str | None]:
     """The largest value whose memory fits by a line through the peaks, or why it is not known.
 
     Never one beyond a value that was tried and failed.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.harness.finish import Ending, SensorReading, finish_recording, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills

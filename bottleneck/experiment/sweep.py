@@ -23,8 +23,8 @@ from bottleneck import __version__
 from bottleneck.errors import BottleneckError, UsageError
 from bottleneck.experiment.curve_fit import fit_series
 from bottleneck.experiment.interventions import CHANGES
-from bottleneck.experiment.program import environment_of as environment_of_changes
 from bottleneck.experiment.record_once import LOG_FILE, Ceilings, ProgramFailed, Recorder
+from bottleneck.experiment.side import environment_of as environment_of_changes
 from bottleneck.experiment.turns import TimedStep, take_rounds
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program, RecordOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.interventions.subject import Change
-from bottleneck.experiment.program import environment_of
+from bottleneck.experiment.side import environment_of
 from bottleneck.experiment.turns import Pairing, TimedStep
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import VARIANTS_CHILD, Refused, Worker

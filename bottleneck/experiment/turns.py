@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Side, relative_to_root
+from bottleneck.experiment.side import Side, relative_to_root
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program

@@ -28,7 +28,7 @@ from bottleneck.experiment.git_clone import (
     is_dirty,
     is_merge_base,
 )
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.harness.supervise import run_quietly
 
 PREFIX = "bottleneck-base-"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck.errors import UndecidedError, WorkloadError
-from bottleneck.experiment.program import Side
 from bottleneck.experiment.record_once import LOG_FILE, ProgramFailed, Recorder
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count import count, spread
 from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.pipeline import Options, examine, finish

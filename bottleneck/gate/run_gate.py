@@ -21,8 +21,8 @@ from bottleneck.experiment.git_clone import (
     is_merge_base,
     touched_lines,
 )
-from bottleneck.experiment.program import Side
 from bottleneck.experiment.record_once import record_side
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.experiment.worktree import Base, base_side, lacks
 from bottleneck.gate.acceptance import last_path, write_last

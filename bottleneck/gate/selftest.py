@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import time_in_pairs
 from bottleneck.gate.count_program import count_program
 from bottleneck.gate.judge import is_compared, is_red, judge_counts

@@ -21,7 +21,7 @@ _INDUCTOR = Inductor()
 _HINT = "bottleneck.step() at the end of each turn of its loop marks the steps"
 
 
-class Block:
+class BlockMeasurement:
     """The measurement of one block, from ``start`` to ``finish``, both in the thread that makes it."""
 
     def __init__(self, plan: Plan) -> None:

@@ -18,7 +18,7 @@ _MOST_OWNERS = 4
 _MOST_MODULES = 100_000
 
 
-class Place(NamedTuple):
+class ModelPath(NamedTuple):
     """A place of a module: the address and the class of the model that holds it, and its path there, '' of its own."""
 
     root: int
@@ -31,7 +31,7 @@ class Held:
     """A module that the program holds: the address of its class, and its places."""
 
     kind: int
-    places: tuple[Place, ...]
+    places: tuple[ModelPath, ...]
 
 
 def find_modules(torch: Any) -> Mapping[int, Held]:
@@ -49,13 +49,13 @@ def _find(module: Any) -> Mapping[int, Held]:
     kinds = set(_subclasses(module))
     alive = {id(found): found for found in gc.get_objects() if type(found) in kinds}
     inner = {id(child) for each in alive.values() for _, child in _children(each)}
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[ModelPath]] = {}
     for root in (number for number in alive if number not in inner):
         model = type(alive[root]).__name__
         for number, path in itertools.islice(_walk(alive[root]), _MOST_MODULES):
             mine = places.setdefault(number, [])
             if len(mine) < _MOST_OWNERS:
-                mine.append(Place(root, model, path))
+                mine.append(ModelPath(root, model, path))
     return {number: Held(id(type(alive[number])), tuple(mine)) for number, mine in places.items() if number in alive}
 
 

@@ -41,7 +41,7 @@ def check_ranks(wanted: str | None, form: Form, target: str, environment: Mappin
             why="torchrun, which is part of it, starts the ranks",
             fix="pip install torch, or leave --nproc-per-node out",
         )
-    if form != "script" and (wanted is not None or job_of(environment) is not None):
+    if form != "script" and (wanted is not None or launched_rank(environment) is not None):
         raise UsageError(
             f"{target} is a {form}, which runs in one process",
             why="each rank would repeat its step as often as it sees fit, and the collectives would wait for ever",
@@ -50,7 +50,7 @@ def check_ranks(wanted: str | None, form: Form, target: str, environment: Mappin
 
 
 @dataclass(frozen=True)
-class Job:
+class LaunchedRank:
     """One rank among those that a launcher of the user's started: its number, how many there are, and what names them.
 
     ``name`` is the same for all ranks of the job and, as far as the launcher tells, for no other.
@@ -65,14 +65,14 @@ class Job:
 _NAMES = (("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"), ("SLURM_JOB_ID", "SLURM_STEP_ID"))
 
 
-def job_of(environment: Mapping[str, str]) -> Job | None:
+def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
     """The job that this process is a rank of; null where it is on its own."""
     rank, ranks = rank_of(environment)
     if not rank < ranks or ranks < 2:
         return None
     names = _NAMES[0 if environment.get("RANK", "").isdecimal() else 1]
     told = [environment[name] for name in names if environment.get(name)]
-    return Job(rank, ranks, "-".join(re.sub(r"\W+", "-", each) for each in told))
+    return LaunchedRank(rank, ranks, "-".join(re.sub(r"\W+", "-", each) for each in told))
 
 
 JOB_FILE = ".job.json"
@@ -97,7 +97,7 @@ class RankGroup:
     ``beside`` is how many ranks of the job record here at least, because they run on the same machine.
     """
 
-    def __init__(self, folder: Path, job: Job, beside: int = 0, clock: PollClock | None = None) -> None:
+    def __init__(self, folder: Path, job: LaunchedRank, beside: int = 0, clock: PollClock | None = None) -> None:
         self._folder, self._job, self._beside, self._clock = folder, job, beside, clock or PollClock()
         self._lock: FileLock | None = None
 

@@ -24,7 +24,7 @@ from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
 from bottleneck.harness.torch_state import TorchHook, describe_torch
-from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, Window, detail_of, resident_bytes
+from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
 
@@ -58,12 +58,12 @@ class Opening:
     def __init__(self, torch: Any, detail: Detail) -> None:
         self._torch, self._detail = torch, detail
         self.stopwatch = Stopwatch(None)
-        self._window: Window | None = None
+        self._window: ProfilerWindow | None = None
         self._on_gpu = False
         self._is_over = False
         self._chunks = 0
         self._size_bytes = 0.0
-        self.kept: Window | None = None
+        self.kept: ProfilerWindow | None = None
 
     def start(self) -> None:
         """Opens the first window, in the main thread only: elsewhere it could not be closed in time."""
@@ -73,7 +73,7 @@ class Opening:
         os.register_at_fork(before=weakly(self._close_for_fork), after_in_parent=weakly(self._open_chunk))
         self._open_chunk()
 
-    def finish(self) -> Window | None:
+    def finish(self) -> ProfilerWindow | None:
         """The stopped window that tells most about the start of the program; null if none tells anything."""
         if not self._is_over:
             self._close_chunk()
@@ -83,7 +83,7 @@ class Opening:
     def _open_chunk(self) -> None:
         if self._is_over or self._window is not None:
             return
-        window = Window(self._torch, self._detail)
+        window = ProfilerWindow(self._torch, self._detail)
         if not window.open():
             self._is_over = True
             return
@@ -93,7 +93,7 @@ class Opening:
         self.stopwatch.mark()
         self._expire_later(window)
 
-    def _expire_later(self, window: Window) -> None:
+    def _expire_later(self, window: ProfilerWindow) -> None:
         opening, awaited = weakref.ref(self), weakref.ref(window)
 
         def expire() -> None:
@@ -103,7 +103,7 @@ class Opening:
 
         call_in_main_thread_after(CHUNK_SECONDS, expire)
 
-    def _expire(self, window: Window) -> None:
+    def _expire(self, window: ProfilerWindow) -> None:
         if window is not self._window:
             return
         self._chunks += 1
@@ -148,7 +148,7 @@ class Remainder:
     """The progress of the script: boundaries seen, and the window that was open in the profiled steps, if one was."""
 
     seen: int
-    window: Window | None
+    window: ProfilerWindow | None
     stopwatch: Stopwatch
     opening: Opening | None
 
@@ -216,7 +216,7 @@ class Windows:
     """Opens one window after another; ``on_overflow`` is called in the main thread when one has grown too big."""
 
     def __init__(self, session: Session, handlers: SaveOnSignal, on_overflow: Callable[[], None]) -> None:
-        self.current: Window | None = None
+        self.current: ProfilerWindow | None = None
         self._session = session
         self._handlers = handlers
         self._on_overflow = weakref.WeakMethod(on_overflow)
@@ -229,7 +229,7 @@ class Windows:
         """Opens a window, unless a scope of the last one is still open, or there have been too many."""
         if not GUARD.is_clear():
             return "not yet"
-        window = Window(torch, self.detail)
+        window = ProfilerWindow(torch, self.detail)
         self._attempts += 1
         if self._attempts > ATTEMPTS and not self.is_light:
             self._session.warn_of_disturbance()
@@ -244,7 +244,7 @@ class Windows:
         """Has all further windows record with the fewest options."""
         self.detail, self.is_light, self._attempts = self.detail.least, True, 0
 
-    def stop(self) -> Window:
+    def stop(self) -> ProfilerWindow:
         """The window, stopped."""
         window, self.current = self.current, None
         assert window is not None, "no window is open in this phase"
@@ -271,7 +271,7 @@ class Windows:
         self.detail = dataclasses.replace(self.detail, all_threads=True)
         return GUARD.used and GUARD.window is None
 
-    def _look_after(self, window: Window) -> None:
+    def _look_after(self, window: ProfilerWindow) -> None:
         """Has the main thread look, from time to time, whether a step in the window takes too much memory."""
         windows, watched = weakref.ref(self), weakref.ref(window)
 
@@ -282,7 +282,7 @@ class Windows:
 
         call_in_main_thread_after(WATCH_SECONDS, look)
 
-    def _cut_off(self, window: Window) -> None:
+    def _cut_off(self, window: ProfilerWindow) -> None:
         on_overflow = self._on_overflow()
         if self._bounds is None or not self._bounds.is_memory_passed():
             self._look_after(window)
@@ -292,7 +292,7 @@ class Windows:
 
 def prime(torch: Any) -> None:
     """Starts and stops the profiler, for the first time, in the thread that imported torch."""
-    window = Window(torch, Detail(shapes=False, stacks=False))
+    window = ProfilerWindow(torch, Detail(shapes=False, stacks=False))
     if window.open():
         window.stop()
 
@@ -524,7 +524,7 @@ class Script:
         if is_calm or passed is not None or not self._shared_window.is_alone:
             self._reopen_lightly(steps)
 
-    def _offer(self, window: Window, stopwatch: Stopwatch) -> bool:
+    def _offer(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
         offer = self._session.offer_light if self._windows.is_light else self._session.offer
         return offer(window, stopwatch)
 

@@ -18,7 +18,7 @@ from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.messages import Notes, Plan, rank_of, write_notes
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
-from bottleneck.harness.window import Detail, Window
+from bottleneck.harness.window import Detail, ProfilerWindow
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.recording import LightWindow
 from bottleneck.schema.statistics import summarise_durations
@@ -127,7 +127,7 @@ class Session:
         )
         self.save()
 
-    def offer(self, window: Window, stopwatch: Stopwatch) -> bool:
+    def offer(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
         """Keeps the window if its steps are the quickest yet; whether they were free of foreign disturbance."""
         if stopwatch.is_clock_set:
             self.warn("the machine's clock was set while steps were profiled: that window was thrown away")
@@ -157,7 +157,7 @@ class Session:
             return 0
         return max(1, min(most, _LONG_STEPS if is_long else most))
 
-    def offer_light(self, window: Window, stopwatch: Stopwatch) -> bool:
+    def offer_light(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
         """Keeps the window with the fewest options if it has more or quicker steps; whether they were undisturbed."""
         profiled = stopwatch.timing()
         if stopwatch.is_clock_set or profiled is None:
@@ -169,7 +169,7 @@ class Session:
             self.save()
         return not is_disturbed(stopwatch.durations_us(), self._undisturbed_us)
 
-    def keep(self, window: Window, stopwatch: Stopwatch) -> None:
+    def keep(self, window: ProfilerWindow, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
         if not self._export(window, self.files.partial):
             return
@@ -183,7 +183,7 @@ class Session:
         )
         self.save()
 
-    def _export(self, window: Window, path: Path) -> bool:
+    def _export(self, window: ProfilerWindow, path: Path) -> bool:
         """True if the trace of the window is there now, and beside it the kernels that the program compiled."""
         fresh = self.files.fresh
         kernels = fresh.with_name(f".fresh.{self.files.compiled.name}")

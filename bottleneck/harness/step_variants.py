@@ -13,7 +13,7 @@ from typing import Any
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_resident_bytes
 from bottleneck.harness.session import silenced
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
-from bottleneck.harness.window import Detail, Window
+from bottleneck.harness.window import Detail, ProfilerWindow
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_si, format_us
@@ -232,7 +232,7 @@ def _round(
 
 
 def _window_us(step: Step, torch: Any, steps: int, detail: Detail) -> float:
-    window = Window(torch, detail)
+    window = ProfilerWindow(torch, detail)
     if not window.open():
         raise RuntimeError("no window could be opened")
     try:

@@ -73,7 +73,7 @@ class Guard:
     """Knows the window that is open in this process, and closes it when the program starts a profiler of its own."""
 
     def __init__(self) -> None:
-        self.window: Window | None = None
+        self.window: ProfilerWindow | None = None
         self.yielded = False
         self.used = False
         self._starting = False
@@ -112,7 +112,7 @@ class Guard:
         self._scopes = [scope for scope in self._scopes if scope() is not None]
         return not self._scopes
 
-    def open(self, window: "Window") -> bool:
+    def open(self, window: "ProfilerWindow") -> bool:
         """Starts a window unless the program profiles itself, another window is open, or it would be unsafe."""
         if self.yielded or self.window is not None or not self.is_clear() or window.torch.autograd._profiler_enabled():
             return False
@@ -124,7 +124,7 @@ class Guard:
         self.window = window
         return True
 
-    def closed(self, window: "Window") -> None:
+    def closed(self, window: "ProfilerWindow") -> None:
         """Told by a window that it has stopped; a scope is open as long as its object lives."""
         self.window = None
         kind = window.torch.autograd.profiler.record_function
@@ -134,7 +134,7 @@ class Guard:
 GUARD = Guard()
 
 
-class Window:
+class ProfilerWindow:
     """A stretch of the program under the profiler. ``stop`` may be called at any time and more than once."""
 
     def __init__(self, torch: Any, detail: Detail) -> None:

@@ -10,7 +10,7 @@ from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.step_variants import Doubling, run_batch_test, run_option_costs
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, warm_up
 from bottleneck.harness.torch_state import describe_torch
-from bottleneck.harness.window import EVENT_BUDGET, Detail, Window, detail_of
+from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCosts
 from bottleneck.units import counted
 
@@ -159,9 +159,9 @@ def _wanted_steps(session: Session) -> int:
     return max(session.options.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
 
 
-def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[Window | None, Stopwatch]:
+def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[ProfilerWindow | None, Stopwatch]:
     """A stopped window with its marks. One step goes before the first mark: the profiler itself has to warm up."""
-    window, stopwatch = Window(torch, detail), Stopwatch(torch)
+    window, stopwatch = ProfilerWindow(torch, detail), Stopwatch(torch)
     if not window.open():
         return None, stopwatch
     try:
@@ -178,7 +178,7 @@ def _use_up_first_complaint(torch: Any) -> None:
     allocated before it. The program's stderr is to stay its own.
     """
     block = torch.empty(1)
-    window = Window(torch, Detail(shapes=False, stacks=False, memory=True))
+    window = ProfilerWindow(torch, Detail(shapes=False, stacks=False, memory=True))
     with silenced(2):
         if window.open():
             del block

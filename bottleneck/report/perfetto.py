@@ -35,7 +35,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Track:
+class _ViewerThread:
     """A thread of ours in the viewer: its ids, and the category of its events."""
 
     pid: int
@@ -43,7 +43,7 @@ class _Track:
     category: str
 
 
-class _Tracks:
+class _ViewerIds:
     """Hands out ids that the trace does not use, and the metadata events that name what they stand for."""
 
     def __init__(self, threads: Iterable[str]) -> None:
@@ -60,9 +60,9 @@ class _Tracks:
         )
         return pid, b",\n".join(events)
 
-    def thread(self, pid: int, name: str, category: str) -> tuple[_Track, bytes]:
+    def thread(self, pid: int, name: str, category: str) -> tuple[_ViewerThread, bytes]:
         """A new thread of a process, and its name as events."""
-        track = _Track(pid, next(self._ids), category)
+        track = _ViewerThread(pid, next(self._ids), category)
         events = (
             _metadata("thread_name", pid, track.tid, "name", name),
             _metadata("thread_sort_index", pid, track.tid, "sort_index", next(self._order)),
@@ -78,7 +78,7 @@ def _metadata(kind: str, pid: int, tid: int, key: str, value: str | int) -> byte
 def track_events(annotations: Annotations) -> Iterator[bytes]:
     """Blocks of JSON events, separated by commas: all our tracks."""
     linked = annotations.evidence.linked
-    tracks = _Tracks(linked.trace.events["thread"].cat.categories)
+    tracks = _ViewerIds(linked.trace.events["thread"].cat.categories)
     pid, named = tracks.process("bottleneck")
     yield named
     yield from _step_tracks(annotations, tracks, pid)
@@ -91,7 +91,7 @@ def track_events(annotations: Annotations) -> Iterator[bytes]:
         yield from _bound_tracks(annotations, int(str(device)), tracks, pid)
 
 
-def _step_tracks(annotations: Annotations, tracks: _Tracks, pid: int) -> Iterator[bytes]:
+def _step_tracks(annotations: Annotations, tracks: _ViewerIds, pid: int) -> Iterator[bytes]:
     """The window with its ledger, and the steps, those that were left out included."""
     evidence = annotations.evidence
     window, linked = evidence.linked.window, evidence.linked
@@ -111,13 +111,13 @@ def _step_tracks(annotations: Annotations, tracks: _Tracks, pid: int) -> Iterato
 
 
 def _slice(
-    linked: Linked, track: _Track, name: str, start_us: float, end_us: float, values: Mapping[str, object]
+    linked: Linked, track: _ViewerThread, name: str, start_us: float, end_us: float, values: Mapping[str, object]
 ) -> bytes:
     start, end = (linked.trace.origin_ns + round(at_us * 1e3) for at_us in (start_us, end_us))
     return _complete(track, json.dumps(name), start, end - start, json.dumps(values)).encode()
 
 
-def _complete(track: _Track, name: str, at_ns: int, dur_ns: int, values: str) -> str:
+def _complete(track: _ViewerThread, name: str, at_ns: int, dur_ns: int, values: str) -> str:
     """A complete event; ``name`` and ``values`` are JSON."""
     return (
         f'{{"ph":"X","cat":"{track.category}","name":{name},"pid":{track.pid},"tid":{track.tid},'
@@ -134,7 +134,7 @@ def _module_name(linked: Linked) -> Callable[[str], str]:
     return lambda module: clean(attribute_path(module, linked.trace.module_paths))
 
 
-def _ledger_track(stretches: pd.DataFrame, linked: Linked, track: _Track, named: bytes) -> Iterator[bytes]:
+def _ledger_track(stretches: pd.DataFrame, linked: Linked, track: _ViewerThread, named: bytes) -> Iterator[bytes]:
     """The window as slices named by their accounts; they add up to the ledger."""
     yield named
     names = _encoded(stretches["account"], _account_name)
@@ -158,7 +158,7 @@ def _account_name(account: str) -> str:
     return known.label if known.label == known.group else f"{known.group}: {known.label}"
 
 
-def _bound_tracks(annotations: Annotations, device: int, tracks: _Tracks, pid: int) -> Iterator[bytes]:
+def _bound_tracks(annotations: Annotations, device: int, tracks: _ViewerIds, pid: int) -> Iterator[bytes]:
     """For each stream of a device, or thread of the host, its work named by its bound."""
     linked = annotations.evidence.linked
     kernels = linked.kernels
@@ -172,7 +172,7 @@ def _bound_tracks(annotations: Annotations, device: int, tracks: _Tracks, pid: i
         yield from _bounds(annotations, mine[codes == code], track)
 
 
-def _bounds(annotations: Annotations, rows: Integers, track: _Track) -> Iterator[bytes]:
+def _bounds(annotations: Annotations, rows: Integers, track: _ViewerThread) -> Iterator[bytes]:
     evidence = annotations.evidence
     linked, roofline = evidence.linked, evidence.roofline
     times = linked.ops if linked.is_host_only else linked.kernels

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import (
     TURNS,
     TURNS_AT_MOST,
@@ -334,7 +334,7 @@ import sys
 from pathlib import Path
 from bottleneck.experiment.turns import time_in_pairs
 from bottleneck.harness.messages import Program
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 side = Side("this", Path(sys.argv[1]))
 time_in_pairs(Program("step.py"), side, side)
 """

@@ -10,7 +10,7 @@ import pytest
 
 from bottleneck.experiment.interventions.results import Results
 from bottleneck.experiment.interventions.subject import subject_of
-from bottleneck.experiment.program import environment_of
+from bottleneck.experiment.side import environment_of
 from bottleneck.experiment.variants import VariantHost, answer, describe, load, loosest, prefetched, save
 from bottleneck.harness.messages import Program
 from tests.experiment.own_changes import CHANGES, PROGRAM

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UndecidedError, WorkloadError
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import Counted, count_program
 from bottleneck.harness.messages import Program
 from bottleneck.schema.counters import COUNTERS, Counts, Site

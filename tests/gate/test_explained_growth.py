@@ -13,7 +13,7 @@ from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment import record_once
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.worktree import Base
 from bottleneck.gate import run_gate
 from bottleneck.gate.count import count

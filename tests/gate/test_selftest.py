@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.experiment.program import Side
+from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import TimingEffort
 from bottleneck.experiment.worktree import Base
 from bottleneck.gate.count_program import Counted

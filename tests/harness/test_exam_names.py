@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import window as capture
-from bottleneck.harness.window import Detail, Guard, Window
+from bottleneck.harness.window import Detail, Guard, ProfilerWindow
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
 
@@ -42,7 +42,7 @@ def _work(name: str) -> None:
 
 def _by_ours(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "GUARD", Guard())
-    window = Window(torch, Detail())
+    window = ProfilerWindow(torch, Detail())
     assert window.open()
     _work(name)
     window.stop()

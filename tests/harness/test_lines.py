@@ -122,9 +122,9 @@ def test_activity_whose_name_torch_has_lost_is_left_out() -> None:
 def test_trace_of_a_real_window_holds_the_lines_of_its_calls(tmp_path: Path) -> None:
     import torch
 
-    from bottleneck.harness.window import Detail, Window
+    from bottleneck.harness.window import Detail, ProfilerWindow
 
-    window = Window(torch, Detail())
+    window = ProfilerWindow(torch, Detail())
     window.start()  # not by the guard, which would watch torch for the rest of these tests
     first_line = _work.__code__.co_firstlineno
     _work(torch)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bottleneck.harness.module_paths import Held, Place, attribute_paths, find_modules
-from bottleneck.harness.window import Detail, Window
+from bottleneck.harness.module_paths import Held, ModelPath, attribute_paths, find_modules
+from bottleneck.harness.window import Detail, ProfilerWindow
 from bottleneck.schema.op_names import MODULE_PATHS
 
 
@@ -45,7 +45,7 @@ class Model(nn.Module):
 
 
 def _recorded(step: Callable[[], Any], path: Path, detail: Detail | None = None) -> Any:
-    window = Window(torch, detail or Detail())
+    window = ProfilerWindow(torch, detail or Detail())
     window.start()  # not by the guard, which would watch torch for the rest of these tests
     step()
     window.stop()
@@ -96,19 +96,22 @@ def _event(name: str, number: int, kind: int = 1) -> Any:
 
 
 def test_module_at_the_address_of_one_that_is_gone_is_another() -> None:
-    held = {7: Held(1, (Place(3, "Model", "encoder"),))}
+    held = {7: Held(1, (ModelPath(3, "Model", "encoder"),))}
     assert attribute_paths([_event("Encoder_0", 7)], held) == {"Encoder_0": "encoder"}
     assert attribute_paths([_event("Encoder_0", 7, kind=2)], held) == {}
 
 
 def test_module_of_several_models_is_named_in_the_one_at_work() -> None:
-    held = {7: Held(1, (Place(3, "Probe", "body"), Place(4, "Model", "encoder"))), 4: Held(1, (Place(4, "Model", ""),))}
+    held = {
+        7: Held(1, (ModelPath(3, "Probe", "body"), ModelPath(4, "Model", "encoder"))),
+        4: Held(1, (ModelPath(4, "Model", ""),)),
+    }
     events = [_event("Model_0", 4), _event("Encoder_0", 7)]
     assert attribute_paths(events, held) == {"Model_0": "Model", "Encoder_0": "encoder"}
 
 
 def test_class_with_a_dot_in_its_name_takes_the_names_that_it_could_be_taken_for() -> None:
-    held = {7: Held(1, (Place(3, "Model", "first"),)), 8: Held(1, (Place(3, "Model", "second"),))}
+    held = {7: Held(1, (ModelPath(3, "Model", "first"),)), 8: Held(1, (ModelPath(3, "Model", "second"),))}
     assert attribute_paths([_event("odd.Layer_0", 7), _event("Layer_0", 8)], held) == {}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.harness.rank_coordination import PATIENCE_S, Job, PollClock, RankGroup, ranks_present
+from bottleneck.harness.rank_coordination import PATIENCE_S, LaunchedRank, PollClock, RankGroup, ranks_present
 
 
 class Time:
@@ -23,7 +23,7 @@ class Time:
 
 
 def joined(folder: Path, rank: int, *, ranks: int = 2, time: Time | None = None, beside: int = 2) -> RankGroup:
-    group = RankGroup(folder, Job(rank, ranks, "job-1"), beside, (time or Time()).clock())
+    group = RankGroup(folder, LaunchedRank(rank, ranks, "job-1"), beside, (time or Time()).clock())
     group.join(lambda: None)
     return group
 
@@ -31,7 +31,7 @@ def joined(folder: Path, rank: int, *, ranks: int = 2, time: Time | None = None,
 def test_only_the_first_rank_makes_room(tmp_path: Path) -> None:
     made: list[int] = []
     for rank in range(3):
-        RankGroup(tmp_path, Job(rank, 3, "job-1")).join(lambda rank=rank: made.append(rank))  # type: ignore[misc]
+        RankGroup(tmp_path, LaunchedRank(rank, 3, "job-1")).join(lambda rank=rank: made.append(rank))  # type: ignore[misc]
     assert made == [0]
     assert ranks_present(tmp_path) == [0, 1, 2]
 
@@ -42,10 +42,10 @@ def test_a_folder_of_another_job_or_of_a_finished_recording_is_not_joined(tmp_pa
 
     joined(tmp_path, 0)
     with pytest.raises(UsageError):
-        RankGroup(tmp_path, Job(1, 2, "job-2")).join(refuse)
+        RankGroup(tmp_path, LaunchedRank(1, 2, "job-2")).join(refuse)
     (tmp_path / "recording.json").write_text("{}")
     with pytest.raises(UsageError):
-        RankGroup(tmp_path, Job(1, 2, "job-1")).join(refuse)
+        RankGroup(tmp_path, LaunchedRank(1, 2, "job-1")).join(refuse)
     assert ranks_present(tmp_path) == [0]
 
 

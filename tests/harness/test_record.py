@@ -201,12 +201,12 @@ def test_blocks_may_follow_one_another(tmp_path: Path) -> None:
 def test_a_finished_block_leaves_no_window_in_memory(tmp_path: Path) -> None:
     body = """
     import gc
-    from bottleneck.harness.window import Window
+    from bottleneck.harness.window import ProfilerWindow
     with record('out'):
         train(40)
-        print(any(type(each) is Window for each in gc.get_objects()))
+        print(any(type(each) is ProfilerWindow for each in gc.get_objects()))
     gc.collect()
-    print(any(type(each) is Window for each in gc.get_objects()))
+    print(any(type(each) is ProfilerWindow for each in gc.get_objects()))
 """
     assert train_and(tmp_path, body).stdout == "True\nFalse\n"
 

@@ -12,7 +12,7 @@ from bottleneck.harness.window import Detail
 MB = 1e6
 
 
-class Window:
+class ProfilerWindow:
     """Stands in for a window of the profiler, and remembers whether it was stopped."""
 
     events = 5
@@ -37,7 +37,7 @@ class Machine:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.bytes, self.uses_gpu, self.later, self.windows = 100 * MB, False, [], []  # type: ignore[var-annotated]
-        patch.setattr(opening, "Window", self.window)
+        patch.setattr(opening, "ProfilerWindow", self.window)
         patch.setattr(opening, "resident_bytes", lambda: self.bytes)
         patch.setattr(opening, "call_in_main_thread_after", lambda _, callback: self.later.append(callback))
         patch.setattr(opening.os, "register_at_fork", lambda **_: None)
@@ -47,8 +47,8 @@ class Machine:
         self.opening = Opening(self.torch, Detail())
         self.opening.start()
 
-    def window(self, *arguments: Any) -> Window:
-        self.windows.append(Window(*arguments))
+    def window(self, *arguments: Any) -> ProfilerWindow:
+        self.windows.append(ProfilerWindow(*arguments))
         return self.windows[-1]
 
     def wait(self, times: int = 1) -> None:
@@ -87,7 +87,7 @@ def test_a_window_is_closed_after_a_minute(machine: Machine) -> None:
 def test_an_empty_window_that_had_to_close_is_followed_by_another(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Window, "events", 0)
+    monkeypatch.setattr(ProfilerWindow, "events", 0)
     machine.bytes += 600 * MB
     machine.wait()
     assert [window.stopped for window in machine.windows] == [True, False]

@@ -5,7 +5,7 @@ import pytest
 from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import Clocks, Stopwatch, WarmUp, is_disturbed, time_steps, warm_up
-from bottleneck.harness.window import Detail, Window
+from bottleneck.harness.window import Detail, ProfilerWindow
 
 
 def test_marks_bound_steps() -> None:
@@ -66,7 +66,7 @@ def test_a_clock_that_was_read_late_was_not_set(disturbed: int) -> None:
 
 def test_a_window_in_which_the_clock_was_set_is_not_kept(tmp_path: Path) -> None:
     session = Session(Plan(str(tmp_path), Program("x.py"), RecordOptions(warmup=3)))
-    assert not session.offer(Window(None, Detail()), FakeClocks().stopwatch(0, HOUR_NS))
+    assert not session.offer(ProfilerWindow(None, Detail()), FakeClocks().stopwatch(0, HOUR_NS))
     assert not session.has_profiled_steps
     assert "clock was set" in session.notes.warnings[0]
 

@@ -10,7 +10,7 @@ import pytest
 
 from bottleneck.errors import UsageError
 from bottleneck.harness.messages import Plan, Program, RecordOptions
-from bottleneck.harness.rank_coordination import Job, check_ranks, job_of
+from bottleneck.harness.rank_coordination import LaunchedRank, check_ranks, launched_rank
 from bottleneck.harness.supervise import program_command
 from bottleneck.schema.recording import Form, read_recording
 from tests.harness.driver import driven, record
@@ -49,11 +49,11 @@ def comparable(text: str) -> list[str]:
                 "MASTER_ADDR": "10.0.0.1",
                 "MASTER_PORT": "29500",
             },
-            Job(1, 4, "none-10-0-0-1-29500"),
+            LaunchedRank(1, 4, "none-10-0-0-1-29500"),
         ),
         (
             {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"},
-            Job(2, 3, "77-0"),
+            LaunchedRank(2, 3, "77-0"),
         ),
         # The script that `sbatch` runs is no rank, whatever number of tasks the job has.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "77"}, None),
@@ -63,8 +63,10 @@ def comparable(text: str) -> list[str]:
     ],
     ids=["torchrun", "srun", "sbatch", "one rank", "nonsense", "alone"],
 )
-def test_a_process_is_a_rank_of_what_its_launcher_says(environment: Mapping[str, str], job: Job | None) -> None:
-    assert job_of(environment) == job
+def test_a_process_is_a_rank_of_what_its_launcher_says(
+    environment: Mapping[str, str], job: LaunchedRank | None
+) -> None:
+    assert launched_rank(environment) == job
 
 
 @pytest.mark.parametrize("wanted", ["0", "-1", "2.5", "", "two ranks", "$(reboot)"])

@@ -5,7 +5,7 @@ import pytest
 
 from bottleneck.harness import window as capture
 from bottleneck.harness.messages import RecordOptions
-from bottleneck.harness.window import Detail, Guard, Window, detail_of
+from bottleneck.harness.window import Detail, Guard, ProfilerWindow, detail_of
 
 
 class Scope:
@@ -57,7 +57,7 @@ def test_the_user_decides_what_is_recorded_and_the_form_what_they_leave_open() -
 
 
 def test_a_window_opens_and_closes_once(guard: Guard) -> None:
-    window = Window(fake_torch(), Detail())
+    window = ProfilerWindow(fake_torch(), Detail())
     assert window.open()
     assert len(FakeProfile.running) == 1
     window.stop()
@@ -68,43 +68,43 @@ def test_a_window_opens_and_closes_once(guard: Guard) -> None:
 
 def test_two_windows_are_never_open_at_once(guard: Guard) -> None:
     torch = fake_torch()
-    first = Window(torch, Detail())
+    first = ProfilerWindow(torch, Detail())
     assert first.open()
-    assert not Window(torch, Detail()).open()
+    assert not ProfilerWindow(torch, Detail()).open()
     first.stop()
-    assert Window(torch, Detail()).open()
+    assert ProfilerWindow(torch, Detail()).open()
 
 
 def test_a_profiler_of_the_program_finds_ours_stopped_and_none_follows(guard: Guard) -> None:
     torch = fake_torch()
-    assert Window(torch, Detail()).open()
+    assert ProfilerWindow(torch, Detail()).open()
     torch.autograd.profiler._prepare_profiler()
     assert torch.started == ["theirs"]
     assert not FakeProfile.running
-    assert not Window(torch, Detail()).open()
+    assert not ProfilerWindow(torch, Detail()).open()
 
 
 def test_our_own_start_does_not_count_as_the_programs(guard: Guard) -> None:
     torch = fake_torch()
     torch.autograd.profiler.profile = lambda **keywords: torch.autograd.profiler._prepare_profiler() or FakeProfile()
-    assert Window(torch, Detail()).open()
+    assert ProfilerWindow(torch, Detail()).open()
     assert not guard.yielded
 
 
 def test_no_window_opens_while_a_scope_of_the_last_one_is_open(guard: Guard) -> None:
     torch = fake_torch()
-    window = Window(torch, Detail())
+    window = ProfilerWindow(torch, Detail())
     assert window.open()
     scope = Scope()
     window.stop()
     assert not guard.is_clear()
-    assert not Window(torch, Detail()).open()
+    assert not ProfilerWindow(torch, Detail()).open()
     del scope
-    assert Window(torch, Detail()).open()
+    assert ProfilerWindow(torch, Detail()).open()
 
 
 def test_a_fork_does_not_stop_the_window_of_its_parent(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    window = Window(fake_torch(), Detail())
+    window = ProfilerWindow(fake_torch(), Detail())
     assert window.open()
     monkeypatch.setattr(capture.os, "getpid", lambda: -1)
     window.stop()

@@ -59,7 +59,7 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_trace(
         path.write_text("half a tr")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bottleneck.harness.window.Window.export", fail)
+    monkeypatch.setattr("bottleneck.harness.window.ProfilerWindow.export", fail)
     measure(adding(), session)
     assert any("No space left" in warning for warning in session.notes.warnings)
     assert not list(tmp_path.glob(".*trace*"))

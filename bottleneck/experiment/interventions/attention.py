@@ -58,7 +58,7 @@ def _fuse_graph(torch: Any, captured: Any) -> int:
 
 
 @dataclass
-class _Attention:
+class _AttentionMatch:
     """A match: ``nodes`` from the second product back to the first, which all but the fused call's operands go with.
 
     ``mask`` is added to the scores, or true where a score counts (``is_kept``) or does not count.
@@ -72,11 +72,11 @@ class _Attention:
     operands: tuple[Any, Any, Any] = field(default=(None, None, None))
 
 
-def _match(last: Any) -> _Attention | None:
+def _match(last: Any) -> _AttentionMatch | None:
     """The attention whose second product this node is; null for any other node."""
     if _name(last) not in _PRODUCTS or len(last.args) < 2:
         return None
-    found, node = _Attention([last]), last.args[0]
+    found, node = _AttentionMatch([last]), last.args[0]
     while (name := _name(node)) in ("dropout", *_CASTS) and _passes_on(node):
         if name == "dropout":
             found.dropout_p = _rate(node)
@@ -93,7 +93,7 @@ def _match(last: Any) -> _Attention | None:
     return found if _fits(found) else None
 
 
-def _match_scores(found: _Attention, node: Any) -> Any:
+def _match_scores(found: _AttentionMatch, node: Any) -> Any:
     """The first product, once the mask and then the factors between it and the softmax are noted; null for others."""
     while _passes_on(node) and (name := _name(node)) not in _PRODUCTS:
         if name in _CASTS:
@@ -109,7 +109,7 @@ def _match_scores(found: _Attention, node: Any) -> Any:
     return node if _name(node) in _PRODUCTS and _passes_on(node) else None
 
 
-def _note_factor(found: _Attention, node: Any, name: str) -> Any:
+def _note_factor(found: _AttentionMatch, node: Any, name: str) -> Any:
     """The scores that this node scales by a number, which is noted; null for another node."""
     numbers = [each for each in node.args if isinstance(each, int | float)]
     scores = [each for each in node.args if hasattr(each, "users")]
@@ -119,7 +119,7 @@ def _note_factor(found: _Attention, node: Any, name: str) -> Any:
     return scores[0]
 
 
-def _note_mask(found: _Attention, node: Any, name: str) -> Any:
+def _note_mask(found: _AttentionMatch, node: Any, name: str) -> Any:
     """The scores that this node masks, with the mask noted; null for another node, or one that is scaled later."""
     if found.mask is not None or found.scale != 1.0:
         return None
@@ -141,14 +141,14 @@ def _is_computed(node: Any) -> bool:
     return _name(node) in (*_PRODUCTS, *_FACTORS, *_CASTS)
 
 
-def _fits(found: _Attention) -> bool:
+def _fits(found: _AttentionMatch) -> bool:
     """True if the fused op takes these operands: one dtype, the same batch, three dimensions and more."""
     shapes, dtypes = [_shape(each) or () for each in found.operands], {_dtype(each) for each in found.operands}
     one_type = len(dtypes) == 1 and dtypes == {_dtype(found.nodes[0])} and dtypes <= _TYPES
     return one_type and min(map(len, shapes)) >= 3 and len({shape[:-2] for shape in shapes}) == 1
 
 
-def _replace(torch: Any, graph: Any, found: _Attention) -> None:
+def _replace(torch: Any, graph: Any, found: _AttentionMatch) -> None:
     """Puts the fused call in the place of the nodes of a match."""
     query, key, value = found.operands
     last, has_heads = found.nodes[0], _dims(found.nodes[0]) > 3

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.experiment.program import Side, relative_to_root
+from bottleneck.experiment.side import Side, relative_to_root
 from bottleneck.experiment.turns import SideFailed, SideWorker
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program
