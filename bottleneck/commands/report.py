@@ -166,6 +166,7 @@ def report_command(
     reading = _rank_reading(jobs, cluster, resume=resume)
     with reading_progress() as on_trace:
         explained = saved_analysis(paths, options) or explain(paths, options, on_trace, reading)
+    _tell_repeated(reading)
     analysis = explained.analysis if isinstance(explained, Explanation) else explained
     _draw_pictures(explained, analysis, pictures)
     if form is TraceReportFormat.HTML:
@@ -189,6 +190,14 @@ def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "Ra
         raise UsageError("--jobs and --cluster exclude each other", fix="pass one of them")
     workers = LocalWorkers(jobs or usual_jobs()) if cluster is None else ClusterWorkers(cluster)
     return RankReading(workers, DigestFolder(cache_folder() / "ranks"), resume)
+
+
+def _tell_repeated(reading: "RankReading") -> None:
+    from bottleneck.units import counted
+
+    if reading.workers.repeated:
+        again = counted(reading.workers.repeated, "trace")
+        print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
 
 
 def _to_page(explained: "Analysis | Explanation", *, all_findings: bool) -> str:

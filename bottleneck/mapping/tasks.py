@@ -46,7 +46,8 @@ def _completed(
     waiting = iter(list(items.items()))
     running: dict[Future[R], int] = {}
     while True:
-        while len(running) < workers.at_once and (task := next(waiting, None)) is not None:
+        at_once = workers.at_once
+        while len(running) < at_once and (task := next(waiting, None)) is not None:
             future = executor.submit(function, task[1])
             running[future] = task[0]
             if future.done():

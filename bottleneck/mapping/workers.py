@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import IO, Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -29,6 +29,11 @@ class Workers(Protocol):
     @property
     def at_once(self) -> int:
         """The number of tasks to submit at once: enough that no worker waits for one."""
+        ...
+
+    @property
+    def repeated(self) -> int:
+        """Tasks that were done again because a worker was lost."""
         ...
 
     def opened(self, tasks: int, size_bytes: int) -> AbstractContextManager[Executor]:
@@ -57,11 +62,12 @@ class InProcess(Executor):
         return future
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalWorkers:
     """Up to so many processes of this machine; this one alone where more are not worth their start."""
 
     jobs: int = 1
+    repeated: int = field(default=0, init=False)
 
     @property
     def at_once(self) -> int:
@@ -81,6 +87,7 @@ class LocalWorkers:
         finally:
             pool.kill()
             pool.shutdown(cancel_futures=True)
+            self.repeated += pool.repeated
 
     def check(self) -> None:
         """Nothing: a process that is lost is replaced."""
@@ -102,13 +109,15 @@ class ProcessPool(Executor):
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._all: list[_Process] = []
         self._is_killed = False
+        self.repeated = 0
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """The task, once a process is free; TraceError where each process that took it was killed."""
         return self._threads.submit(self._run, fn, args, kwargs)
 
     def _run(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
-        for _ in range(_TRIALS):
+        for trial in range(_TRIALS):
+            self.repeated += 1 if trial else 0
             process = self._free()
             try:
                 is_result, result = process.answer((function, args, kwargs))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import TraceError
+from bottleneck.mapping.cluster import ClusterWorkers
 from bottleneck.mapping.digest_files import DigestFolder
 from bottleneck.mapping.rank_reading import RankReading
 from bottleneck.mapping.workers import InProcess, LocalWorkers
@@ -83,6 +84,12 @@ def test_the_analysis_does_not_depend_on_the_number_of_processes(
 ) -> None:
     monkeypatch.setattr("bottleneck.mapping.workers._WORTH_PROCESSES_BYTES", 0)
     assert to_json(analyse([job], reading=RankReading(LocalWorkers(jobs)))) == answer
+
+
+@pytest.mark.process
+def test_the_analysis_does_not_depend_on_a_cluster(job: Path, answer: str) -> None:
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    assert to_json(analyse([job], reading=RankReading(ClusterWorkers("local:2")))) == answer
 
 
 def test_the_analysis_does_not_depend_on_digests_that_were_kept(job: Path, answer: str, tmp_path: Path) -> None:

@@ -1,7 +1,14 @@
 """Workers of a Dask cluster: with a stand-in for Dask, and with Dask itself where it is installed."""
 
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +17,14 @@ import pytest
 from bottleneck.errors import TraceError, UsageError, WorkloadError
 from bottleneck.mapping import cluster
 from bottleneck.mapping.cluster import ClusterWorkers
+from bottleneck.mapping.digest_files import DigestFolder
+from bottleneck.mapping.rank_reading import RankReading
 from bottleneck.mapping.tasks import map_tasks
-from bottleneck.mapping.workers import InProcess
+from bottleneck.mapping.workers import LocalWorkers
+from bottleneck.pipeline import analyse
+from bottleneck.report.json_text import to_json
+from tests.builders import write_trace
+from tests.test_pipeline import gpu_events
 
 
 class KilledWorker(Exception):  # noqa: N818 - the name is Dask's
@@ -37,9 +50,28 @@ class Client:
     def nthreads(self) -> dict[str, int]:
         return self.threads
 
-    def get_executor(self, pure: bool) -> InProcess:
+    def get_events(self, topic: str) -> list[tuple[float, object]]:
+        return []
+
+    def cancel(self, tasks: object) -> None:
+        pass
+
+    def submit(self, fn: Any, *args: Any, key: str, pure: bool) -> "Task":
         assert not pure
-        return InProcess()
+        return Task(fn, args)
+
+
+class Task:
+    """A task that is done when its result is asked for."""
+
+    def __init__(self, fn: Any, args: Any) -> None:
+        self._fn, self._args = fn, args
+
+    def add_done_callback(self, callback: Any) -> None:
+        callback(self)
+
+    def result(self) -> Any:
+        return self._fn(*self._args)
 
 
 @pytest.fixture
@@ -107,3 +139,86 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UsageError, match="needs Dask") as caught:
         ClusterWorkers("local:2")
     assert "torch-bottleneck[cluster]" in caught.value.fix
+
+
+def held_once(work: tuple[int, Path | None]) -> int:
+    """The number itself; the first call with a folder tells its process and waits to be killed."""
+    number, folder = work
+    if folder is not None:
+        with (folder / "calls").open("a") as calls:
+            calls.write(f"{number}\n")
+        if number == 3 and (folder / "calls").read_text().split().count("3") == 1:
+            (folder / "pid").write_text(str(os.getpid()))
+            signal.pause()
+    return number
+
+
+def kill_the_one_that_waits(pipe: Path) -> None:
+    os.kill(int(pipe.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.process
+def test_a_killed_worker_costs_one_task_and_the_results_stay_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    os.mkfifo(tmp_path / "pid")
+    killer = threading.Thread(target=kill_the_one_that_waits, args=(tmp_path / "pid",), daemon=True)
+    killer.start()
+    workers = ClusterWorkers("local:2")
+    found = dict(map_tasks(held_once, {number: (number, tmp_path) for number in range(12)}, workers, 0))
+    assert found == {number: number for number in range(12)}
+    calls = (tmp_path / "calls").read_text().split()
+    assert workers.repeated == len(calls) - 12
+    assert 1 <= workers.repeated <= 2  # the other worker's result may be on its way from the one that is killed
+
+
+@pytest.fixture
+def cluster_without_nannies(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+    """The address of a scheduler with two workers that nobody starts again, and their processes."""
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    dask = [sys.executable, "-W", "ignore", "-m"]
+    quiet = ["--no-dashboard", "--host", "127.0.0.1"]
+    scheduler = subprocess.Popen(
+        [*dask, "distributed.cli.dask_scheduler", "--port", "0", *quiet],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+    assert scheduler.stderr is not None
+    address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
+    command = [*dask, "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1", *quiet]
+    with (tmp_path / "workers.log").open("w") as log:
+        workers = [subprocess.Popen(command, stderr=log, text=True, cwd=tmp_path) for _ in range(2)]
+    yield address, workers
+    for process in (*workers, scheduler):
+        process.kill()
+        process.wait()
+    scheduler.stderr.close()
+
+
+@pytest.mark.process
+def test_a_job_whose_workers_are_all_killed_ends_with_a_clear_error_and_is_finished_by_resume(
+    tmp_path: Path,
+    cluster_without_nannies: tuple[str, list[subprocess.Popen[str]]],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    for rank in range(12):
+        write_trace(job / f"{rank}.json", gpu_events(), distributedInfo={"rank": rank, "world_size": 12})
+    expected = to_json(analyse([job]))
+    address, processes = cluster_without_nannies
+
+    def kill_all(done: int, _total: int, _path: Path, *_bytes: int) -> None:
+        if done == 3:
+            for process in processes:
+                process.kill()
+
+    later_s = itertools.count(0.0, 60.0)
+    kept = DigestFolder(tmp_path / "kept")
+    workers = ClusterWorkers(address, clock=lambda: next(later_s))
+    with pytest.raises(WorkloadError, match="no worker of the Dask cluster") as caught:
+        analyse([job], on_trace=kill_all, reading=RankReading(workers, kept, resumes=False))
+    assert caught.value.exit_code == 4 and "--resume" in caught.value.fix
+    assert capfd.readouterr() == ("", "")
+    assert 3 <= len(list((tmp_path / "kept").iterdir())) < 12
+    assert to_json(analyse([job], reading=RankReading(LocalWorkers(), kept, resumes=True))) == expected
