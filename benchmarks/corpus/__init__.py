@@ -1,0 +1,1 @@
+"""A corpus of small workloads on which predictions are compared with measurements."""

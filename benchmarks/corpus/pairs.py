@@ -1,0 +1,129 @@
+"""Pairs of predicted and measured speedups: what a change was said to give a step, and what it gave.
+
+One line of JSON per change that was tried on a case. The file is data of the repository; `benchmarks.corpus` adds to it
+and `benchmarks.corpus.intervals` learns from it.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from bottleneck.schema.analysis import Finding
+
+PAIRS = Path(__file__).with_name("pairs.jsonl")
+
+# A pair is set apart as noisy where its interval reaches further to one side than this, or where two copies of the
+# unchanged step, which took turns with it, differ by more (both as logarithms).
+NOISY = 0.10
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The speedup that one finding states for a change; without ends where it names the change but states no figure."""
+
+    slug: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One change tried on one case.
+
+    ``claims`` are those of all findings that name the change, by the rules of revision ``predicted_by``; none is itself
+    a prediction: no gain expected. ``speedup`` is measured: median, lower and upper end of the 95 % interval over
+    ``rounds`` rounds of turns, null where the change could not be tried, for the reason in ``refused``.
+    ``copies`` is how far two copies of the unchanged step came out apart, as a logarithm. ``step_us`` is the unchanged
+    step during the turns, ``recorded_us`` the step of the recording that the prediction is based on.
+    """
+
+    case: str
+    file: str
+    kind: str
+    parameters: Mapping[str, int | float | str | bool]
+    change: str
+    claims: tuple[Claim, ...]
+    speedup: tuple[float, float, float] | None
+    refused: str | None = None
+    rounds: int = 0
+    copies: float | None = None
+    step_us: float | None = None
+    recorded_us: float | None = None
+    setup_s: float | None = None
+    seconds: float = 0.0
+    busy: float = 0.0
+    threads: int = 1
+    machine: str = ""
+    torch: str = ""
+    version: str = ""
+    revision: str = ""
+    predicted_by: str = ""
+    created: str = ""
+
+    @property
+    def is_noisy(self) -> bool:
+        """True if the machine was too busy for this pair to tell anything."""
+        if self.speedup is None:
+            return False
+        _, low, high = self.speedup
+        return math.log(high / low) / 2 > NOISY or abs(self.copies or 0.0) > NOISY
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The case and the change: a pair with the same key replaces an earlier one."""
+        return self.case, self.change
+
+
+def claims_of(change: str, findings: Sequence[Finding]) -> tuple[Claim, ...]:
+    """The claim of each finding that names this change, as the scoreboard of `verify` keeps them."""
+    naming = [finding for finding in findings if change in finding.tries]
+    return tuple(
+        Claim(finding.slug, *((None, None) if (said := finding.predicted_speedup) is None else (said.low, said.high)))
+        for finding in naming
+    )
+
+
+def repredict(pair: Pair, findings: Sequence[Finding], revision: str) -> Pair:
+    """The same measurement beside what other rules say of the same recording."""
+    return replace(pair, claims=claims_of(pair.change, findings), predicted_by=revision)
+
+
+def read_pairs(path: Path = PAIRS) -> list[Pair]:
+    """The pairs of a file in its order, the last one of each case and change; none where there is no file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pairs = [msgspec.json.decode(line, type=Pair) for line in lines if line.strip()]
+    return list({pair.key: pair for pair in pairs}.values())
+
+
+def append_pairs(path: Path, pairs: Iterable[Pair]) -> None:
+    """Adds lines to the file, all of them in one write."""
+    text = "".join(_line(pair) for pair in pairs)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
+    """Writes the file anew."""
+    text = "".join(_line(pair) for pair in pairs)
+    path.write_text(text, encoding="utf-8")
+
+
+def _line(pair: Pair) -> str:
+    return json.dumps({key: _rounded(value) for key, value in asdict(pair).items()}) + "\n"
+
+
+def _rounded(value: object) -> object:
+    """Five digits of each number: more were not measured."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return value
