@@ -4,6 +4,7 @@ python -m benchmarks.corpus RECORDINGS                         all cases that th
 python -m benchmarks.corpus RECORDINGS --cases lstm,graph --budget 40
 python -m benchmarks.corpus RECORDINGS --shard 1/2             every second case
 python -m benchmarks.corpus RECORDINGS --predict-again         only the predictions, from the recordings that are there
+python -m benchmarks.corpus RECORDINGS --noisy-again           also the cases all of whose pairs were too noisy
 python -m benchmarks.corpus --list
 
 RECORDINGS is a folder outside of the repository; a case that has a recording there is not recorded again. Copies of the
@@ -57,7 +58,7 @@ USUAL = (
     "batch-x2", "fold-batchnorm", "checkpoint", "workers", "replay-batch",
 )  # fmt: skip
 OF_THREADS = ("threads-1", "threads-cores")
-ROUNDS_AT_LEAST, ROUNDS_AT_MOST = 7, 28
+ROUNDS_AT_LEAST, ROUNDS_AT_MOST = 7, 40
 FIRST, AGAIN = "original", "original again"
 
 
@@ -77,7 +78,7 @@ def main() -> None:
     if asked.predict_again:
         predict_again(asked.data, folder)
         return
-    done = {pair.case for pair in read_pairs(asked.data)}
+    done = {pair.case for pair in read_pairs(asked.data) if not (asked.noisy_again and pair.is_noisy)}
     for number, case in enumerate(cases):
         if case.name in done:
             continue
@@ -104,6 +105,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="OMP_NUM_THREADS of everything that is measured")
     parser.add_argument("--data", type=Path, default=PAIRS)
     parser.add_argument("--predict-again", action="store_true", help="renew the predictions; measure nothing")
+    parser.add_argument("--noisy-again", action="store_true", help="also cases of which all pairs are noisy")
     parser.add_argument("--list", action="store_true", help="list the cases, and leave")
     return parser.parse_args()
 
