@@ -1,0 +1,217 @@
+"""Learns how wide the interval of each rule has to be, from pairs of predicted and measured speedups.
+
+python -m benchmarks.corpus.intervals                 the leave-one-workload-out table
+python -m benchmarks.corpus.intervals --write         puts it into docs/explanation/predictions.md
+python -m benchmarks.corpus.intervals --ship          writes bottleneck/advice/interval_table.csv, from all pairs
+
+Each workload (a file of the corpus, with all of its cases) is left out in turn: the factors are learned from the others
+and applied to its predictions. Noisy pairs are counted and left out.
+"""
+
+import argparse
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.corpus.pairs import PAIRS, Claim, Pair, read_pairs
+from benchmarks.pages import write_between_markers
+from bottleneck.advice.interval_table import ANY_RULE, TABLE, Record, factor_of, score, widen, write_table
+from bottleneck.schema.analysis import Interval
+from bottleneck.units import counted, format_share
+
+PAGE = Path(__file__).parents[2] / "docs/explanation/predictions.md"
+# Names no finding: that nobody advises a change predicts that it gains nothing worth its trouble.
+SILENCE = "no finding names it"
+# Findings that state in words that a change gains nothing.
+NO_GAIN = frozenset({"compile-does-not-pay", SILENCE})
+NO_GAIN_AT_MOST = 1.05
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What one rule said of one change of one workload, and what was measured.
+
+    ``predicted`` is null where it said that nothing is gained. ``noise`` is half the measured interval, as a logarithm.
+    """
+
+    slug: str
+    file: str
+    predicted: Interval | None
+    measured: float
+    noise: float
+
+    @property
+    def is_right(self) -> bool:
+        """True if the direction is: faster at all where a gain was predicted, at most 5 % faster where none was."""
+        if self.predicted is None:
+            return self.measured <= NO_GAIN_AT_MOST
+        return (self.measured > 1) == (self.predicted.low * self.predicted.high > 1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A statement with a figure, and its interval by factors that were learned without its workload."""
+
+    statement: Statement
+    widened: Interval
+
+    @property
+    def was_inside(self) -> bool:
+        """True if the measured speedup lies in the interval as the rule stated it."""
+        assert self.statement.predicted is not None
+        return _holds(self.statement.predicted, self.statement.measured)
+
+    @property
+    def is_inside(self) -> bool:
+        """True if the measured speedup lies in the interval with the factor."""
+        return _holds(self.widened, self.statement.measured)
+
+
+def statements_of(pairs: Sequence[Pair]) -> list[Statement]:
+    """All statements about pairs that were measured well enough."""
+    return [statement for pair in pairs if pair.speedup is not None and not pair.is_noisy for statement in _said(pair)]
+
+
+def _said(pair: Pair) -> Iterator[Statement]:
+    assert pair.speedup is not None
+    middle, low, high = pair.speedup
+    noise = math.log(high / low) / 2
+    for claim in pair.claims or (Claim(SILENCE),):
+        if claim.low is not None and claim.high is not None:
+            yield Statement(claim.slug, pair.file, Interval(claim.low, claim.high), middle, noise)
+        elif claim.slug in NO_GAIN:
+            yield Statement(claim.slug, pair.file, None, middle, noise)
+
+
+def learn(statements: Sequence[Statement]) -> dict[str, Record]:
+    """The record of each rule that stated figures, and that of any rule."""
+    stated = [each for each in statements if each.predicted is not None]
+    slugs = sorted({each.slug for each in stated})
+    records = {slug: _record(slug, stated, lambda each, slug=slug: each.slug == slug) for slug in slugs}
+    return {**records, ANY_RULE: _record(ANY_RULE, stated, lambda _: True)} if stated else {}
+
+
+def _record(slug: str, stated: Sequence[Statement], is_own: Callable[[Statement], bool]) -> Record:
+    own = [each for each in stated if is_own(each)]
+    scores = [_score(each) for each in own]
+    others = [_score(each) for each in stated if not is_own(each)]
+    return Record(
+        slug=slug,
+        factor=factor_of(scores, others),
+        noise=statistics.median(each.noise for each in own),
+        pairs=len(own),
+        workloads=len({each.file for each in own}),
+        inside=statistics.fmean(each.predicted is not None and _holds(each.predicted, each.measured) for each in own),
+        right=statistics.fmean(each.is_right for each in own),
+    )
+
+
+def leave_one_out(statements: Sequence[Statement]) -> list[Outcome]:
+    """Each statement with a figure beside its interval by what all other workloads taught."""
+    outcomes = []
+    for file in dict.fromkeys(each.file for each in statements):
+        table = learn([each for each in statements if each.file != file])
+        own = (each for each in statements if each.file == file)
+        outcomes += [Outcome(each, widen(each.slug, each.predicted, table)) for each in own if each.predicted]
+    return outcomes
+
+
+def _score(statement: Statement) -> float:
+    assert statement.predicted is not None
+    return score(statement.predicted, statement.measured)
+
+
+def _holds(interval: Interval, value: float) -> bool:
+    return interval.low <= value <= interval.high
+
+
+def render(pairs: Sequence[Pair]) -> str:
+    """The table of all rules with its summary."""
+    statements = statements_of(pairs)
+    outcomes = leave_one_out(statements)
+    table = learn(statements)
+    slugs = [slug for slug, _ in Counter(each.slug for each in statements).most_common()]
+    lines = [
+        *_summary(pairs),
+        "",
+        "| rule | pairs | workloads | inside as stated | inside with factor | direction right | factor | "
+        "upper / lower end as stated | with factor |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *(_row(slug, statements, outcomes, table) for slug in slugs),
+    ]
+    return "\n".join([*lines, _total(statements, outcomes)])
+
+
+def _summary(pairs: Sequence[Pair]) -> list[str]:
+    """Counts of what was tried, in two sentences."""
+    tried = [pair for pair in pairs if pair.speedup is not None]
+    noisy = sum(pair.is_noisy for pair in tried)
+    used = [pair for pair in tried if not pair.is_noisy]
+    silent = sum(not pair.claims for pair in used)
+    wordy = sum(bool(pair.claims) and not list(_said(pair)) for pair in used)
+    machines = ", ".join(sorted({f"{pair.machine}, {counted(pair.threads, 'thread')}" for pair in tried}))
+    cases, files = (len({getattr(pair, part) for pair in tried}) for part in ("case", "file"))
+    was, are = ("was", "is") if noisy == 1 else ("were", "are")
+    return [
+        f"{counted(len(tried), 'change')} measured on {counted(cases, 'case')} of {counted(files, 'workload')} "
+        f"({machines}). {noisy} {was} too noisy and {are} left out. Of the other {len(used)}, {silent} are named by no "
+        f"finding, and {wordy} only by findings that state neither a figure nor that nothing is gained."
+    ]
+
+
+def _row(slug: str, statements: Sequence[Statement], outcomes: Sequence[Outcome], table: Mapping[str, Record]) -> str:
+    own = [each for each in statements if each.slug == slug]
+    mine = [each for each in outcomes if each.statement.slug == slug]
+    factor = f"{table[slug].factor:.2f}" if slug in table else "-"
+    return _cells(slug if slug == SILENCE else f"`{slug}`", own, mine, factor)
+
+
+def _total(statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> str:
+    return _cells("**all**", statements, outcomes, "-")
+
+
+def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], factor: str) -> str:
+    stated = [each.statement.predicted for each in mine if each.statement.predicted is not None]
+    cells = (
+        name,
+        str(len(own)),
+        str(len({each.file for each in own})),
+        _share([each.was_inside for each in mine]),
+        _share([each.is_inside for each in mine]),
+        _share([each.is_right for each in own]),
+        factor,
+        _width(stated),
+        _width([each.widened for each in mine]),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(held: Sequence[bool]) -> str:
+    return format_share(statistics.fmean(held)) if held else "-"
+
+
+def _width(intervals: Sequence[Interval]) -> str:
+    return f"{statistics.median(each.high / each.low for each in intervals):.2f}" if intervals else "-"
+
+
+def main() -> None:
+    """Prints the table; writes it to its page and the factors to the package where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=PAIRS)
+    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--ship", action="store_true", help="write the table that the package reads")
+    asked = parser.parse_args()
+    pairs = read_pairs(asked.data)
+    text = render(pairs)
+    print(text)
+    if asked.write:
+        write_between_markers(PAGE, "pairs", text)
+    if asked.ship:
+        write_table(TABLE, list(learn(statements_of(pairs)).values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The cases of the corpus, and the pairs of predicted and measured speedups that it keeps."""
+
+import importlib.util
+import inspect
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks.corpus.__main__ import AGAIN, FIRST, Attempt, predict_again
+from benchmarks.corpus.cases import CASES, WORKLOADS, Case
+from benchmarks.corpus.pairs import Claim, Pair, append_pairs, claims_of, read_pairs, repredict
+from bottleneck.experiment.variants import Built
+from bottleneck.pipeline import analyse
+from tests.report.samples import cpu
+from tests.samples import recordings
+
+PAIR = Pair("mlp", "mlp", "dense", {"batch_size": 4}, "compile", (Claim("chain", 1.1, 1.3),), (1.2, 1.15, 1.25))
+FILES = {case.file: case for case in CASES}
+
+
+def loaded(case: Case) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(case.file, case.path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_are_sixty_cases_of_many_kinds_and_all_files_are_used() -> None:
+    assert len(CASES) >= 60 and len({case.kind for case in CASES}) >= 10
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert set(FILES) == {path.stem for path in WORKLOADS.glob("*.py")}
+
+
+@pytest.mark.parametrize("file", sorted(FILES))
+def test_every_workload_takes_its_settings_and_makes_a_step(file: str) -> None:
+    if FILES[file].needs is not None:
+        pytest.importorskip(FILES[file].needs)
+    workload = loaded(FILES[file]).workload
+    for case in CASES:
+        assert case.file != file or set(case.parameters) <= set(inspect.signature(workload).parameters)
+    workload(**FILES[file].parameters)()
+
+
+def test_a_pair_is_noisy_by_its_interval_or_by_the_copies_of_the_unchanged_step() -> None:
+    assert not PAIR.is_noisy
+    assert replace(PAIR, speedup=(1.2, 1.0, 1.4)).is_noisy
+    assert replace(PAIR, copies=-0.2).is_noisy
+    assert not replace(PAIR, speedup=None, refused="missing: a package").is_noisy
+
+
+def test_pairs_are_read_as_they_were_written_and_a_later_one_replaces_an_earlier(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    assert read_pairs(file) == []
+    append_pairs(file, [PAIR, replace(PAIR, change="workers", claims=(), refused="not applicable", speedup=None)])
+    again = replace(PAIR, speedup=(1.0, 0.99, 1.01))
+    append_pairs(file, [again])
+    assert read_pairs(file) == [
+        again,
+        replace(PAIR, change="workers", claims=(), refused="not applicable", speedup=None),
+    ]
+
+
+def test_a_new_prediction_keeps_the_measurement() -> None:
+    renewed = repredict(PAIR, (), "new")
+    assert (renewed.claims, renewed.predicted_by, renewed.speedup) == ((), "new", PAIR.speedup)
+
+
+def test_a_case_is_predicted_again_only_where_its_recording_is_there(tmp_path: Path) -> None:
+    sample = next(path for path in recordings() if analyse([path]).findings)
+    findings = analyse([sample]).findings
+    change = next(name for finding in findings for name in finding.tries)
+    (tmp_path / "here").symlink_to(sample)
+    data = tmp_path / "pairs.jsonl"
+    append_pairs(data, [replace(PAIR, case="here", change=change), replace(PAIR, case="gone")])
+    predict_again(data, tmp_path)
+    here, gone = read_pairs(data)
+    rounded = [(claim.slug, claim.low and pytest.approx(claim.low, rel=1e-4)) for claim in claims_of(change, findings)]
+    assert [(claim.slug, claim.low) for claim in here.claims] == rounded
+    assert gone == replace(PAIR, case="gone")
+
+
+def test_a_change_is_measured_against_both_unchanged_steps_of_its_round_and_per_sample() -> None:
+    attempt = Attempt(CASES[0], Path(), 1, 25.0, 3)
+    attempt.built["batch-x2"] = Built(0.5, None, 2.0, 100.0)
+    taken = {FIRST: [90.0] * 8, AGAIN: [110.0] * 8, "batch-x2": [100.0] * 8}
+    pair = attempt.pair("batch-x2", taken, cpu(), (1.0, 2.0))
+    assert pair.speedup is not None and pair.copies is not None
+    assert pair.speedup[0] == pytest.approx(2 * math.sqrt(90 * 110) / 100)
+    assert pair.copies == pytest.approx(math.log(90 / 110))
+
+
+def test_a_change_that_could_not_be_tried_says_why() -> None:
+    attempt = Attempt(CASES[0], Path(), 1, 25.0, 3)
+    attempt.refused["workers"] = "not applicable: needs a loader"
+    pair = attempt.pair("workers", {FIRST: [1.0] * 8, AGAIN: [1.0] * 8}, cpu(), (0.0, 0.0))
+    assert (pair.speedup, pair.refused) == (None, "not applicable: needs a loader")

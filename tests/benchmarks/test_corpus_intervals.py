@@ -1,0 +1,71 @@
+"""What pairs teach about the intervals of each rule, without the workload that is judged."""
+
+import math
+
+import pytest
+
+from benchmarks.corpus.intervals import SILENCE, Statement, learn, leave_one_out, render, statements_of
+from benchmarks.corpus.pairs import Claim, Pair
+from bottleneck.advice.interval_table import ANY_RULE
+from bottleneck.schema.analysis import Interval
+
+
+def pair(file: str, measured: float, *claims: Claim, half_width: float = 0.02) -> Pair:
+    ends = (measured, measured * math.exp(-half_width), measured * math.exp(half_width))
+    return Pair(file, file, "dense", {}, "compile", claims, ends, machine="here")
+
+
+CHAIN = Claim("chain", 1.1, 1.3)
+PAIRS = [pair(f"file{number}", 1.2 + 0.03 * number, CHAIN) for number in range(10)]
+
+
+def test_a_workload_teaches_nothing_about_itself() -> None:
+    odd = pair("odd", 5.0, CHAIN)
+    outcomes = leave_one_out(statements_of([*PAIRS, odd]))
+    without = learn(statements_of(PAIRS))["chain"].factor
+    judged = next(each for each in outcomes if each.statement.file == "odd")
+    assert judged.widened.high == pytest.approx(1.3 * without)
+    assert not judged.is_inside and learn(statements_of([*PAIRS, odd]))["chain"].factor > without
+
+
+def test_noisy_pairs_and_refused_ones_teach_nothing() -> None:
+    refused = Pair("file", "file", "dense", {}, "compile", (CHAIN,), None, refused="missing: a package")
+    assert statements_of([pair("file", 9.0, CHAIN, half_width=0.3), refused]) == []
+
+
+def test_silence_and_words_state_that_nothing_is_gained_but_no_interval() -> None:
+    words = Claim("compile-does-not-pay")
+    said = statements_of([pair("one", 1.2), pair("two", 0.8, words), pair("three", 1.5, Claim("only-a-trial-tells"))])
+    assert [(each.slug, each.predicted, each.is_right) for each in said] == [
+        (SILENCE, None, False),
+        ("compile-does-not-pay", None, True),
+    ]
+    assert learn(said) == {}
+
+
+@pytest.mark.parametrize(("predicted", "measured", "right"), [((1.1, 1.3), 1.01, True), ((1.1, 1.3), 0.99, False)])
+def test_a_promised_gain_has_the_right_direction_if_the_step_is_faster_at_all(
+    predicted: tuple[float, float], measured: float, right: bool
+) -> None:
+    assert Statement("chain", "file", Interval(*predicted), measured, 0.01).is_right is right
+
+
+def test_a_promised_loss_has_the_right_direction_if_the_step_is_slower() -> None:
+    assert Statement("chain", "file", Interval(0.8, 0.9), 0.95, 0.01).is_right
+    assert not Statement("chain", "file", Interval(0.8, 0.9), 1.05, 0.01).is_right
+
+
+def test_records_count_pairs_workloads_and_those_inside() -> None:
+    record = learn(statements_of([*PAIRS, pair("file0", 0.9, CHAIN)]))["chain"]
+    assert (record.pairs, record.workloads) == (11, 10)
+    assert record.inside == pytest.approx(4 / 11) and record.right == pytest.approx(10 / 11)
+    assert set(learn(statements_of(PAIRS))) == {"chain", ANY_RULE}
+
+
+def test_the_table_counts_what_is_left_out_and_shows_each_rule() -> None:
+    text = render([*PAIRS, pair("noisy", 1.0, CHAIN, half_width=0.2), pair("silent", 1.0)])
+    assert text.startswith("12 changes measured on 12 cases of 12 workloads (here, 1 thread). 1 was too noisy")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[2].startswith("| `chain` | 10 | 10 | 40.0 % | 80.0 % | 100.0 % |")
+    assert rows[3].startswith(f"| {SILENCE} | 1 | 1 | - | - | 100.0 % | - |")
+    assert rows[4].startswith("| **all** | 11 | 11 |")
