@@ -12,7 +12,7 @@ import bottleneck
 PACKAGE = Path(bottleneck.__file__).parent
 BASE = {"errors", "units", "schema", "_version"}
 STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
-MACHINE = STAGES | {"mapping", "pipeline", "harness"}
+MACHINE = STAGES | {"mapping", "simulate", "pipeline", "harness"}
 TASKS = {"calibrate", "doctor", "experiment", "compare", "gate"}
 MAY_IMPORT = {
     "_version": set(),
@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "schema": BASE,
     **{stage: BASE | {stage} for stage in STAGES},
     "mapping": BASE | {"mapping"},
-    "pipeline": BASE | STAGES | {"mapping"},
+    "simulate": BASE | {"analysis", "simulate"},
+    "pipeline": BASE | STAGES | {"mapping", "simulate"},
     "harness": BASE | STAGES | {"harness"},
     **{task: BASE | MACHINE | {task} for task in TASKS},
     "doctor": BASE | MACHINE | {"doctor", "calibrate"},

@@ -1,0 +1,335 @@
+"""The changes that a step can be replayed with, as words: 'remove sync@model.py:57', 'fuse module:RMSNorm'.
+
+A change is a verb and a target. A target is a kind of work, and may narrow it by a pattern of names (``*`` and ``?``)
+and by a line of the program: ``kernel:softmax*``, ``sync@model.py:57``.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import reduce
+from operator import and_
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.host import state_of
+from bottleneck.errors import UsageError
+from bottleneck.schema.accounts import HOST_STATES
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Floats, Integers, grouped
+from bottleneck.schema.op_names import place_of
+from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
+from bottleneck.simulate.labels import Texts, graph_of, ops_of_points, sources_of_host, sources_of_points
+from bottleneck.simulate.replay import NO_CHANGE, Change
+
+_CHANGE = re.compile(
+    r"(?P<verb>set|remove|fuse|overlap|graph)(?: (?P<kind>[a-z]+)(?::(?P<glob>[^@]*?))?(?:@(?P<line>.*?))?)?"
+    r"(?:=(?P<to>floor|\d+(?:\.\d+)?(?:x|us|ms)))?"
+)
+_DEVICE_KINDS = {"kernel": (), "copy": ("copy", "fill"), "collective": ("collective",)}
+_OP_KINDS = ("op", "module", "line")
+_STATE_KINDS = ("input", "gc", "allocator")
+KINDS = (*_DEVICE_KINDS, *_OP_KINDS, "sync", "host", *_STATE_KINDS, "batch")
+EXAMPLES = "set kernel:softmax*=0.5x, remove sync@model.py:57, fuse module:RMSNorm, overlap collective, graph"
+_NUMBERED = re.compile(r"_\d+$")
+_SYNC, _INPUT = (HOST_STATES.index(state) for state in ("sync", "input"))
+# States of the host that a graph of kernels, launched as one, does not pass through, and how long issuing an op takes
+# at most: what takes longer is something else, which stays.
+_ISSUES = [HOST_STATES.index(state) for state in ("dispatch", "launch", "python")]
+_LONGEST_ISSUE_US = 500.0
+# Products are not merged with their neighbours: no pass over their operands does the work of two.
+_PRODUCTS = ("matmul", "convolution", "attention", "recurrent", "linear algebra")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The part of a graph that a change is about: masks over its device work, host stretches and points."""
+
+    device: Flags
+    host: Flags
+    points: Flags
+
+    @property
+    def is_empty(self) -> bool:
+        """True where nothing is chosen."""
+        return not (self.device.any() or self.host.any() or self.points.any())
+
+
+def change_of(texts: tuple[str, ...], evidence: Evidence) -> Change:
+    """The changes of some texts together; raises UsageError for one that is none or that nothing in the trace fits."""
+    return reduce(and_, (_parsed(text.strip(), evidence) for text in texts), NO_CHANGE)
+
+
+def _parsed(text: str, evidence: Evidence) -> Change:
+    found = _CHANGE.fullmatch(text)
+    if found is None or (found["verb"] == "graph") is not (found["kind"] is None):
+        raise UsageError(f"{text!r} is no change to a step", fix=f"write it as one of: {EXAMPLES}")
+    verb, kind, to = found["verb"], found["kind"], found["to"]
+    if (verb == "set") is not (to is not None):
+        why = "a value is missing" if verb == "set" else "only set takes a value"
+        raise UsageError(
+            f"{text!r} is no change to a step", why=why, fix="write set kernel:softmax*=0.5x, =40us or =floor"
+        )
+    if verb == "graph":
+        return _as_one_graph(evidence)
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(KINDS)}"
+        raise UsageError(f"{text!r}: {kind} is no kind of work", fix=fix)
+    if kind == "batch":
+        return _batch(text, to, evidence)
+    target = find_target(kind, found["glob"] or "", found["line"] or "", evidence)
+    if target.is_empty:
+        raise _nothing_fits(text, kind, found["glob"] or "", found["line"] or "", evidence)
+    return _VERBS[verb](text, target, to, evidence)
+
+
+def _nothing_fits(text: str, kind: str, glob: str, line: str, evidence: Evidence) -> UsageError:
+    """The error for a target that the steps do not have, with names near to it."""
+    names = sorted(_names(kind, evidence))
+    if line and (not glob or any(_fits_name(name, glob) for name in names)):
+        known = sorted({str(each) for each in (*sources_of_host(evidence), *sources_of_points(evidence)) if each})
+        return UsageError(f"{text!r}: nothing of this kind is at {line}", fix=_near(line, known))
+    return UsageError(f"{text!r}: nothing in the steps of this trace fits", fix=_near(glob, names))
+
+
+def _near(wanted: str, known: list[str]) -> str:
+    """Advice that names what is nearest to a word among the known ones."""
+    if not known:
+        return "this trace has nothing of this kind"
+    by_lower = {name.lower(): name for name in known}
+    bare = wanted.strip("*").lower()
+    near = [by_lower[each] for each in by_lower if bare and bare in each][:3]
+    near = near or [by_lower[each] for each in get_close_matches(bare, by_lower, n=3, cutoff=0.5)] or known[:3]
+    return "there is " + ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in near)
+
+
+def _names(kind: str, evidence: Evidence) -> set[str]:
+    """The names that a pattern of this kind is held against."""
+    graph, linked = graph_of(evidence), evidence.linked
+    if kind in _DEVICE_KINDS:
+        return set(linked.kernels["name"].iloc[graph.device.row[_of_kind(kind, evidence)]].astype(str))
+    if kind == "sync":
+        return set(linked.trace.events["name"].iloc[graph.call[_syncs(evidence)]].astype(str))
+    if kind == "module":
+        paths = (str(path) for path in linked.ops["module"].cat.categories)
+        return {_NUMBERED.sub("", part) for path in paths for part in path.split(".")}
+    if kind == "op":
+        return set(map(str, linked.ops["name"].cat.categories))
+    if kind == "line":
+        return set(map(str, linked.ops["source"].cat.categories))
+    return set(HOST_STATES) if kind == "host" else set()
+
+
+def find_target(kind: str, glob: str, line: str, evidence: Evidence) -> Target:
+    """The part of the graph that a kind of work, a pattern of names and a line choose; empty texts choose all."""
+    graph, linked = graph_of(evidence), evidence.linked
+    kernels = linked.kernels.iloc[graph.device.row]
+    device, host = np.zeros(graph.device.row.size, dtype=bool), np.zeros(graph.host.us.size, dtype=bool)
+    points = np.zeros(graph.awaited.size, dtype=bool)
+    if kind in _DEVICE_KINDS:
+        device = _of_kind(kind, evidence) & _fits(kernels["name"], glob)
+        points = _waits_for(device, evidence) if kind == "copy" else points
+    elif kind in _OP_KINDS:
+        ops = np.append(_ops_chosen(kind, glob, evidence), False)
+        device, host = ops[as_integers(kernels["op"])], ops[graph.host.op]
+        points = ops[ops_of_points(graph)] & _syncs(evidence)
+    elif kind == "sync":
+        points = _syncs(evidence) & _fits(linked.trace.events["name"].iloc[graph.call], glob)
+        host = (graph.host.state == _SYNC) & ~graph.host.held & np.isin(graph.host.event, graph.call[points])
+    else:
+        states = [state for state in HOST_STATES if fnmatchcase(state, glob or "*")] if kind == "host" else [kind]
+        host = np.isin(graph.host.state, [HOST_STATES.index(state) for state in states])
+        points = graph.ready_us > 0 if kind == "input" else points
+    if line:
+        device = device & text_matches(kernels["source"], lambda source: is_at(source, line))
+        host, points = host & _at(sources_of_host(evidence), line), points & _at(sources_of_points(evidence), line)
+    return Target(device, host, points)
+
+
+def is_at(source: str, line: str) -> bool:
+    """True if a source is this line, or says more about it: 'backward of model.py:57', 'train() (model.py:57)'."""
+    return line in {source, line_of(source)} or fnmatchcase(source, line)
+
+
+def line_of(source: str) -> str:
+    """The line that a source names, 'model.py:57'; the source where it names none."""
+    place = place_of(source)
+    return source if place is None else f"{place.file}:{place.line}"
+
+
+def _at(sources: Texts, line: str) -> Flags:
+    """Mask of the sources at a line; each distinct one is tried once."""
+    codes, labels = pd.factorize(sources)
+    return np.append([is_at(str(label), line) for label in labels], False).astype(bool)[codes]
+
+
+def _of_kind(kind: str, evidence: Evidence) -> Flags:
+    """Mask of the device work of a kind; of all for 'kernel'."""
+    kinds = _DEVICE_KINDS[kind]
+    rows = evidence.linked.kernels["kind"].iloc[graph_of(evidence).device.row]
+    return rows.isin(kinds).to_numpy() if kinds else np.ones(len(rows), dtype=bool)
+
+
+@remembered
+def _syncs(evidence: Evidence) -> Flags:
+    """Mask of the points at which a call of the program's own waits for the device, not the allocator or a launch."""
+    graph = graph_of(evidence)
+    names = evidence.linked.trace.events["name"].iloc[graph.call]
+    is_sync = text_matches(names, lambda name: state_of("runtime", name) == "sync" or "Memcpy" in name)
+    return np.asarray(is_sync & graph.waits)
+
+
+def _waits_for(device: Flags, evidence: Evidence) -> Flags:
+    """Mask of the points at which a call waits for some of this work."""
+    graph = graph_of(evidence)
+    return np.asarray(_syncs(evidence) & np.append(device, False)[np.maximum(graph.awaited, -1)])
+
+
+def _fits(names: "pd.Series[str]", glob: str) -> Flags:
+    """Mask of the names that fit a pattern."""
+    return text_matches(names, lambda name: _fits_name(name, glob))
+
+
+def _fits_name(name: str, glob: str) -> bool:
+    """True if a name fits a pattern; one without wildcards, or that begins as words do, may fit any part of it."""
+    return fnmatchcase(name, glob) or fnmatchcase(name, f"*{glob}*")
+
+
+def _ops_chosen(kind: str, glob: str, evidence: Evidence) -> Flags:
+    """Mask over OPS of the ops that fit, with all inside them."""
+    ops = evidence.linked.ops
+    if kind == "op":
+        chosen = text_matches(ops["name"], lambda name: fnmatchcase(name, glob or "*"))
+        return nearest_ancestor(as_integers(ops["parent"]), chosen) >= 0
+    if kind == "line":
+        return text_matches(ops["source"], lambda source: fnmatchcase(source, glob or "*"))
+    return text_matches(ops["module"], lambda path: _is_module(path, glob or "*"))
+
+
+def _is_module(path: str, glob: str) -> bool:
+    """True if the path, or the class or name of one of its modules, fits."""
+    return fnmatchcase(path, glob) or any(
+        fnmatchcase(part, glob) or fnmatchcase(_NUMBERED.sub("", part), glob) for part in path.split(".")
+    )
+
+
+def _remove(_text: str, target: Target, _to: str | None, evidence: Evidence) -> Change:
+    host = target.host | _only_for(target.device, evidence)
+    return Change(
+        host=np.where(host, 0.0, 1.0),
+        device=np.where(target.device, 0.0, 1.0),
+        arrival=np.where(target.points, 0.0, 1.0),
+        no_wait=target.points,
+    )
+
+
+def _only_for(device: Flags, evidence: Evidence) -> Flags:
+    """Mask of the host stretches in ops that issue work, and none but this."""
+    graph = graph_of(evidence)
+    op = as_integers(evidence.linked.kernels["op"])[graph.device.row]
+    size = len(evidence.linked.ops) + 1
+    chosen, others = (np.bincount(op[mask & (op >= 0)], minlength=size) > 0 for mask in (device, ~device))
+    return np.asarray((chosen & ~others)[graph.host.op])
+
+
+def _set(text: str, target: Target, to: str | None, evidence: Evidence) -> Change:
+    assert to is not None
+    device_us = graph_of(evidence).device.us
+    if to.endswith("x"):
+        factor = float(to[:-1])
+        return Change(
+            host=np.where(target.host, factor, 1.0),
+            device=np.where(target.device, factor, 1.0),
+            arrival=np.where(target.points, factor, 1.0),
+        )
+    if not target.device.any():
+        raise UsageError(
+            f"{text!r}: ={to} is a time of kernels, and the target has none", fix="give a factor, such as =0.5x"
+        )
+    if to == "floor":
+        floors_us = floors_of(evidence)
+        factors = np.fmin(np.divide(floors_us, device_us, out=np.ones(device_us.size), where=device_us > 0), 1.0)
+        return Change(device=np.where(target.device, np.nan_to_num(factors, nan=1.0), 1.0))
+    each_us = float(to[:-2]) * (1e3 if to.endswith("ms") else 1.0)
+    factors = np.divide(each_us, device_us, out=np.ones(device_us.size), where=device_us > 0)
+    return Change(device=np.where(target.device, factors, 1.0))
+
+
+def floors_of(evidence: Evidence) -> Floats:
+    """The largest floor of the graph's device work; null where it is not modelled."""
+    rows = evidence.roofline.iloc[graph_of(evidence).device.row]
+    floors = np.fmax(rows["compute_us"].to_numpy(np.float64), rows["memory_us"].to_numpy(np.float64))
+    return np.asarray(np.where(np.isnan(floors), np.nan, np.fmax(floors, rows["launch_us"].to_numpy(np.float64))))
+
+
+def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> Change:
+    """Kernels of the target that follow one another become one, which takes as long as the longest of them did.
+
+    A pass over the data that does all of the work cannot be shorter than one that does a part. Products stay as they
+    are, and part what is before them from what is behind.
+    """
+    graph = graph_of(evidence)
+    module = evidence.linked.kernels["module"].cat.codes.to_numpy()[graph.device.row]
+    family = evidence.attribution["family"].astype(object).to_numpy()[graph.device.row]
+    joins = target.device & ~np.isin(family.astype(str), _PRODUCTS) & _of_kind("kernel", evidence)
+    joins &= (evidence.linked.kernels["kind"] == "compute").to_numpy()[graph.device.row]
+    factor = np.ones(graph.device.us.size)
+    for _, mine in grouped(graph.device.stream):
+        follows = joins[mine] & np.append(False, joins[mine][:-1]) & (np.diff(module[mine], prepend=-2) == 0)
+        for _, members in grouped(np.cumsum(~follows)):
+            rows = mine[members]
+            if rows.size > 1:
+                factor[rows] = 0.0
+                factor[rows[0]] = graph.device.us[rows].max() / max(float(graph.device.us[rows[0]]), 1e-9)
+    left = float((target.device & (factor > 0)).sum()) / max(float(target.device.sum()), 1.0)
+    return Change(host=np.where(target.host, left, 1.0), device=factor)
+
+
+def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> Change:
+    """Device work that nothing waits for any more; data that one process loads beside the step."""
+    graph = graph_of(evidence)
+    if target.device.any() and not target.host.any():
+        return Change(detached=target.device, no_wait=target.points)
+    is_input = target.host & (graph.host.state == _INPUT)
+    if not (is_input.any() or target.points.any()):
+        raise UsageError(
+            f"{text!r}: there is nothing that could overlap", fix="write overlap collective, copy or input"
+        )
+    waits_us = float(graph.host.us[is_input].sum())
+    return replace(_remove(text, replace(target, host=is_input), None, evidence), least_us=waits_us)
+
+
+def _as_one_graph(evidence: Evidence) -> Change:
+    """All work issued at once, as the replay of a graph does: the host no longer issues op by op."""
+    graph = graph_of(evidence)
+    issues = np.isin(graph.host.state, _ISSUES) & (graph.host.us <= _LONGEST_ISSUE_US)
+    return Change(host=np.where(issues, 0.0, 1.0))
+
+
+def _batch(text: str, to: str | None, evidence: Evidence) -> Change:
+    """So many times the samples in a step: device work beyond its launch, and loading, take so many times as long."""
+    if to is None or not to.endswith("x"):
+        raise UsageError(f"{text!r}: a batch is set to a multiple", fix="write set batch=2x")
+    graph, factor = graph_of(evidence), float(to[:-1])
+    floor = np.nan_to_num(evidence.roofline["launch_us"].to_numpy(np.float64)[graph.device.row], nan=0.0)
+    us = graph.device.us
+    fixed = np.divide(np.minimum(floor, us), us, out=np.ones(floor.size), where=us > 0)
+    host = np.where(graph.host.state == _INPUT, factor, 1.0)
+    return Change(device=fixed + (1 - fixed) * factor, host=host, arrival=np.where(graph.ready_us > 0, factor, 1.0))
+
+
+_VERBS: Mapping[str, Callable[[str, Target, str | None, Evidence], Change]] = {
+    "set": _set,
+    "remove": _remove,
+    "fuse": _fuse,
+    "overlap": _overlap,
+}
+
+
+def chosen_rows(evidence: Evidence, rows: Integers) -> Flags:
+    """Mask of the graph's device work that is among these rows of KERNELS."""
+    return np.isin(graph_of(evidence).device.row, rows)

@@ -1,0 +1,267 @@
+"""Finds what a replayed step consists of: its critical path, and its ledger."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bottleneck.analysis.ledger import ledger_of
+from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
+from bottleneck.schema.analysis import LedgerEntry
+from bottleneck.schema.critical_path import PathPart
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, Floats, Integers, cut, gaps, grouped, shared_charge, tally, union
+from bottleneck.schema.tables import text_matches
+from bottleneck.simulate.graph import ALL_WORK, StepGraph
+from bottleneck.simulate.labels import graph_of, sources_of_host
+from bottleneck.simulate.replay import BY_ISSUE, BY_OTHER_STREAM, BY_STREAM, Replay
+
+LAUNCHING = "from launch to start"
+BETWEEN = "between kernels"
+HELD = "delay that nothing on record explains"
+EARLIER = "work from before the step"
+LOADER = "workers of the data loader"
+_STATES = (*HOST_STATES, "unknown")
+# The account of the time that passes without work, by its name on the path.
+_SYNC, _INPUT = (HOST_STATES.index(state) for state in ("sync", "input"))
+# The priority of work that runs at once, as in the measured ledger.
+_LAYERS = {"compute": 0, "collective": 1, "copy": 3, "fill": 3}
+_TRANSFER_LAYER = 2
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A stretch of the path; ``index`` counts device work or stretches of the host, -1 where ``wait`` names it."""
+
+    what: str
+    index: int
+    us: float
+    wait: str = ""
+
+
+def path_parts(evidence: Evidence, played: Replay, step_us: float) -> tuple[PathPart, ...]:
+    """The parts of the critical path of a step of so much time, longest first: each instant belongs to one of them.
+
+    From the end backwards: device work goes back to what set its start, the host to what it waited for. Where the host
+    does the work itself, its parts are ops.
+    """
+    graph = graph_of(evidence)
+    scale = step_us / played.wall_us if played.wall_us > 0 else 0.0
+    sources, kernels = sources_of_host(evidence), evidence.linked.kernels
+    names, lines = kernels["name"].cat, kernels["source"].astype(object)
+    codes, ops = names.codes.to_numpy(), evidence.linked.ops["name"].cat
+    op_codes = ops.codes.to_numpy()
+    found: dict[tuple[str, str, str | None], float] = defaultdict(float)
+    for hop in hops_of(graph, played):
+        if hop.what == "device":
+            row = int(graph.device.row[hop.index])
+            line = lines.iat[row]
+            found["device", str(names.categories[codes[row]]), line if isinstance(line, str) else None] += hop.us
+        elif hop.what == "host":
+            op = graph.host.op[hop.index] if evidence.is_host_only else -1
+            name = str(ops.categories[op_codes[op]]) if op >= 0 else _STATES[graph.host.state[hop.index]]
+            found["host", name, sources[hop.index] or None] += hop.us
+        else:
+            found["wait", hop.wait, None] += hop.us
+    parts = [
+        PathPart(what, name, source, us * scale, us / played.wall_us)  # type: ignore[arg-type]
+        for (what, name, source), us in found.items()
+        if us > 0
+    ]
+    return tuple(sorted(parts, key=lambda part: -part.us))
+
+
+def hops_of(graph: StepGraph, played: Replay) -> Iterator[Hop]:
+    """The stretches of the path from the end of the step back to its beginning."""
+    walk = _Walk(graph, played)
+    while walk.at_us > played.begin_us:
+        yield from walk.device_hops() if walk.kernel >= 0 else walk.host_hops()
+
+
+class _Walk:
+    """A walk along the critical path from its end: at device work, or with the host at a point where ``kernel`` is -1.
+
+    ``at_us`` is how far it has come; it is at the beginning once all up to there is explained.
+    """
+
+    def __init__(self, graph: StepGraph, played: Replay) -> None:
+        self.graph, self.played, self.at_us = graph, played, played.end_us
+        self.before = _before_on_lane(played)
+        self.waited = np.flatnonzero(played.waited_us > 0)
+        self.batches = self.waited[np.append(graph.ready_us, -np.inf)[self.waited] > 0]
+        ends = np.where(played.gone, -np.inf, played.ends_us)
+        last = int(np.argmax(ends)) if ends.size else -1
+        self.kernel = last if last >= 0 and ends[last] > played.at_us[-1] else -1
+        self.point = graph.awaited.size
+
+    def _back_to(self, us: float) -> float:
+        """Time from there to where the walk is; it goes there, at most to the beginning of the step."""
+        until, self.at_us = self.at_us, min(max(us, self.played.begin_us), self.at_us)
+        return until - self.at_us
+
+    def device_hops(self) -> Iterator[Hop]:
+        """Work of the device, its delay, and what it followed."""
+        kernel, played = self.kernel, self.played
+        held_us, start = float(self.graph.device.held_us[kernel]), float(played.starts_us[kernel])
+        # Only a change that says how fast data comes makes a step longer than its work.
+        yield Hop("wait", -1, self._back_to(float(played.ends_us[kernel])), LOADER)
+        yield Hop("device", kernel, self._back_to(start))
+        yield Hop("wait", -1, self._back_to(start - held_us), HELD)
+        if played.by[kernel] == BY_ISSUE:
+            self.kernel, self.point = -1, int(self.graph.issue_point[kernel])
+            yield Hop("wait", -1, self._back_to(float(played.at_us[self.point])), LAUNCHING)
+            return
+        other = int(self.graph.device.after[kernel]) if played.by[kernel] == BY_OTHER_STREAM else -1
+        earlier = other if other >= 0 and not played.gone[other] else int(self.before[max(other, kernel)])
+        yield from self._to_work(earlier, BETWEEN)
+
+    def _to_work(self, kernel: int, wait: str) -> Iterator[Hop]:
+        """Goes on to earlier device work, or to the beginning where that is from before the step."""
+        self.kernel = kernel
+        if kernel >= 0:
+            yield Hop("wait", -1, self._back_to(float(self.played.ends_us[kernel])), wait)
+        else:
+            yield Hop("wait", -1, self._back_to(self.played.begin_us), EARLIER)
+
+    def host_hops(self) -> Iterator[Hop]:
+        """Work of the host since it last waited, and what it waited for."""
+        graph, played = self.graph, self.played
+        yield Hop("wait", -1, self._back_to(float(played.at_us[self.point])), LOADER)
+        since = _last_up_to(self.waited, self.point)
+        first, last = np.searchsorted(graph.host.point, (since + 1, self.point + 1))
+        for index in range(int(last) - 1, int(first) - 1, -1):
+            yield Hop("host", index, self._back_to(float(played.host_at_us[index])))
+            if self.at_us <= played.begin_us:
+                return
+        if since < 0:
+            yield Hop("wait", -1, self._back_to(played.begin_us), EARLIER)
+        elif graph.ready_us[since] > 0:
+            self.point = _last_up_to(self.batches, since - 1)
+            ready_us = played.begin_us if self.point < 0 else float(played.at_us[self.point])
+            yield Hop("wait", -1, self._back_to(ready_us), LOADER)
+        else:
+            yield from self._to_work(_awaited(graph, played, self.before, since), BETWEEN)
+
+
+def _last_up_to(points: Integers, point: int) -> int:
+    """The last of these points, in order, that is not behind another; -1 for none."""
+    found = int(np.searchsorted(points, point, side="right")) - 1
+    return int(points[found]) if found >= 0 else -1
+
+
+def _awaited(graph: StepGraph, played: Replay, before: Integers, point: int) -> int:
+    """The device work whose end the host waited for at a point; -1 for work from before the step."""
+    kernel = int(graph.awaited[point])
+    if kernel != ALL_WORK:
+        return int(before[kernel]) if played.gone[kernel] else kernel
+    ends = np.where((graph.issue_point < point) & ~played.gone, played.ends_us, -np.inf)
+    found = int(np.argmax(ends)) if ends.size else -1
+    return found if found >= 0 and ends[found] >= played.at_us[point] else -1
+
+
+def _before_on_lane(played: Replay) -> Integers:
+    """For each piece of device work the one before it on its lane, -1 for none; work that is gone is passed over."""
+    before = np.full(played.lane.size, -1, dtype=np.int64)
+    for _, mine in grouped(played.lane):
+        last = np.maximum.accumulate(np.where(played.gone[mine], -1, np.arange(mine.size)))
+        earlier = np.append(-1, last[:-1])
+        before[mine] = np.where(earlier >= 0, mine[np.maximum(earlier, 0)], -1)
+    return before
+
+
+def replayed_ledger(evidence: Evidence, played: Replay, step_us: float) -> tuple[LedgerEntry, ...]:
+    """The ledger of a replayed step of so much time: device work by account, idle time by what the host did."""
+    graph = graph_of(evidence)
+    if evidence.is_host_only or not graph.device.row.size:
+        parts = [_charge_host(evidence, graph, played)]
+    else:
+        devices = evidence.linked.kernels["device"].to_numpy()[graph.device.row].astype(np.int64)
+        parts = [_charge_device(evidence, graph, played, mine) for _, mine in grouped(devices)]
+    total = math.fsum(us for part in parts for us in part.values())
+    scale = step_us / total if total > 0 else 0.0
+    accounts: dict[str, float] = defaultdict(float)
+    for part in parts:
+        for key, us in part.items():
+            accounts[key] += us * scale
+    return ledger_of(accounts, step_us).entries
+
+
+def _charge_host(evidence: Evidence, graph: StepGraph, played: Replay) -> dict[str, float]:
+    """Time of each account where ops of the host are the work."""
+    start, us = played.host_at_us, played.host_us
+    inside = np.clip(start + us, played.begin_us, played.end_us) - np.clip(start, played.begin_us, played.end_us)
+    accounts: dict[str, float] = defaultdict(float)
+    known = graph.host.op >= 0
+    if evidence.is_host_only and evidence.kernel_time is not None:
+        account = evidence.kernel_time["account"].cat
+        codes = account.codes.to_numpy().astype(np.int64)[np.maximum(graph.host.op, 0)]
+        known &= codes >= 0
+        for key, spent in zip(
+            account.categories, tally(codes[known], inside[known], len(account.categories)), strict=True
+        ):
+            accounts[str(key)] += float(spent)
+    else:
+        known[:] = False
+    for state, spent in enumerate(tally(graph.host.state[~known], inside[~known], len(_STATES)).tolist()):
+        accounts[f"overhead.{_STATES[state]}"] += spent
+    accounts["overhead.input"] += played.wall_us - math.fsum(accounts.values())
+    return accounts
+
+
+def _charge_device(evidence: Evidence, graph: StepGraph, played: Replay, mine: Integers) -> dict[str, float]:
+    """Time of each account on one device, whose work has these positions."""
+    assert evidence.kernel_time is not None, "kernels are timed before steps are replayed"
+    low, high = played.begin_us, played.end_us
+    ran = mine[(played.ends_us[mine] > low) & ~played.gone[mine]]
+    start, end = np.clip(played.starts_us[ran], low, high), np.clip(played.ends_us[ran], low, high)
+    account = evidence.kernel_time["account"].cat
+    codes = account.codes.to_numpy().astype(np.int64)[graph.device.row[ran]]
+    charge = shared_charge(start, end, _layers(evidence)[graph.device.row[ran]])
+    accounts: dict[str, float] = defaultdict(float)
+    for key, us in zip(account.categories, tally(codes, charge, len(account.categories)).tolist(), strict=True):
+        accounts[str(key)] += us
+    busy = union(start, end)
+    opened, closed, following = gaps(busy, low, high)
+    kernel = np.append(ran[busy.first], -1)[following]
+    by = np.where(kernel >= 0, played.by[kernel], BY_ISSUE) if kernel.size else np.zeros(0, dtype=np.int64)
+    held = np.where(kernel >= 0, graph.device.held_us[kernel], 0.0) if kernel.size else np.zeros(0)
+    held = np.minimum(held, closed - opened)
+    accounts["overhead.dependency"] += float(held.sum() + (closed - opened - held)[by == BY_OTHER_STREAM].sum())
+    accounts["overhead.kernel_gap"] += float((closed - opened - held)[by == BY_STREAM].sum())
+    late = by == BY_ISSUE
+    issue_us = np.append(played.at_us[graph.issue_point], high)[kernel[late]]
+    until = np.clip(issue_us, opened[late], (closed - held)[late])
+    accounts["overhead.launch"] += float(((closed - held)[late] - until).sum())
+    _charge_idle(graph, played, (opened[late], until), accounts)
+    return accounts
+
+
+def _charge_idle(graph: StepGraph, played: Replay, idle: tuple[Floats, Floats], accounts: dict[str, float]) -> None:
+    """Adds idle stretches to the accounts of what the host did meanwhile."""
+    start, end = played.host_at_us, played.host_at_us + played.host_us
+    kept = np.flatnonzero(end > start)
+    opened, closed = idle
+    some = closed > opened
+    pieces = cut(opened[some], closed[some], [start[kept], end[kept]])
+    middle = (pieces.start + pieces.end) / 2
+    at = np.searchsorted(start[kept], middle, side="right") - 1
+    works = (at >= 0) & (middle < np.append(end[kept], -np.inf)[at])
+    # Where the host works at nothing it waits: for data at some points, for the device at all others.
+    passed = np.searchsorted(played.at_us, middle)
+    for_data = np.append(np.append(graph.ready_us, -np.inf) > 0, False)[passed]
+    state = np.where(works, np.append(graph.host.state[kept], 0)[at], np.where(for_data, _INPUT, _SYNC))
+    for code, us in enumerate(tally(state, pieces.end - pieces.start, len(_STATES)).tolist()):
+        accounts[f"overhead.{_STATES[code]}"] += us
+
+
+def _layers(evidence: Evidence) -> Integers:
+    """The priority of each row of KERNELS among work that runs at once."""
+    kernels = evidence.linked.kernels
+    layer = kernels["kind"].astype(object).map(_LAYERS).to_numpy(dtype=np.int64)
+    over_link: Flags = text_matches(evidence.roofline["bound"], lambda bound: bound == "transfer")
+    return np.where(over_link, _TRANSFER_LAYER, layer)
+
+
+assert all(f"overhead.{state}" in ACCOUNTS for state in _STATES)

@@ -1,0 +1,431 @@
+"""The recorded steps as a graph: host work in order, launches, device work per stream, and who waits for whom.
+
+The host is one chain of work: the main thread, and a thread of the autograd engine while the main thread waits for its
+backward pass. Points cut the chain: at some of them work is issued to the device, at others the host waits for work of
+the device or for a batch of a loader's workers. Device work starts once it is issued, the work before it on its stream
+is done, and work of another stream that it depends on is done.
+
+Nothing but durations is taken from the recording event by event. From launch to start, and from one kernel to the next,
+all work of a kind has the same lag: the mean of the trace. A start that is later than any such lag explains is kept
+as a delay, and ``held`` counts what those delays are worth.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.host import Host, owned_segments, read_host
+from bottleneck.schema.accounts import HOST_STATES
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import (
+    NOTHING,
+    Flags,
+    Floats,
+    Integers,
+    Segments,
+    cut,
+    gaps,
+    grouped,
+    joined,
+    tally,
+    union,
+)
+from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX
+from bottleneck.schema.tables import as_integers, text_matches
+
+# Work that starts later than this after its launch call, with nothing before it on its stream, had another reason.
+_LATENCY_US = 60.0
+# The clocks of host and device agree to about so much.
+_CLOCKS_US = 5.0
+# A launch that takes this long, with so many others not done, waits for room in the queue of the device.
+_LONG_LAUNCH_US, _FULL_QUEUE = 50.0, 100
+# Work that a call waited for is looked for among so many that ended before the call did.
+_LOOK_BACK = 200
+# Lags of a trace in which no work shows them.
+_LATENCY_OTHERWISE_US, _GAP_OTHERWISE_US = 5.0, 1.0
+# Of a longer window the first steps are taken: a replay of so many takes a tenth of a second.
+MOST_KERNELS = 20_000
+# A batch of a loader's workers that comes within this time was there already.
+_BATCH_WAS_THERE_US = 500.0
+# Work of the autograd engine; before PyTorch 1.9 its nodes have no prefix.
+_BACKWARD = re.compile(rf"{AUTOGRAD_PREFIX}|torch::autograd::|\w+Backward\d*$")
+_WORKERS = "_MultiProcessingDataLoaderIter"
+# In ``StepGraph.awaited``: nothing, or all work issued before.
+NOTHING_AWAITED, ALL_WORK = -1, -2
+_SYNC = HOST_STATES.index("sync")
+
+
+@dataclass(frozen=True, eq=False)
+class HostWork:
+    """Stretches of the host's chain in which it works, in order; those in which it waits for something are left out.
+
+    ``point`` is the point at or before which the stretch ends, ``state`` an index in HOST_STATES, one more for unknown;
+    ``op`` is a row in OPS, ``event`` a row in EVENTS, ``place`` a row in PLACES, -1 for none. ``held`` marks long waits
+    of which the trace does not show what for: they stay as long as they were.
+    """
+
+    start_us: Floats
+    us: Floats
+    point: Integers
+    state: Integers
+    op: Integers
+    event: Integers
+    place: Integers
+    held: Flags
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceWork:
+    """Device work in the order of its launches.
+
+    ``row`` is the row in KERNELS and ``point`` that of its launch, -1 where it is not on record. ``latency_us`` is the
+    time from the launch to the start, ``gap_us`` that from the end of other work that it follows: both are those of all
+    work of its kind. ``after`` is the position of work on another stream that it waits for, -1 for none. ``held_us`` is
+    the delay that none of these explains.
+    """
+
+    row: Integers
+    point: Integers
+    stream: Integers
+    us: Floats
+    latency_us: Floats
+    gap_us: Floats
+    after: Integers
+    held_us: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class StepGraph:
+    """The steps of a window as a graph. Times are microseconds over all ``steps`` of it, not per step.
+
+    ``wall_us`` is the measured time, which began ``lag_us`` after the host did: the device may be behind the host,
+    which takes ``length_us`` for its part. ``repeats`` says that other steps like these follow them. Per point
+    ``awaited`` is the position in ``device`` of the work that the host waits for, NOTHING_AWAITED or ALL_WORK, and
+    ``ready_us`` when the batch that it waits for comes, -inf for none; ``call`` is the row in EVENTS of the call there.
+    ``backlog_us`` is the time from the beginning until which each stream was busy with work from before, -inf where it
+    was not. ``foreign_share`` is the share of launches by threads that are not part of the chain.
+    """
+
+    wall_us: float
+    lag_us: float
+    length_us: float
+    steps: int
+    repeats: bool
+    awaited: Integers
+    ready_us: Floats
+    call: Integers
+    host: HostWork
+    device: DeviceWork
+    backlog_us: Floats
+    foreign_share: float = 0.0
+
+    @property
+    def waits(self) -> Flags:
+        """Mask of the points at which the host waits for the device."""
+        return np.asarray(self.awaited != NOTHING_AWAITED)
+
+    @cached_property
+    def issue_point(self) -> Integers:
+        """The point at which each piece of device work is issued; for work without a launch that of the one before."""
+        return np.asarray(np.maximum.accumulate(np.maximum(self.device.point, 0)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Waits:
+    """Calls of the host that waited: row in EVENTS, from when until when, the row in KERNELS waited for or ALL_WORK.
+
+    For a batch of a loader's workers that row is NOTHING_AWAITED.
+    """
+
+    call: Integers
+    start_us: Floats
+    end_us: Floats
+    kernel: Integers
+
+
+_NO_WAITS = _Waits(*(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Chain:
+    """The threads that run the step one after the other, and the stretch of time in which they do."""
+
+    host: Host
+    autograd: tuple[int, ...]
+    low: float
+    high: float
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        return (self.host.main_thread, *self.autograd)
+
+    def speaker(self, at_us: Floats) -> Integers:
+        """The thread that runs the step at each instant: one of autograd's in an op while the main one is in none."""
+        speaker = np.full(at_us.size, self.host.main_thread, dtype=np.int64)
+        free = self.host.ops.get(self.host.main_thread, NOTHING).at(at_us) < 0
+        for thread in self.autograd:
+            mine = free & (self.host.ops.get(thread, NOTHING).at(at_us) >= 0)
+            speaker[mine], free = thread, free & ~mine
+        return speaker
+
+
+def build_graph(evidence: Evidence) -> StepGraph:
+    """The graph of the steps in the window of one trace; of the first of them where they launch very many kernels."""
+    linked, window = evidence.linked, evidence.linked.window
+    first_us, high = window.host_us
+    # What the host did while work from before the recording held the device was done in time for the window.
+    low = window.start_us if window.lead_in_us > 0 else first_us
+    steps, wall_us = max(1, len(window.steps)), window.wall_us
+    rows = np.flatnonzero(evidence.kernels_in_window & (not evidence.is_host_only))
+    if rows.size > MOST_KERNELS and steps > 1:
+        kept = max(1, steps * MOST_KERNELS // rows.size)
+        high, wall_us, steps = window.steps[kept - 1].end_us, wall_us * kept / steps, kept
+        rows = rows[as_integers(linked.kernels["step"])[rows] < kept]
+    rows = rows[_launch_order(linked, rows)]
+    host = read_host(linked)
+    chain = _Chain(host, _autograd_threads(linked, host), low, high)
+    issue_us = _issue_us(linked, rows)
+    launch = as_integers(linked.kernels["launch"])[rows]
+    is_issued = (launch >= 0) & (issue_us >= first_us) & (issue_us < high)
+    issued, first = np.unique(launch[is_issued], return_index=True)
+    waits, batches = _waits(linked, chain, rows), _batches(linked, chain)
+    waits = joined([waits, batches])
+    at_us = np.concatenate((issue_us[is_issued][first], waits.end_us))
+    position = np.full(len(linked.kernels), -1, dtype=np.int64)
+    position[rows] = np.arange(rows.size)
+    kernel = np.where(waits.kernel >= 0, position[np.maximum(waits.kernel, 0)], waits.kernel)
+    awaited = np.concatenate((np.full(issued.size, NOTHING_AWAITED), kernel))
+    is_batch = np.arange(at_us.size) >= at_us.size - batches.call.size
+    order = np.lexsort((awaited == NOTHING_AWAITED, at_us))
+    point_of = np.empty(order.size, dtype=np.int64)
+    point_of[order] = np.arange(order.size)
+    point = np.full(rows.size, -1, dtype=np.int64)
+    point[is_issued] = point_of[np.searchsorted(issued, launch[is_issued])]
+    device, backlog_us = _device_work(linked, rows, point, issue_us, low)
+    return StepGraph(
+        wall_us=wall_us,
+        lag_us=window.start_us - low,
+        length_us=high - low,
+        steps=steps,
+        repeats=bool(window.steps) and window.source != "whole",
+        awaited=awaited[order],
+        ready_us=np.where(is_batch, at_us - low, -np.inf)[order],
+        call=np.concatenate((issued, waits.call))[order],
+        host=_host_work(linked, chain, waits, at_us[order]),
+        device=device,
+        backlog_us=backlog_us,
+        foreign_share=_foreign_share(linked, chain, launch[launch >= 0]),
+    )
+
+
+def _launch_order(linked: Linked, rows: Integers) -> Integers:
+    launch_us = linked.kernels["launch_ts_us"].to_numpy()[rows]
+    start = linked.kernels["ts_us"].to_numpy()[rows]
+    return np.lexsort((start, np.where(np.isnan(launch_us), start, launch_us)))
+
+
+def _issue_us(linked: Linked, rows: Integers) -> Floats:
+    """When each piece of work was issued: as its call began, or as it ended where it took long to get there.
+
+    A long launch loads code, or waits for room in the queue; a long call for a copy may stage it.
+    """
+    kernels = linked.kernels
+    start, begun, ended = (kernels[name].to_numpy()[rows] for name in ("ts_us", "launch_ts_us", "launch_end_us"))
+    is_kernel = (kernels["kind"] == "compute").to_numpy()[rows]
+    at_end = (ended - begun > _LATENCY_US) & (is_kernel | (start >= ended - _CLOCKS_US))
+    return np.asarray(np.where(at_end, np.clip(start, begun, ended), begun))
+
+
+def _autograd_threads(linked: Linked, host: Host) -> tuple[int, ...]:
+    """Threads of the autograd engine, by code of EVENTS.thread, other than the main one."""
+    events = linked.trace.events
+    is_node = text_matches(events["name"], _BACKWARD.match, 200)
+    codes = np.unique(events["thread"].cat.codes.to_numpy()[is_node]).tolist()
+    return tuple(int(code) for code in codes if code != host.main_thread)
+
+
+def _foreign_share(linked: Linked, chain: _Chain, launch: Integers) -> float:
+    """Share of these calls (rows of EVENTS) that were made by threads outside of the chain."""
+    thread = linked.trace.events["thread"].cat.codes.to_numpy()[launch]
+    return float(np.mean(~np.isin(thread, chain.threads))) if launch.size else 0.0
+
+
+def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _Waits:
+    """The calls of the step's threads that wait for device work: the last to end before they did.
+
+    A call that found its work done is one too: in a faster program it may have to wait.
+    """
+    events, kernels = linked.trace.events, linked.kernels
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    thread = events["thread"].cat.codes.to_numpy()
+    is_call = (events["category"] == "runtime").to_numpy() & (start >= chain.low) & (start < chain.high)
+    calls = np.flatnonzero(is_call & np.isin(thread, chain.threads))
+    if not calls.size or not rows.size:
+        return _NO_WAITS
+    issued_us = np.nan_to_num(kernels["launch_ts_us"].to_numpy()[rows], nan=-np.inf)
+    done_us = (kernels["ts_us"] + kernels["dur_us"]).to_numpy()[rows]
+    calls = calls[_may_wait(linked, chain, calls, rows)]
+    by_end = np.argsort(done_us, kind="stable")
+    done, issued = np.append(done_us[by_end], -np.inf), np.append(issued_us[by_end], -np.inf)
+    # The last work to end within the call that was issued before it; -1 is none.
+    found = np.searchsorted(done[:-1], end[calls] + _CLOCKS_US, side="right") - 1
+    for _ in range(_LOOK_BACK):
+        found = np.where(issued[found] > start[calls], found - 1, found)
+        found = np.maximum(found, -1)
+    waited = (found >= 0) & (issued[found] <= start[calls])
+    calls, found = calls[waited], found[waited]
+    until = np.clip(done[found], start[calls], end[calls])
+    # Of calls inside one another the outer one waits.
+    apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, until))[:-1]
+    calls, until, kernel = calls[apart], until[apart], rows[by_end[found[apart]]]
+    for_all = text_matches(events["name"], lambda name: "DeviceSynchronize" in name or "CtxSynchronize" in name)
+    return _Waits(calls, start[calls], until, np.where(for_all[calls], ALL_WORK, kernel))
+
+
+def _may_wait(linked: Linked, chain: _Chain, calls: Integers, rows: Integers) -> Flags:
+    """Mask of the calls that may wait for the device.
+
+    By their names, for long with its queue full, or for so long that a copy that they issued ended in them.
+    """
+    events, kernels = linked.trace.events, linked.kernels
+    start, dur = (events[name].to_numpy()[calls] for name in ("ts_us", "dur_us"))
+    thread = events["thread"].cat.codes.to_numpy()[calls]
+    middle = start + dur / 2
+    issued_us = np.sort(np.nan_to_num(kernels["launch_ts_us"].to_numpy()[rows], nan=-np.inf))
+    done_us = (kernels["ts_us"] + kernels["dur_us"]).to_numpy()[rows]
+    queued = np.searchsorted(issued_us, start) - np.searchsorted(np.sort(done_us), start)
+    is_long = dur > _LONG_LAUNCH_US
+    is_copy = kernels["kind"].isin(("copy", "fill")).to_numpy()[rows]
+    launch = np.where(is_copy, as_integers(kernels["launch"])[rows], -1)
+    ends_inside = done_us <= np.append((events["ts_us"] + events["dur_us"]).to_numpy(), -np.inf)[launch] + _CLOCKS_US
+    may_wait = is_long & ((queued >= _FULL_QUEUE) | np.isin(calls, launch[(launch >= 0) & ends_inside]))
+    for code in chain.threads:
+        for state in ("sync", "allocator"):
+            segments = chain.host.states.get(code, {}).get(HOST_STATES.index(state), NOTHING)
+            may_wait |= (thread == code) & (segments.at(middle) >= 0) & (is_long | (state == "sync"))
+    return np.asarray(may_wait & (chain.speaker(middle) == thread))
+
+
+def _batches(linked: Linked, chain: _Chain) -> _Waits:
+    """The stretches in which the main thread waited for a batch of a loader's workers, which keep their own pace."""
+    events = linked.trace.events
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    calls = np.flatnonzero(
+        text_matches(events["name"], lambda name: _WORKERS in name, 200)
+        & (events["thread"].cat.codes.to_numpy() == chain.host.main_thread)
+        & events["category"].isin(("annotation", "op")).to_numpy()
+        & (start >= chain.low)
+        & (end < chain.high)
+        & (end - start > _BATCH_WAS_THERE_US)
+    )
+    calls = calls[np.argsort(start[calls], kind="stable")]
+    apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, end[calls]))[:-1]
+    calls = calls[apart]
+    return _Waits(calls, start[calls], end[calls], np.full(calls.size, NOTHING_AWAITED))
+
+
+def _host_work(linked: Linked, chain: _Chain, waits: _Waits, at_us: Floats) -> HostWork:
+    """What the host did between its waits, cut at the points and wherever it began something else."""
+    host, low, high = chain.host, chain.low, chain.high
+    asleep = union(np.clip(waits.start_us, low, high), np.clip(waits.end_us, low, high))
+    begun, ended, _ = gaps(asleep, low, high)
+    inner = _ops_by_thread(linked)
+    changes = [at_us]
+    for thread in chain.threads:
+        mine = inner.get(thread, NOTHING)
+        changes += [mine.start, mine.end, *host.changes(thread)]
+    pieces = cut(begun, ended, changes)
+    middle, us = (pieces.start + pieces.end) / 2, pieces.end - pieces.start
+    state, event, op = (np.full(middle.size, none, dtype=np.int64) for none in (len(HOST_STATES), -1, -1))
+    for thread, rows in grouped(chain.speaker(middle)):
+        told = host.at(thread, middle[rows])
+        state[rows], event[rows] = told.state, told.event
+        op[rows] = inner.get(thread, NOTHING).at(middle[rows])
+    place = host.places.get(host.main_thread, NOTHING).at(middle)
+    held = (state == _SYNC) & (us > _LATENCY_US)
+    return HostWork(pieces.start, us, np.searchsorted(at_us, middle), state, op, event, place, held)
+
+
+def _ops_by_thread(linked: Linked) -> dict[int, Segments]:
+    """The innermost op open on each thread, by code of EVENTS.thread."""
+    start, end, owner = owned_segments(linked.ops)
+    labels = linked.trace.events["thread"].cat.categories
+    code = labels.get_indexer(linked.ops["thread"].cat.categories)[linked.ops["thread"].cat.codes.to_numpy()]
+    return {thread: Segments(start[rows], end[rows], owner[rows]) for thread, rows in grouped(code[owner])}
+
+
+def _device_work(
+    linked: Linked, rows: Integers, point: Integers, issue_us: Floats, low: float
+) -> tuple[DeviceWork, Floats]:
+    """The device work with the lags of its kind, the delays beyond them, and the backlog of each stream."""
+    kernels = linked.kernels
+    start, us = kernels["ts_us"].to_numpy()[rows], kernels["dur_us"].to_numpy()[rows]
+    end = start + us
+    stream = pd.factorize(kernels["stream"].cat.codes.to_numpy()[rows])[0].astype(np.int64)
+    kind = kernels["kind"].cat.codes.to_numpy()[rows] * 2 + kernels["replayed"].to_numpy()[rows]
+    backlog_us = _backlog_us(linked, rows, stream)
+    before_us = backlog_us[stream]
+    for _, mine in grouped(stream):
+        before_us[mine[1:]] = np.maximum.accumulate(np.maximum(end[mine], before_us[mine[0]]))[:-1]
+    issue_us = np.where(point >= 0, np.maximum(issue_us, low), -np.inf)
+    latency, gap = start - issue_us, start - before_us
+    was_idle = (before_us <= issue_us) & (latency <= _LATENCY_US) & (latency >= -_CLOCKS_US)
+    latency_us = _mean_lags(latency, was_idle, kind, _LATENCY_OTHERWISE_US)
+    was_queued = (issue_us + latency_us <= before_us) & (gap <= KERNEL_GAP_US) & (gap >= -_CLOCKS_US)
+    gap_us = _mean_lags(gap, was_queued, kind, _GAP_OTHERWISE_US)
+    by_issue = issue_us + latency_us > before_us + gap_us
+    ready = np.where(by_issue, issue_us + latency_us, before_us + gap_us)
+    usual = np.where(by_issue, _LATENCY_US - latency_us, KERNEL_GAP_US - gap_us)
+    held = np.where(np.isfinite(ready) & (start - ready > usual), start - ready, 0.0)
+    after = _ended_before(start, end, stream, held)
+    held[after >= 0] = 0.0
+    return DeviceWork(
+        rows, point, stream, us, np.where(point >= 0, latency_us, -np.inf), gap_us, after, held
+    ), backlog_us - low
+
+
+def _backlog_us(linked: Linked, rows: Integers, stream: Integers) -> Floats:
+    """When work from before the window ends on each stream, or its first work begins whose launch is not on record.
+
+    -inf for a stream without either.
+    """
+    kernels = linked.kernels
+    code, start = kernels["stream"].cat.codes.to_numpy(), kernels["ts_us"].to_numpy()
+    end = start + kernels["dur_us"].to_numpy()
+    unissued = np.isnan(kernels["launch_ts_us"].to_numpy())
+    earlier = np.ones(len(kernels), dtype=bool)
+    earlier[rows] = False
+    backlog_us = np.full(int(stream.max(initial=-1)) + 1, -np.inf)
+    for number, mine in grouped(stream):
+        first = rows[mine[0]]
+        before = earlier & (code == code[first]) & (start < start[first])
+        backlog_us[number] = end[before].max(initial=-np.inf)
+        if np.isinf(backlog_us[number]) and unissued[first]:
+            backlog_us[number] = start[first]
+    return backlog_us
+
+
+def _mean_lags(lag: Floats, shown: Flags, kind: Integers, otherwise: float) -> Floats:
+    """For each piece of work the mean lag of those of its kind that show it, else that of all that do."""
+    usual = float(lag[shown].mean()) if shown.any() else otherwise
+    size = int(kind.max(initial=0)) + 1
+    count = np.bincount(kind[shown], minlength=size)
+    total = tally(kind[shown], lag[shown], size)
+    return np.asarray(np.maximum(np.where(count > 0, total / np.maximum(count, 1), usual), 0.0)[kind])
+
+
+def _ended_before(start: Floats, end: Floats, stream: Integers, held: Floats) -> Integers:
+    """For held work the work of another stream, issued earlier, that ended just before it started; -1 for none."""
+    after = np.full(start.size, -1, dtype=np.int64)
+    by_end = np.argsort(end, kind="stable")
+    ends = end[by_end]
+    for number in np.flatnonzero(held > 0).tolist():
+        low, high = np.searchsorted(ends, (start[number] - KERNEL_GAP_US, start[number] + 1.0))
+        others = by_end[low:high]
+        others = others[(others < number) & (stream[others] != stream[number])]
+        after[number] = others[-1] if others.size else -1
+    return after

@@ -1,0 +1,200 @@
+"""Replays a graph of steps, as it was recorded or with changes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.simulate.graph import ALL_WORK, NOTHING_AWAITED, StepGraph
+
+# Steps that repeat are run until two runs in a row take equally long, at most so many times.
+_MOST_ROUNDS, _SETTLED = 10, 1e-4
+# What set the start of device work.
+BY_ISSUE, BY_STREAM, BY_OTHER_STREAM = range(3)
+
+T = TypeVar("T", Floats, Flags)
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A changed program: factors on stretches of the host, on device work and on the arrival of batches.
+
+    The host does not stop at points with ``no_wait``. Device work with the factor 0 is not launched. ``detached`` work
+    holds neither its stream nor anything that waits for it, but still follows other detached work of its stream.
+    Batches whose arrival has the factor 0 are there when they are needed. The steps take ``least_us`` at least. Null
+    leaves all as they are; ``without_delays`` takes away what the graph holds without an explanation.
+    """
+
+    host: Floats | None = None
+    device: Floats | None = None
+    arrival: Floats | None = None
+    no_wait: Flags | None = None
+    detached: Flags | None = None
+    least_us: float = 0.0
+    without_delays: bool = False
+
+    def __and__(self, other: "Change") -> "Change":
+        """Both changes at once."""
+        return Change(
+            _both(self.host, other.host, np.multiply),
+            _both(self.device, other.device, np.multiply),
+            _both(self.arrival, other.arrival, np.multiply),
+            _both(self.no_wait, other.no_wait, np.logical_or),
+            _both(self.detached, other.detached, np.logical_or),
+            max(self.least_us, other.least_us),
+            self.without_delays or other.without_delays,
+        )
+
+
+def _both(one: T | None, other: T | None, combine: Callable[[T, T], T]) -> T | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return combine(one, other)
+
+
+NO_CHANGE = Change()
+# The change that takes away all that the graph holds without an explanation.
+WITHOUT_DELAYS = Change(without_delays=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A replay of the steps, on a clock that begins with the host: their time is that from ``begin_us`` to ``end_us``.
+
+    ``starts_us`` and ``ends_us`` are those of device work in the order of the graph, ``by`` what set its start
+    (``BY_ISSUE`` …), ``gone`` marks work that is not launched and ``lane`` counts streams, with those of detached
+    work apart. ``at_us`` is when the host passed each point, behind the last one its end, and ``waited_us`` how long it
+    had waited there. ``host_us`` are the lengths of the host's stretches and ``host_at_us`` their starts. Steps that
+    repeat are shown in their last run, which may begin before ``begin_us``.
+    """
+
+    begin_us: float
+    end_us: float
+    starts_us: Floats
+    ends_us: Floats
+    by: Integers
+    gone: Flags
+    lane: Integers
+    at_us: Floats
+    waited_us: Floats
+    host_us: Floats
+    host_at_us: Floats
+
+    @property
+    def wall_us(self) -> float:
+        """Time of all steps of the window."""
+        return self.end_us - self.begin_us
+
+
+class _Player:
+    """The graph with a change as plain lists, and the state that one run leaves to the next."""
+
+    def __init__(self, graph: StepGraph, change: Change) -> None:
+        work, points = graph.device, graph.awaited.size
+        count = work.row.size
+        host_us = graph.host.us if change.host is None else graph.host.us * change.host
+        if change.without_delays:
+            host_us = np.where(graph.host.held, 0.0, host_us)
+        factor = np.ones(count) if change.device is None else change.device
+        detached = np.zeros(count, dtype=bool) if change.detached is None else change.detached
+        self.graph, self.host_us = graph, host_us
+        self.advance = np.bincount(graph.host.point, weights=host_us, minlength=points + 1).tolist()
+        self.us, self.gone, self.loose = (work.us * factor).tolist(), (factor == 0).tolist(), detached.tolist()
+        no_wait = np.zeros(points, dtype=bool) if change.no_wait is None else change.no_wait
+        self.awaited = [*np.where(no_wait, NOTHING_AWAITED, graph.awaited).tolist(), NOTHING_AWAITED]
+        arrival = np.ones(points) if change.arrival is None else change.arrival
+        self.ready = [*np.where(arrival > 0, graph.ready_us, -np.inf).tolist(), -np.inf]
+        self.arrival, self.length_us = [*arrival.tolist(), 1.0], graph.length_us
+        lanes = graph.backlog_us.size
+        self.lane = np.where(detached, work.stream + lanes, work.stream).tolist()
+        self.held = (np.zeros(count) if change.without_delays else work.held_us).tolist()
+        self.latency, self.gap, self.after = (each.tolist() for each in (work.latency_us, work.gap_us, work.after))
+        self.behind = np.searchsorted(graph.issue_point, np.arange(points + 1), side="right").tolist()
+        self.busy_until = [*graph.backlog_us.tolist(), *([-np.inf] * lanes)]
+        self.attached = lanes
+        self.start, self.end, self.by = [0.0] * count, [0.0] * count, [BY_ISSUE] * count
+        self.at, self.waited = [0.0] * (points + 1), [0.0] * (points + 1)
+        self.now = self.began_us = 0.0
+
+    def run(self, turn: int) -> None:
+        """Runs the steps once more."""
+        number, self.began_us = 0, self.now
+        for point, advance in enumerate(self.advance):
+            reached = now = self.now + advance
+            wait = self.awaited[point]
+            if wait >= 0:
+                if not self.loose[wait] and self.end[wait] > now:
+                    now = self.end[wait]
+            elif wait == ALL_WORK:
+                now = max((now, *self.busy_until[: self.attached]))
+            elif self.ready[point] > 0:
+                now = max(now, (self.ready[point] + turn * self.length_us) * self.arrival[point])
+            self.at[point], self.waited[point], self.now = now, now - reached, now
+            for number in range(number, self.behind[point]):  # noqa: B020 - goes on where it stopped
+                self._start(number)
+            number = self.behind[point]
+
+    @property
+    def done_us(self) -> float:
+        """When host and device are done with what has been run."""
+        return float(max((self.now, *self.busy_until)))
+
+    def result(self, begin_us: float, end_us: float) -> Replay:
+        """The last run."""
+        point = self.graph.host.point
+        passed = np.concatenate(([self.began_us], self.at))[point]
+        ran = np.cumsum(self.host_us) - self.host_us
+        first = np.searchsorted(point, point)
+        return Replay(
+            begin_us=begin_us,
+            end_us=end_us,
+            starts_us=np.array(self.start, dtype=np.float64),
+            ends_us=np.array(self.end, dtype=np.float64),
+            by=np.array(self.by, dtype=np.int64),
+            gone=np.array(self.gone, dtype=np.bool_),
+            lane=np.array(self.lane, dtype=np.int64),
+            at_us=np.array(self.at),
+            waited_us=np.array(self.waited),
+            host_us=self.host_us,
+            host_at_us=np.asarray(passed + ran - (ran[first] if ran.size else ran)),
+        )
+
+    def _start(self, number: int) -> None:
+        """Places one piece of device work behind what it has to wait for."""
+        lane = self.lane[number]
+        free = self.busy_until[lane]
+        if self.gone[number]:
+            self.start[number] = self.end[number] = free
+            self.by[number] = BY_STREAM
+            return
+        begin, reason = self.now + self.latency[number], BY_ISSUE
+        ready = free + self.gap[number]
+        if ready > begin:
+            begin, reason = ready, BY_STREAM
+        other = self.after[number]
+        if other >= 0 and not self.loose[other] and (ready := self.end[other] + self.gap[number]) > begin:
+            begin, reason = ready, BY_OTHER_STREAM
+        self.start[number], self.by[number] = begin + self.held[number], reason
+        self.end[number] = self.busy_until[lane] = self.start[number] + self.us[number]
+
+
+def replay_steps(graph: StepGraph, change: Change = NO_CHANGE) -> Replay:
+    """Runs the steps of the graph with a change; steps that repeat as often as it takes until their time settles."""
+    if not graph.repeats:
+        return replay_once(graph, change)
+    player, done = _Player(graph, change), [graph.lag_us]
+    for turn in range(_MOST_ROUNDS):
+        player.run(turn)
+        done.append(max(player.done_us, graph.lag_us))
+        if turn > 1 and abs(done[-1] - 2 * done[-2] + done[-3]) <= _SETTLED * (done[-1] - done[-2]):
+            break
+    return player.result(done[-2], max(done[-1], done[-2] + change.least_us))
+
+
+def replay_once(graph: StepGraph, change: Change = NO_CHANGE) -> Replay:
+    """Runs the steps of the graph one time, from the state in which the recording found host and device."""
+    player = _Player(graph, change)
+    player.run(0)
+    return player.result(graph.lag_us, max(player.done_us, graph.lag_us + change.least_us))

@@ -1,0 +1,293 @@
+"""Answers what the step would take if the program were changed, and which single changes would help most."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bottleneck.errors import UsageError
+from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
+from bottleneck.schema.analysis import Interval, LedgerEntry
+from bottleneck.schema.critical_path import CriticalPath, ReplayCheck
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, tally
+from bottleneck.schema.whatif import ChangedStep, WhatIf
+from bottleneck.simulate.changes import change_of, floors_of, line_of
+from bottleneck.simulate.critical_path import path_parts, replayed_ledger
+from bottleneck.simulate.labels import graph_of, sources_of_points
+from bottleneck.simulate.replay import NO_CHANGE, WITHOUT_DELAYS, Change, Replay, replay_once, replay_steps
+
+# A replay that is further off, a step with more unexplained delays, a run of steps that settles further from the
+# measured one, or more launches by threads outside of the chain: each predicts nothing.
+MOST_ERROR, MOST_HELD, MOST_UNSETTLED, MOST_FOREIGN = 0.05, 0.2, 0.1, 0.2
+# How many times slower the profiler makes the host of a bare trace, at most: with shapes, stacks or memory recorded,
+# and with ops only (docs/explanation/accuracy/run.md).
+_MOST_STRETCH, _LIGHT_STRETCH = 2.3, 1.3
+# The profiler stretches the host where it issues ops; a stretch so long without an event is something else.
+_STRETCHED = frozenset({"overhead.dispatch", "overhead.python", "overhead.launch", "overhead.launch_floor"})
+_LONGEST_ISSUE_US = 500.0
+_LEAST_LEFT = 0.01
+_LEAST_SPEEDUP = 1.005
+_TRIED_PER_KIND, _BEST = 6, 10
+_NUMBERED = re.compile(r"_\d+$")
+# Modules of such work gain nothing from being one kernel: products dominate them.
+_NOT_FUSED = ("matmul", "convolution", "attention", "recurrent", "communication")
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """Factors on the host's issue time between which its pace without the profiler lies."""
+
+    low: float
+    high: float
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The factors, once where they are equal."""
+        return tuple(dict.fromkeys((self.low, self.high)))
+
+
+@remembered
+def check_replay(evidence: Evidence) -> ReplayCheck:
+    """How well the recorded step is reproduced, and why no change can be predicted where it is not."""
+    graph = graph_of(evidence)
+    if not graph.wall_us > 0:
+        return ReplayCheck(0.0, 0.0, 0.0, graph.steps, "the window has no length")
+    once_us = replay_once(graph).wall_us
+    held = 1.0 - replay_once(graph, WITHOUT_DELAYS).wall_us / once_us if once_us > 0 else 0.0
+    error = once_us / graph.wall_us - 1.0
+    settled = (replay_steps(graph).wall_us if graph.repeats else once_us) / graph.wall_us - 1.0
+    reason = None
+    if not evidence.is_host_only and not graph.device.row.size:
+        reason = "no device work is tied to the steps"
+    elif abs(error) > MOST_ERROR:
+        reason = f"a replay of the recorded steps is off by {abs(error):.0%}"
+    elif held > MOST_HELD:
+        reason = f"for {held:.0%} of the step work was delayed by something that the trace does not show"
+    elif abs(settled) > MOST_UNSETTLED:
+        more = "longer" if settled > 0 else "shorter"
+        reason = f"steps that follow one another would be {abs(settled):.0%} {more} than the recorded ones"
+    elif graph.foreign_share > MOST_FOREIGN:
+        reason = f"{graph.foreign_share:.0%} of the launches are by threads that the replay does not follow"
+    return ReplayCheck(error, max(held, 0.0), settled, graph.steps, reason)
+
+
+@remembered
+def _pace(evidence: Evidence) -> _Pace:
+    """The pace of the host without the profiler: known where the step was also timed without it, else an interval."""
+    steps, graph = evidence.analysis.steps, graph_of(evidence)
+    if steps.unprofiled_us is not None:
+        factor = _factor_for(evidence, steps.wall_us * graph.steps)
+        return _Pace(factor, factor)
+    trace = evidence.linked.trace
+    has_options = evidence.linked.places is not None or trace.signatures["dims"].notna().any() or len(trace.memory) > 0
+    return _Pace(1.0 / (_MOST_STRETCH if has_options else _LIGHT_STRETCH), 1.0)
+
+
+def _factor_for(evidence: Evidence, wall_us: float) -> float:
+    """The factor on the host's issue time at which the steps take so long: between a tenth and 1.25, by halving."""
+    low, high = 0.1, 1.25
+    for _ in range(12):
+        middle = (low + high) / 2
+        if replay_steps(graph_of(evidence), _on_host(evidence, middle)).wall_us < wall_us:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+@remembered
+def _stretched(evidence: Evidence) -> Flags:
+    """Mask of the host stretches that the profiler makes longer."""
+    graph = graph_of(evidence)
+    states = np.array([f"overhead.{state}" in _STRETCHED for state in (*HOST_STATES, "unknown")])
+    mask = states[graph.host.state]
+    if evidence.is_host_only and evidence.kernel_time is not None:
+        account = evidence.kernel_time["account"].cat
+        of_code = np.array([*(str(name) in _STRETCHED for name in account.categories), False])
+        by_account = of_code[np.append(account.codes.to_numpy().astype(np.int64), -1)[graph.host.op]]
+        mask = np.where(graph.host.op >= 0, by_account, mask)
+    return np.asarray(mask & (graph.host.us <= _LONGEST_ISSUE_US))
+
+
+def _on_host(evidence: Evidence, factor: float) -> Change:
+    return NO_CHANGE if factor == 1.0 else Change(host=np.where(_stretched(evidence), factor, 1.0))
+
+
+@remembered
+def _base(evidence: Evidence) -> Mapping[float, Replay]:
+    """The unchanged steps at each end of the host's pace."""
+    graph = graph_of(evidence)
+    return {factor: replay_steps(graph, _on_host(evidence, factor)) for factor in _pace(evidence).ends}
+
+
+@remembered
+def find_critical_path(evidence: Evidence) -> CriticalPath:
+    """The critical path of the step."""
+    (*_, played) = _base(evidence).values()
+    step_us = evidence.analysis.steps.wall_us
+    parts = path_parts(evidence, played, step_us) if played.wall_us > 0 else ()
+    return CriticalPath(check_replay(evidence), step_us, parts)
+
+
+def speedup_of(evidence: Evidence, change: Change) -> Interval:
+    """How many times as fast the steps are with a change, over the pace of the host."""
+    graph = graph_of(evidence)
+    speedups = [
+        base.wall_us / max(replay_steps(graph, _on_host(evidence, factor) & change).wall_us, _LEAST_LEFT * base.wall_us)
+        for factor, base in _base(evidence).items()
+    ]
+    return Interval(min(speedups), max(speedups))
+
+
+def gain_of(evidence: Evidence, change: Change) -> Interval | None:
+    """The time per step that a change saves, over the pace of the host; null where the step cannot be replayed."""
+    if check_replay(evidence).reason is not None:
+        return None
+    graph, bases = graph_of(evidence), _base(evidence)
+    (*_, recorded) = bases.values()
+    scale = evidence.analysis.steps.wall_us / recorded.wall_us
+    saved = [
+        (base.wall_us - replay_steps(graph, _on_host(evidence, factor) & change).wall_us) * scale
+        for factor, base in bases.items()
+    ]
+    return Interval(max(min(saved), 0.0), max(*saved, 0.0))
+
+
+def _changed(evidence: Evidence, texts: tuple[str, ...], change: Change) -> ChangedStep:
+    speedup = speedup_of(evidence, change)
+    step_us = evidence.analysis.steps.wall_us
+    return ChangedStep(texts, Interval(step_us / speedup.high, step_us / speedup.low), speedup)
+
+
+def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
+    """The answer for these changes together; without any, the best single changes.
+
+    Raises UsageError for a text that is no change or fits nothing in the trace.
+    """
+    change, pace, path = change_of(tuple(texts), evidence), _pace(evidence), find_critical_path(evidence)
+    factor, base = list(_base(evidence).items())[-1]
+    step_us = evidence.analysis.steps.wall_us
+    answer = WhatIf(
+        trace=evidence.analysis.recording.path,
+        step_us=step_us,
+        host_pace=Interval(pace.low, pace.high),
+        path=path,
+        ledger=_ledger(evidence, base, base),
+    )
+    if path.check.reason is not None:
+        return answer
+    if not texts:
+        return replace(answer, best=best_changes(evidence))
+    played = replay_steps(graph_of(evidence), _on_host(evidence, factor) & change)
+    new_us = step_us * played.wall_us / base.wall_us
+    return replace(
+        answer,
+        changed=_changed(evidence, tuple(texts), change),
+        changed_path=CriticalPath(path.check, new_us, path_parts(evidence, played, new_us) if new_us > 0 else ()),
+        changed_ledger=_ledger(evidence, played, base),
+    )
+
+
+def _ledger(evidence: Evidence, played: Replay, base: Replay) -> tuple[LedgerEntry, ...]:
+    """The ledger of a replayed step; on a CPU the measured one, changed by what the replay changes.
+
+    Several threads of a CPU work at once, and the ledger counts what each of them does; the replay follows one.
+    """
+    step_us = evidence.analysis.steps.wall_us
+    new_us = step_us * played.wall_us / base.wall_us if base.wall_us > 0 else 0.0
+    if not new_us > 0:
+        return ()
+    replayed = replayed_ledger(evidence, played, new_us)
+    if not evidence.is_host_only:
+        return replayed
+    us = {entry.account: entry.us for entry in evidence.analysis.ledger}
+    for entry in replayed:
+        us[entry.account] = us.get(entry.account, 0.0) + entry.us
+    for entry in replayed_ledger(evidence, base, step_us):
+        us[entry.account] = us.get(entry.account, 0.0) - entry.us
+    kept = {account: max(amount, 0.0) for account, amount in us.items()}
+    total = sum(kept.values())
+    return tuple(
+        LedgerEntry(key, account.group, kept[key] * new_us / total, kept[key] / total)
+        for key, account in ACCOUNTS.items()
+        if kept.get(key, 0.0) > 0
+    )
+
+
+def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
+    """The single changes that would help most, of those that the steps show a reason for."""
+    graph = graph_of(evidence)
+    factor, base = list(_base(evidence).items())[-1]
+    found = []
+    for text in dict.fromkeys(_candidates(evidence)):
+        try:
+            change = change_of((text,), evidence)
+        except UsageError:  # a name that no pattern can spell
+            continue
+        faster = base.wall_us / max(replay_steps(graph, _on_host(evidence, factor) & change).wall_us, 1e-9)
+        found.append((faster, text, change))
+    found.sort(key=lambda each: -each[0])
+    best = [_changed(evidence, (text,), change) for faster, text, change in found[:_BEST] if faster > _LEAST_SPEEDUP]
+    return tuple(best)
+
+
+def _candidates(evidence: Evidence) -> tuple[str, ...]:
+    """Changes that something in the steps could be a reason for, as words."""
+    graph, kernels = graph_of(evidence), evidence.linked.kernels.iloc[graph_of(evidence).device.row]
+    texts = []
+    waits = Counter(line_of(str(source)) for source in sources_of_points(evidence)[graph.waits] if source)
+    texts += [f"remove sync@{source}" for source, _ in waits.most_common(_TRIED_PER_KIND)]
+    texts += ["remove sync"] if graph.waits.any() else []
+    states = tally(graph.host.state, graph.host.us, len(HOST_STATES) + 1)
+    has = {state: states[code] > 0 for code, state in enumerate(HOST_STATES)}
+    texts += ["overlap input"] if has["input"] else []
+    texts += ["remove input"] if has["input"] or (graph.ready_us > 0).any() else []
+    texts += [f"remove {state}" for state in ("gc", "allocator") if has[state]]
+    texts += [f"set host:{state}=0.5x" for state in ("python", "dispatch", "host_compute") if has[state]]
+    texts += ["graph"] if len(kernels) > 10 * graph.steps else []
+    kinds = set(kernels["kind"].astype(str))
+    for kind, members in (("collective", {"collective"}), ("copy", {"copy", "fill"})):
+        texts += [f"overlap {kind}", f"set {kind}=0.5x"] if kinds & members else []
+    return (*texts, *_kernels_to_floor(evidence), *_modules_to_fuse(evidence))
+
+
+def _kernels_to_floor(evidence: Evidence) -> list[str]:
+    """The kernels with the most time above their floors."""
+    graph = graph_of(evidence)
+    kernels = evidence.linked.kernels.iloc[graph.device.row]
+    above = np.nan_to_num(np.maximum(graph.device.us - floors_of(evidence), 0.0), nan=0.0)
+    by_name: dict[str, float] = defaultdict(float)
+    for name, us, kind in zip(kernels["name"].astype(str), above.tolist(), kernels["kind"].astype(str), strict=True):
+        if kind == "compute":
+            by_name[name] += us
+    ranked = sorted(by_name, key=lambda name: -by_name[name])[:_TRIED_PER_KIND]
+    return [f"set kernel:{_as_pattern(name)}=floor" for name in ranked if by_name[name] > 0]
+
+
+_LONGEST_PATTERN = 60
+
+
+def _as_pattern(name: str) -> str:
+    """A pattern for this name, cut where it is long: signs of patterns, '@' and '=' become '?'."""
+    spelled = re.sub(r"[\[\]*@=\n]", "?", name)
+    return spelled if len(spelled) <= _LONGEST_PATTERN else f"{spelled[:_LONGEST_PATTERN]}*"
+
+
+def _modules_to_fuse(evidence: Evidence) -> list[str]:
+    """Classes of modules whose kernels are all light and more than one."""
+    graph = graph_of(evidence)
+    kernels = evidence.linked.kernels.iloc[graph.device.row]
+    families = evidence.attribution["family"].iloc[graph.device.row].astype(object).fillna("").to_numpy()
+    heavy, us = set(), defaultdict[str, float](float)
+    modules = kernels["module"].astype(object).fillna("")
+    for module, family, dur_us in zip(modules, families, graph.device.us.tolist(), strict=True):
+        name = _NUMBERED.sub("", str(module).rpartition(".")[2])
+        if str(family) in _NOT_FUSED:
+            heavy.add(name)
+        if name:
+            us[name] += dur_us
+    ranked = sorted(us, key=lambda name: -us[name])
+    return [f"fuse module:{name}" for name in ranked if name not in heavy and name.isidentifier()][:_TRIED_PER_KIND]
