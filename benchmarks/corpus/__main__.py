@@ -39,7 +39,7 @@ from benchmarks.corpus.pairs import PAIRS, Pair, append_pairs, claims_of, read_p
 from bottleneck import __version__
 from bottleneck.errors import BottleneckError
 from bottleneck.experiment.interventions import CHANGES
-from bottleneck.experiment.program import environment_of
+from bottleneck.experiment.side import environment_of
 from bottleneck.experiment.turns import TimedStep, take_rounds
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import VARIANTS_CHILD, Refused, Worker
