@@ -12,7 +12,7 @@ import typer
 
 from bottleneck.commands.report_options import (
     Quiet,
-    ReportFormat,
+    ResultFormat,
     Settings,
     StepsOption,
     Train,
@@ -69,7 +69,7 @@ def compare_command(
     ] = None,
     settings: Settings = None,
     train: Train = False,
-    form: Annotated[ReportFormat | None, format_option("the comparison")] = None,
+    form: Annotated[ResultFormat | None, format_option("the comparison")] = None,
     output: Annotated[Path | None, output_option("the comparison")] = None,
     plot: Annotated[
         Path | None,
@@ -126,7 +126,7 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device, None), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    _present(comparison, form_of(form, output, ReportFormat), output, top)
+    _present(comparison, form_of(form, output, ResultFormat), output, top)
     if plot is not None:
         draw_or_warn(partial(_draw, comparison, plot), plot)
     if ledger is not None:
@@ -385,14 +385,14 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
     return broken
 
 
-def _present(comparison: "Comparison", form: ReportFormat, output: Path | None, top: int) -> None:
+def _present(comparison: "Comparison", form: ResultFormat, output: Path | None, top: int) -> None:
     from bottleneck.report.comparison import to_html, to_json, to_markdown, to_terminal
 
-    if form is ReportFormat.JSON:
+    if form is ResultFormat.JSON:
         text = to_json(comparison)
-    elif form is ReportFormat.MARKDOWN:
+    elif form is ResultFormat.MARKDOWN:
         text = to_markdown(comparison, top=top)
-    elif form is ReportFormat.HTML:
+    elif form is ResultFormat.HTML:
         text = to_html(comparison, top=top)
     else:
         text = to_terminal(comparison, output_style(output), top=top)

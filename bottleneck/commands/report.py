@@ -14,8 +14,8 @@ from bottleneck.commands.report_options import (
     AllFindings,
     Full,
     JobsOption,
+    ReportFormat,
     StepsOption,
-    TraceReportFormat,
     WholeOption,
     WindowOption,
     check_picture,
@@ -49,7 +49,7 @@ def report_command(
             "the latest recording of this folder unless given.",
         ),
     ] = None,
-    form: Annotated[TraceReportFormat | None, format_option("the report", TraceReportFormat)] = None,
+    form: Annotated[ReportFormat | None, format_option("the report", ReportFormat)] = None,
     output: Annotated[Path | None, output_option("the report")] = None,
     roofline: Annotated[
         Path | None,
@@ -159,8 +159,8 @@ def report_command(
         for recording in paths:
             _repair(recording)
     options = with_kept_ceilings(paths, options)
-    form = form_of(form, output, TraceReportFormat)
-    if form is TraceReportFormat.PERFETTO:
+    form = form_of(form, output, ReportFormat)
+    if form is ReportFormat.PERFETTO:
         _export(paths, options, output)
         return
     reading = _rank_reading(jobs, cluster, resume=resume)
@@ -169,7 +169,7 @@ def report_command(
     _tell_repeated(reading)
     analysis = explained.analysis if isinstance(explained, Explanation) else explained
     _draw_pictures(explained, analysis, pictures)
-    if form is TraceReportFormat.HTML:
+    if form is ReportFormat.HTML:
         write_report(_to_page(explained, all_findings=all_findings), output)
     else:
         present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
@@ -236,19 +236,19 @@ def _tracks(explained: "Analysis | Explanation") -> "StepTracks | None":
     return lay_out(explained) if isinstance(explained, Explanation) else None
 
 
-def _page(form: TraceReportFormat | None, output: Path | None) -> tuple[TraceReportFormat, Path]:
+def _page(form: ReportFormat | None, output: Path | None) -> tuple[ReportFormat, Path]:
     """Format and file of a page that is to be opened."""
     import tempfile
 
     from bottleneck.errors import UsageError
 
-    if form not in {None, TraceReportFormat.HTML} or str(output) == "-":
+    if form not in {None, ReportFormat.HTML} or str(output) == "-":
         raise UsageError(
             "--open shows a page for a browser",
             why="the report is to be written in another format, or to standard output",
             fix="leave out --format and -o -, or --open",
         )
-    return TraceReportFormat.HTML, output or Path(tempfile.mkdtemp(prefix="bottleneck-")) / "report.html"
+    return ReportFormat.HTML, output or Path(tempfile.mkdtemp(prefix="bottleneck-")) / "report.html"
 
 
 def _open_in_browser(page: Path) -> None:

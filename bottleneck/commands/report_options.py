@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _READER_GONE = 141
 
 
-class ReportFormat(StrEnum):
-    """The ways to render a report; the names are the keys of ``report.FORMATS``."""
+class ResultFormat(StrEnum):
+    """The ways to render a comparison, a sweep or trials."""
 
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
@@ -29,8 +29,8 @@ class ReportFormat(StrEnum):
     HTML = "html"
 
 
-class TraceReportFormat(StrEnum):
-    """The ways to render a report of a trace: those of every report, and a copy of the trace with our tracks."""
+class ReportFormat(StrEnum):
+    """The ways to render a report: the keys of ``report.FORMATS``, and a copy of the trace with our tracks."""
 
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
@@ -192,7 +192,7 @@ def _parse_window(text: str) -> tuple[float | None, float | None]:
     )
 
 
-def format_option(what: str, formats: type[StrEnum] = ReportFormat) -> Any:
+def format_option(what: str, formats: type[StrEnum] = ResultFormat) -> Any:
     """The option ``--format`` of a command that reports ``what``."""
     return typer.Option(
         "--format", "-f", metavar="|".join(formats), help=f"How to render {what}; else as the suffix of --output says."

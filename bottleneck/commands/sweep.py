@@ -12,7 +12,7 @@ import typer
 from bottleneck.commands.report_options import (
     PICTURE_SUFFIXES,
     Quiet,
-    ReportFormat,
+    ResultFormat,
     Train,
     check_picture,
     draw_or_warn,
@@ -79,7 +79,7 @@ def sweep_command(
         int | None,
         typer.Option("--warmup", min=0, metavar="N", help="Steps to let pass first; until they settle unless given."),
     ] = None,
-    form: Annotated[ReportFormat | None, format_option("the sweep")] = None,
+    form: Annotated[ResultFormat | None, format_option("the sweep")] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png, .svg, .pdf draws it."),
@@ -121,7 +121,7 @@ def sweep_command(
     program = _program(file, settings or (), named, train=train)
     plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
     sweep, is_whole = _measure(plan, keep, quiet=quiet)
-    _present(sweep, form_of(form, output, ReportFormat), output, picture)
+    _present(sweep, form_of(form, output, ResultFormat), output, picture)
     raise typer.Exit(_status(sweep, is_whole=is_whole))
 
 
@@ -232,14 +232,14 @@ def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path 
     return plot, output
 
 
-def _present(sweep: "Sweep", form: ReportFormat, output: Path | None, picture: Path | None) -> None:
+def _present(sweep: "Sweep", form: ResultFormat, output: Path | None, picture: Path | None) -> None:
     from bottleneck.report.sweep import FORMATS, to_terminal
 
     if picture is not None:
         from bottleneck.report.plots.sweep_plot import save_sweep
 
         draw_or_warn(partial(save_sweep, sweep, picture), picture)
-    is_terminal = form is ReportFormat.TERMINAL
+    is_terminal = form is ResultFormat.TERMINAL
     write_report(to_terminal(sweep, output_style(output)) if is_terminal else FORMATS[form.value](sweep), output)
 
 

@@ -18,7 +18,7 @@ import typer
 from bottleneck.commands.report_options import (
     ProgramArguments,
     Quiet,
-    ReportFormat,
+    ResultFormat,
     Settings,
     Train,
     form_of,
@@ -75,7 +75,7 @@ def verify_command(
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Begins the program's random numbers, and draws who goes first.")
     ] = 0,
-    chosen_form: Annotated[ReportFormat | None, format_option("the trials")] = None,
+    chosen_form: Annotated[ResultFormat | None, format_option("the trials")] = None,
     output: Annotated[Path | None, output_option("the trials")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the changes that can be tried, and leave.")] = False,
     scoreboard: Annotated[
@@ -94,7 +94,7 @@ def verify_command(
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
     than it may. Exit code 0 whatever the verdicts are; 4 where the program fails without any change.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    form = form_of(chosen_form, output, ReportFormat)
+    form = form_of(chosen_form, output, ResultFormat)
     if show_list:
         return _list_changes(form)
     if scoreboard:
@@ -159,21 +159,21 @@ def _interrupted(done: "Verification") -> str:
     return f"interrupted; {counted(len(done.trials) - len(left), 'trial')} done, as shown above{rest}"
 
 
-def _list_changes(form: ReportFormat) -> None:
+def _list_changes(form: ResultFormat) -> None:
     """Prints the changes that can be tried."""
     import json
 
     from bottleneck.experiment.interventions import CHANGES
 
     rows = [{"name": each.name, "title": each.title, "precision": each.precision} for each in CHANGES.values()]
-    if form is ReportFormat.JSON:
+    if form is ResultFormat.JSON:
         send(json.dumps({"changes": rows}, indent=1) + "\n")
         return
     width = max((len(row["name"]) for row in rows), default=0)
     send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
 
 
-def _show_scoreboard(form: ReportFormat, output: Path | None) -> None:
+def _show_scoreboard(form: ResultFormat, output: Path | None) -> None:
     """Prints how the predictions of each rule have done on this machine."""
     from bottleneck.experiment.verify import read_entries, scores
     from bottleneck.report.verification import SCORE_FORMATS
@@ -290,14 +290,14 @@ def _keep_score(done: "Verification", analysis: "Analysis") -> None:
         print(f"bottleneck: the scoreboard could not be kept: {exc.strerror}", file=sys.stderr)
 
 
-def _present(done: "Verification", form: ReportFormat, output: Path | None) -> None:
+def _present(done: "Verification", form: ResultFormat, output: Path | None) -> None:
     from bottleneck.report.verification import to_html, to_json, to_markdown, to_terminal
 
-    if form is ReportFormat.JSON:
+    if form is ResultFormat.JSON:
         text = to_json(done)
-    elif form is ReportFormat.MARKDOWN:
+    elif form is ResultFormat.MARKDOWN:
         text = to_markdown(done)
-    elif form is ReportFormat.HTML:
+    elif form is ResultFormat.HTML:
         text = to_html(done)
     else:
         text = to_terminal(done, output_style(output))

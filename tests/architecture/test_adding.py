@@ -163,7 +163,7 @@ def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_options_of_the_command_are_the_formats_of_a_report() -> None:
-    assert [each.value for each in ReportFormat] == list(FORMATS)
+    assert [each.value for each in ReportFormat] == [*FORMATS, "perfetto"]
 
 
 def test_a_report_format_is_one_function_and_one_line(
