@@ -43,7 +43,7 @@ from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Device, Find
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.evidence import Annotations, Evidence, Explanation, conclude
-from bottleneck.schema.files import read_file
+from bottleneck.schema.files import cannot_read, read_file
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
@@ -114,7 +114,7 @@ def analyse(
 
 def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Analysis | None:
     """The finished analysis that the one path is a file of; null where none is. Raises as ``analyse`` does."""
-    saved = [path for path in paths if path.is_file() and is_saved_analysis(path)]
+    saved = [path for path in paths if is_saved_analysis(path)]
     if saved and len(paths) > 1:
         raise UsageError(
             f"{saved[0]} is a finished analysis and cannot be combined with other inputs",
@@ -132,7 +132,7 @@ def _read_analysis(path: Path) -> Analysis:
     try:
         return from_json(read_file(path, _LARGEST_ANALYSIS_BYTES).decode("utf-8", "replace"))
     except OSError as exc:
-        raise TraceError(f"cannot read {path}: {exc.strerror}", fix="check the path and its permissions") from exc
+        raise cannot_read(path, exc) from exc
 
 
 def explain(

@@ -46,7 +46,7 @@ def report_command(
         typer.Argument(
             metavar="[PATH]...",
             help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json; "
-            "the latest recording of this folder unless given.",
+            "here or in a store (s3://BUCKET/JOB); the latest recording of this folder unless given.",
         ),
     ] = None,
     form: Annotated[ReportFormat | None, format_option("the report", ReportFormat)] = None,
@@ -133,12 +133,14 @@ def report_command(
     bottleneck report trace.json.gz --steps 2:5
     bottleneck report trace.json.gz --window 0.2s:0.9s
     bottleneck report job/ --resume       a folder of ranks, after an interrupt
+    bottleneck report s3://bucket/job
     bottleneck report recording/ --repair
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.pipeline import explain, saved_analysis
     from bottleneck.schema.evidence import Explanation
+    from bottleneck.schema.remote import located
 
     if open_page:
         form, output = _page(form, output)
@@ -154,7 +156,7 @@ def report_command(
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
     options = replace(chosen, captures=tuple(capture or ()), jobs=jobs or usual_jobs())
-    paths = paths or [_latest()]
+    paths = [located(path) for path in paths or [_latest()]]
     if repair:
         for recording in paths:
             _repair(recording)

@@ -11,6 +11,7 @@ from bottleneck.mapping.digest_files import DigestFolder
 from bottleneck.mapping.tasks import map_tasks
 from bottleneck.mapping.workers import LocalWorkers, Workers
 from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.remote import RemoteStatus
 from bottleneck.schema.sources import TraceSource
 from bottleneck.units import counted
 
@@ -84,9 +85,10 @@ def _key(source: TraceSource, options: str) -> str:
 
 
 def stamp(file: Path) -> str:
-    """Path, size and time of change of a file."""
+    """Path, size and time of change of a file; of one in a store what the store calls its version."""
     try:
         status = file.stat()
     except OSError:
         return str(file)
-    return f"{file.resolve()} {status.st_size} {status.st_mtime_ns}"
+    version = status.version if isinstance(status, RemoteStatus) else status.st_mtime_ns
+    return f"{file.resolve()} {status.st_size} {version}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.compiled_kernels import Compiled, compiled_file, is_compiled_file, read_compiled
+from bottleneck.schema.files import cannot_read, is_remote
 from bottleneck.schema.measurements import Extras, Timing
 from bottleneck.schema.recording import (
     LightWindow,
@@ -44,6 +45,13 @@ def find_traces(path: Path) -> list[TraceSource]:
 
     A folder without a trace may hold a folder for each host, itself or some levels down; links are not followed.
     """
+    try:
+        return _found(path)
+    except OSError as exc:
+        raise cannot_read(path, exc) from exc
+
+
+def _found(path: Path) -> list[TraceSource]:
     if path.suffix == ".py" and path.is_file():
         raise TraceError(f"{path} is a program, not a trace", fix=f"record it: bottleneck run {shlex.quote(str(path))}")
     if not path.is_dir():
@@ -55,6 +63,7 @@ def find_traces(path: Path) -> list[TraceSource]:
 
 
 _MOST_LEVELS = 3
+_SAVED_NAME = "analysis.json"
 
 
 def _in_folder(folder: Path) -> list[TraceSource]:
@@ -113,8 +122,10 @@ def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSourc
 
 
 def _is_trace(path: Path) -> bool:
-    is_ours = is_compiled_file(path) or is_light_file(path) or is_saved_analysis(path)
-    return path.is_file() and not is_ours
+    if not path.is_file() or is_compiled_file(path) or is_light_file(path):
+        return False
+    # In a store each file that is opened costs a request.
+    return path.name != _SAVED_NAME if is_remote(path) else not is_saved_analysis(path)
 
 
 def _no_trace(path: Path) -> list[TraceSource]:

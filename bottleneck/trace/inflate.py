@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 from isal import igzip_lib, isal_zlib
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.files import cannot_read, is_remote
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.foreign import reject_by_magic
 
@@ -193,10 +194,10 @@ def read_blocks(path: Path, damage: Damage, on_bytes: Callable[[int, int], None]
     try:
         _reject_non_files(path)
         with path.open("rb", buffering=0) as file:
-            yield from _text_blocks(path, _file_blocks(file, on_bytes), damage)
+            size = path.stat().st_size if is_remote(path) else _regular_size(file)
+            yield from _text_blocks(path, _file_blocks(file, size, on_bytes), damage)
     except OSError as error:
-        why = (error.strerror or type(error).__name__).lower()
-        raise TraceError(f"cannot read {path}: {why}", fix="check the path and its permissions") from error
+        raise cannot_read(path, error) from error
 
 
 def _reject_non_files(path: Path) -> None:
@@ -220,10 +221,14 @@ def _text_blocks(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterato
     yield from blocks
 
 
-def _file_blocks(file: BinaryIO, on_bytes: Callable[[int, int], None]) -> Iterator[bytes]:
-    # A regular file is read to the size that it had when opened: it may be growing.
+def _regular_size(file: BinaryIO) -> int | None:
+    """The size of a regular file; null for a pipe."""
     status = os.fstat(file.fileno())
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _file_blocks(file: BinaryIO, size: int | None, on_bytes: Callable[[int, int], None]) -> Iterator[bytes]:
+    # A regular file is read to the size that it had when opened: it may be growing.
     read = 0
     while block := file.read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size - read)):
         read += len(block)

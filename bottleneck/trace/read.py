@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Generic, NoReturn
 
 from bottleneck.errors import TraceError
+from bottleneck.schema.files import is_remote
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
@@ -250,10 +251,11 @@ def read_trace(path: str | Path, jobs: int = 1, on_bytes: Callable[[int, int], N
     ``read_blocks``. Damage is repaired or left out, and listed in ``caveats``. Raises TraceError for a file that cannot
     be read, is no PyTorch trace, or holds no events.
     """
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     try:
         # A pipe can be read only once, and says nothing of its size.
-        return _read(path, jobs if os.name == "posix" and os.path.isfile(path) else 1, on_bytes)  # noqa: PTH113 - never raises
+        is_file = is_remote(path) or os.path.isfile(path)  # noqa: PTH113 - never raises
+        return _read(path, jobs if os.name == "posix" and is_file else 1, on_bytes)
     except Inseparable:
         return _read(path, 1, on_bytes)
 

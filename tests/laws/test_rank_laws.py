@@ -7,6 +7,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from bottleneck.errors import TraceError
@@ -16,6 +17,7 @@ from bottleneck.mapping.rank_reading import RankReading
 from bottleneck.mapping.workers import InProcess, LocalWorkers
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json
+from bottleneck.schema.remote import located
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,21 @@ def test_the_analysis_does_not_depend_on_the_number_of_processes(
 ) -> None:
     monkeypatch.setattr("bottleneck.mapping.workers._WORTH_PROCESSES_BYTES", 0)
     assert to_json(analyse([job], reading=RankReading(LocalWorkers(jobs)))) == answer
+
+
+def test_the_analysis_does_not_depend_on_the_store_that_holds_the_files(job: Path, answer: str) -> None:
+    store = fsspec.filesystem("memory")
+    store.put(str(job), "/law/job", recursive=True)
+    assert to_json(analyse([located(Path("memory://law/job"))])) == answer.replace(str(job), "memory://law/job")
+
+
+@pytest.mark.process
+def test_the_analysis_of_files_in_a_store_does_not_depend_on_the_number_of_processes(
+    job: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bottleneck.mapping.workers._WORTH_PROCESSES_BYTES", 0)
+    found = to_json(analyse([located(Path(f"file://{job}"))], reading=RankReading(LocalWorkers(2))))
+    assert found == answer.replace(str(job), f"file://{job}")
 
 
 @pytest.mark.process

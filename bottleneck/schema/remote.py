@@ -1,0 +1,242 @@
+"""Reads files and folders of object stores and other file systems through fsspec, with the methods of a path.
+
+Only what the user names is opened, and what a listing of it names below it. fsspec can chain file systems in one
+address (``zip://a::http://b``) and follow references in files. Neither is done here: a name from a listing is never
+parsed as an address, and other file systems than those of ``PACKAGES`` are refused.
+"""
+
+import errno
+import fnmatch
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+from bottleneck.errors import UsageError
+
+R = TypeVar("R")
+
+# The package that fsspec needs for each; null for its own.
+PACKAGES: Mapping[str, str | None] = {
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "hdfs": "pyarrow",
+    "file": None,
+    "local": None,
+    "memory": None,
+}
+_ON_DISK = frozenset({"file", "local"})
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/.*", re.DOTALL)
+# What a store calls the version of a file, its time of change or its checksum.
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "content_md5",
+    "generation",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "created",
+)
+# fsspec reads ahead by so much; what a read returns is as large as was asked for.
+_READ_AHEAD_BYTES = 4 * 2**20
+
+# Readers of traces take a Path; of that class's methods they need those below.
+if TYPE_CHECKING:
+    _Base = Path
+else:
+    _Base = PurePosixPath
+
+
+@dataclass(frozen=True)
+class RemoteStatus:
+    """The fields of ``os.stat_result`` that a store knows, and a text that changes when the file does."""
+
+    st_mode: int
+    st_size: int
+    version: str
+
+
+class RemotePath(_Base):
+    """A file or folder of a store, such as s3://bucket/job; equal to others of the same address.
+
+    Its methods are those of ``pathlib.Path``, and raise OSError as those do.
+    """
+
+    _known: RemoteStatus | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if not self.parts or not self.parts[0].endswith(":"):
+            return text  # one that is relative to another
+        protocol, _, rest = text.partition(":")
+        return f"{protocol}://{rest}" if protocol in _ON_DISK else f"{protocol}:/{rest}"
+
+    @property
+    def protocol(self) -> str:
+        """The name of its file system, as in its address."""
+        return self.parts[0].removesuffix(":")
+
+    def stat(self, *, follow_symlinks: bool = True) -> Any:  # noqa: ARG002 - as of paths
+        """A ``RemoteStatus``, asked for once."""
+        if self._known is None:
+            self._known = _status(self._asked(lambda files, path: files.info(path)))
+        return self._known
+
+    def is_file(self) -> bool:
+        """True for a file that is there; False too where the store refuses to tell."""
+        return self._is(stat.S_ISREG)
+
+    def is_dir(self) -> bool:
+        """True for a folder that is there."""
+        return self._is(stat.S_ISDIR)
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as of paths
+        """True where there is something."""
+        return self._is(bool)
+
+    def is_symlink(self) -> bool:
+        """False: those of a listing are left out."""
+        return False
+
+    def resolve(self, strict: bool = False) -> "RemotePath":  # noqa: ARG002 - as of paths
+        """Itself."""
+        return self
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:  # type: ignore[override]
+        """Files and folders in this folder whose names match, apart from links."""
+        for name, entry in sorted(self._listing().items()):
+            if fnmatch.fnmatchcase(name, pattern):
+                child = self / name
+                child._known = _status(entry)
+                yield child
+
+    def open(self, mode: str = "rb", **_: Any) -> BinaryIO:  # type: ignore[override]
+        """The file for reading, which fetches blocks as they are read."""
+        assert mode == "rb"
+        opened = self._asked(lambda files, path: files.open(path, "rb", block_size=_READ_AHEAD_BYTES))
+        return cast("BinaryIO", _Translated(opened, self))
+
+    def _is(self, kind: Callable[[int], bool]) -> bool:
+        try:
+            return kind(self.stat().st_mode)
+        except OSError:  # who opens it next gets the reason
+            return False
+
+    def _listing(self) -> dict[str, Mapping[str, Any]]:
+        """What the folder holds, by name; names that lead elsewhere are left out."""
+        entries = self._asked(lambda files, path: files.ls(path, detail=True))
+        named = {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in entries if not entry.get("islink")}
+        return {name: entry for name, entry in named.items() if name not in {"", ".", "..", self.name}}
+
+    def _asked(self, ask: Callable[[Any, str], R]) -> R:
+        """The answer of the file system about the path there."""
+        kind = _file_system_class(self.protocol)
+        host = self.parts[1] if len(self.parts) > 1 else ""
+        with _as_os_error(self):
+            # The listing of a store has no say in which store it is.
+            options = {} if self.protocol in _ON_DISK else kind._get_kwargs_from_urls(f"{self.protocol}://{host}")
+            return ask(kind(**options), kind._strip_protocol(str(self)))
+
+
+class _Translated:
+    """A file of fsspec whose errors are OSErrors."""
+
+    def __init__(self, file: Any, path: RemotePath) -> None:
+        self._file, self._path = file, path
+
+    def read(self, size: int = -1) -> bytes:
+        with _as_os_error(self._path):
+            return cast("bytes", self._file.read(size))
+
+    def seek(self, position: int) -> int:
+        with _as_os_error(self._path):
+            return cast("int", self._file.seek(position))
+
+    def __enter__(self) -> "_Translated":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class _as_os_error:  # noqa: N801 - a context, read as a phrase
+    """Raises OSError with a number and a reason for what the packages of stores raise, which is of any class."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, failure: BaseException | None, _trace: object) -> None:
+        if not isinstance(failure, Exception) or (isinstance(failure, OSError) and failure.strerror):
+            return
+        number = next((number for kind, number in _NUMBERS.items() if isinstance(failure, kind)), errno.EIO)
+        told = " ".join(str(failure).split())[:200]
+        reason = os.strerror(number) if number != errno.EIO else f"{type(failure).__name__}: {told}".rstrip(": ")
+        raise OSError(number, reason, str(self._path)) from failure
+
+
+_NUMBERS = {
+    FileNotFoundError: errno.ENOENT,
+    PermissionError: errno.EACCES,
+    NotADirectoryError: errno.ENOTDIR,
+    IsADirectoryError: errno.EISDIR,
+}
+
+
+def _status(entry: Mapping[str, Any]) -> RemoteStatus:
+    modes = {"file": stat.S_IFREG, "directory": stat.S_IFDIR}
+    told = [f"{name}={entry[name]}" for name in _VERSIONS if entry.get(name) is not None]
+    return RemoteStatus(modes.get(entry["type"], 0), int(entry.get("size") or 0), " ".join(told))
+
+
+def located(path: Path) -> Path:
+    """The path itself, or that in a store where it is the address of one (s3://bucket/job).
+
+    Raises UsageError for a file system that is not known, or whose package is not installed.
+    """
+    text = str(path)
+    found = _ADDRESS.fullmatch(text)
+    if found is None or isinstance(path, RemotePath) or os.path.lexists(text):
+        return path
+    protocol = found[1]
+    if protocol not in PACKAGES:
+        *others, last = (f"{name}://" for name in PACKAGES if name not in {"local", "memory"})
+        raise UsageError(
+            f"cannot read {protocol}:// addresses",
+            why=f"those that can be read are {', '.join(others)} and {last}",
+            fix="copy the traces to one of them, or to this machine",
+        )
+    if "::" in text:
+        raise UsageError(f"cannot read {text}", why="it chains file systems by ::", fix="name one address alone")
+    _file_system_class(protocol)
+    return RemotePath(text)
+
+
+def _file_system_class(protocol: str) -> Any:
+    try:
+        fsspec = import_module("fsspec")
+    except ImportError as exc:
+        raise UsageError(
+            f"{protocol}:// needs fsspec, which is not installed here",
+            why=str(exc),
+            fix="install it: pip install 'torch-bottleneck[remote]'",
+        ) from exc
+    try:
+        return fsspec.get_filesystem_class(protocol)
+    except ImportError as exc:
+        package = PACKAGES[protocol]
+        raise UsageError(
+            f"{protocol}:// needs {package}, which is not installed here",
+            why=str(exc),
+            fix=f"install it: pip install {package}",
+        ) from exc
