@@ -1,6 +1,7 @@
 """`bottleneck verify` from the command line: real changes on small programs, recordings, refusals and exit codes."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from bottleneck.cli import _run
+from bottleneck.commands.verify import _Timer, _with_what_is_left_out
+from bottleneck.experiment.worker import NO_TIME
+from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.trials import Trial, Verification
 
 pytest.importorskip("torch")
 
@@ -70,6 +75,49 @@ def test_a_workload_is_recorded_and_a_change_tried_on_it(tmp_path: Path) -> None
     assert trial["peak_before_bytes"] and trial["peak_after_bytes"]
     assert "bottleneck: trying set-to-none (1 of 1)" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} <= {"zeroing.py", "scores.jsonl", "__pycache__"}
+
+
+def test_the_time_left_is_that_of_the_limit_or_what_the_trials_so_far_suggest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 130.0)
+    assert _Timer(100.0, 90.0).left(0.0) == "at most 60 s left"
+    assert _Timer(100.0, 90.0).left(0.75) == "about 10 s left"
+    assert _Timer(100.0, None).left(0.5) == "about 30 s left"
+    assert _Timer(100.0, None).left(0.0) == ""
+
+
+def test_trials_end_in_time_and_get_a_third_of_it_after_a_long_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 130.0)
+    assert _Timer(100.0, 90.0).until() == pytest.approx(188.0)
+    assert _Timer(10.0, 90.0).until() == pytest.approx(158.0)
+    assert _Timer(100.0, None).until() == math.inf
+
+
+def test_what_finds_no_time_is_named_with_the_command_that_tries_it() -> None:
+    skipped = Trial("compile", "compiles", "skipped", NO_TIME)
+    done = Verification(("--set", "width=2", "model.py"), 1.0, (skipped,))
+    (warning,) = _with_what_is_left_out(done, 90.0).warnings
+    assert warning == (
+        "left out, to be done within 90 s: compile; to try them: bottleneck verify --try compile --set width=2 model.py"
+    )
+    assert _with_what_is_left_out(done, None) is done
+    assert _with_what_is_left_out(Verification(("model.py",), 1.0, ()), 90.0).warnings == ()
+
+
+def test_memory_that_was_not_measured_is_named() -> None:
+    measured = Trial("compile", "compiles", "no effect", speedup=Ratio(1.0, 0.99, 1.01, 20))
+    (warning,) = _with_what_is_left_out(Verification(("model.py",), 1.0, (measured,)), 60.0).warnings
+    assert warning == "left out, to be done within 60 s: the peak memory of changes without a proven effect"
+
+
+@pytest.mark.process
+def test_the_default_findings_are_tried_in_the_time_that_is_given(tmp_path: Path) -> None:
+    (tmp_path / "zeroing.py").write_text(ZEROING)
+    done = verify("--within", "10", "--format", "json", "zeroing.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    skipped = [trial["change"] for trial in document["trials"] if trial["verdict"] == "skipped"]
+    assert len(document["trials"]) < 2 or all(name in " ".join(document["warnings"]) for name in skipped)
+    assert "s left" in done.stderr
 
 
 @pytest.mark.process

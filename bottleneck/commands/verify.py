@@ -4,11 +4,13 @@ import difflib
 import itertools
 import math
 import os
+import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,6 +43,8 @@ SCOREBOARD_VARIABLE = "BOTTLENECK_SCOREBOARD"
 _SCOREBOARD_FILE = "scoreboard.jsonl"
 _ALL = "all"
 _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
+# Of the default, and what ending the processes and writing the result take of it.
+_WITHIN_S, _CLOSING_S = 90.0, 2.0
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
 _Say = Callable[[str, float | None], None]
@@ -68,6 +72,15 @@ def verify_command(
     budget: Annotated[
         float, typer.Option("--budget", min=0.1, metavar="SECONDS", help="Seconds of measuring for each change.")
     ] = 30.0,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            "--within",
+            min=10.0,
+            metavar="SECONDS",
+            help="Seconds until all is done, and what finds no time is left out; 90 without --try and --best.",
+        ),
+    ] = None,
     precision: Annotated[
         float,
         typer.Option("--precision", min=0.001, max=1.0, metavar="SHARE", help="How close an interval has to be."),
@@ -89,6 +102,7 @@ def verify_command(
     bottleneck verify model.py
     bottleneck verify --try compile,bf16-autocast --set batch_size=64 model.py
     bottleneck verify --best bottleneck-runs/model-1
+    bottleneck verify --within 300 model.py
     bottleneck verify --list
 
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
@@ -118,6 +132,9 @@ def verify_command(
         program = _recorded_program(target, seed)
     else:
         program = _program(target, arguments or (), settings or (), train=train, seed=seed)
+    if within is None and not (tries or best):
+        within = _WITHIN_S
+    timer = _Timer(time.monotonic(), within)
     names = _checked([name.strip() for text in tries or () for name in text.split(",") if name.strip()])
     with (
         says_what_is_kept("no change was tried yet, so nothing is kept; the same command begins anew"),
@@ -125,7 +142,7 @@ def verify_command(
         tempfile.TemporaryDirectory(prefix="bottleneck-verify-", ignore_cleanup_errors=True) as scratch,
     ):
         folder = Path(scratch)
-        with _progress(quiet=quiet) as say:
+        with _progress(timer, quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
             analysis = analyse([recording])
             setup = TrialSetup(
@@ -135,6 +152,7 @@ def verify_command(
                 # A program that compiles for itself would do it anew for each change.
                 is_cold=not (recording / compiled_file(0)).exists(),
                 tell=lambda text: say(f"  {text}", None),
+                until=timer.until(),
             )
             known = tuple(name for name in tries_of(analysis.findings) if name in setup.changes)
 
@@ -144,12 +162,30 @@ def verify_command(
             done = verify(setup, names or known, analysis, announce)
             if best:
                 done = add_best(setup, done, analysis, announce)
+            done = _with_what_is_left_out(done, within)
     _keep_score(done, analysis)
     _present(done, form, output)
     if is_interrupted(done):
         _say(_interrupted(done), None)
         raise typer.Exit(_INTERRUPTED)
     return None
+
+
+def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verification":
+    """The verification with a warning that names what found no time."""
+    from bottleneck.experiment.verify import left_out
+
+    if within is None:
+        return done
+    changes = left_out(done)
+    is_memory_unknown = any(trial.speedup is not None and trial.peak_after_bytes is None for trial in done.trials)
+    parts = [*changes, *(["the peak memory of changes without a proven effect"] if is_memory_unknown else [])]
+    if not parts:
+        return done
+    text = f"left out, to be done within {within:g} s: {', '.join(parts)}"
+    if changes:
+        text += f"; to try them: bottleneck verify --try {','.join(changes)} {shlex.join(done.program)}"
+    return replace(done, warnings=(*done.warnings, text))
 
 
 def _interrupted(done: "Verification") -> str:
@@ -304,16 +340,42 @@ def _present(done: "Verification", form: ResultFormat, output: Path | None) -> N
     write_report(text, output)
 
 
+@dataclass(frozen=True)
+class _Timer:
+    """The time when the command began, by the monotonic clock, and the seconds that it may take; null for any."""
+
+    began: float
+    within: float | None
+
+    def until(self) -> float:
+        """The time when the trials have to end: a third of the seconds are theirs, however long recording took."""
+        if self.within is None:
+            return math.inf
+        return max(self.began + self.within, time.monotonic() + self.within / 3) - _CLOSING_S
+
+    def left(self, share: float) -> str:
+        """The time that is left once this share of the trials is done, in words; empty where nothing is known yet."""
+        passed_s = time.monotonic() - self.began
+        guessed_s = passed_s * (1 - share) / share if share else math.inf
+        left_s = min(guessed_s, math.inf if self.within is None else max(self.within - passed_s, 0.0))
+        about = "about" if left_s == guessed_s else "at most"
+        return f"{about} {left_s:.0f} s left" if math.isfinite(left_s) else ""
+
+
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[_Say]:
+def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
     """Shows progress: a bar on a terminal, a line for each trial elsewhere, or nothing."""
     if quiet:
         yield lambda _text, _share: None
     elif sys.stderr.isatty():
-        with _bar() as tell:
+        with _bar(timer) as tell:
             yield tell
     else:
-        yield _say
+        yield lambda text, share: _say(_with_time(text, timer.left(share) if share is not None else ""), share)
+
+
+def _with_time(text: str, left: str) -> str:
+    return f"{text}, {left}" if left else text
 
 
 def _say(text: str, _share: float | None) -> None:
@@ -324,7 +386,7 @@ def _say(text: str, _share: float | None) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[_Say]:
+def _bar(timer: _Timer) -> Iterator[_Say]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -334,15 +396,16 @@ def _bar() -> Iterator[_Say]:
     # Drawn by us between two stages: a thread that refreshes it would disturb what is measured.
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("getting ready", total=None)
-        trial = ""
+        trial, done = "", 0.0
 
         def tell(text: str, share: float | None) -> None:
-            nonlocal trial
+            nonlocal trial, done
             trial = trial if text.startswith(" ") else text
             stage = f": {text.strip()}" if text.startswith(" ") else ""
             if share is not None:
+                done = share
                 progress.update(task, total=1.0, completed=share)
-            progress.update(task, description=clean(f"{trial}{stage}"))
+            progress.update(task, description=clean(_with_time(f"{trial}{stage}", timer.left(done))))
             progress.refresh()
 
         yield tell

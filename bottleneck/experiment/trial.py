@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from bottleneck.experiment.interventions.subject import Change
 from bottleneck.experiment.side import environment_of
 from bottleneck.experiment.turns import Pairing, TimedStep
 from bottleneck.experiment.variants import Built
-from bottleneck.experiment.worker import VARIANTS_CHILD, Refused, Worker
+from bottleneck.experiment.worker import NO_TIME, VARIANTS_CHILD, Refused, Worker
 from bottleneck.harness.messages import Program
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio
@@ -67,7 +68,8 @@ class Prediction:
 class TrialSetup:
     """Settings that all trials of one program share.
 
-    ``folder`` takes its output, and its compilers' caches if ``is_cold``.
+    ``folder`` takes its output, and its compilers' caches if ``is_cold``. All of them end by ``until``, a time of the
+    monotonic clock; then memory is not measured in processes that are started for it alone.
     """
 
     program: Program
@@ -77,11 +79,14 @@ class TrialSetup:
     child: Sequence[str] = VARIANTS_CHILD
     is_cold: bool = True
     tell: Callable[[str], None] = lambda _: None
+    until: float = math.inf
 
     def worker(self, names: Sequence[str], environment: Mapping[str, str]) -> Worker:
         """A process for variants of the program; compilers find only what they made for this trial."""
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / f"cache-{'+'.join(names)}")} if self.is_cold else {}
-        return Worker(self.program, self.folder / LOG_FILE, {**cache, **environment}, self.child)
+        worker = Worker(self.program, self.folder / LOG_FILE, {**cache, **environment}, self.child)
+        worker.until = self.until
+        return worker
 
     def chosen(self, names: Sequence[str]) -> list[Change]:
         """The changes of these names."""
@@ -125,7 +130,9 @@ class _TrialRun:
         try:
             self._measure()
         except Refused as refused:
-            self._note(verdict=refused.verdict, reason=refused.reason)
+            is_measured = refused.verdict == "skipped" and self._trial.speedup is not None
+            reason = f"{refused.reason} to confirm it in a fresh process" if is_measured else refused.reason
+            self._note(verdict="inconclusive" if is_measured else refused.verdict, reason=reason)
         return self._trial
 
     def _note(self, **known: object) -> None:
@@ -142,8 +149,7 @@ class _TrialRun:
             )
             self._compare(variants, kept)
             first = variants.pairing
-            if first.pair_s * LOOKS[0] > effort.budget_s:
-                raise Refused("inconclusive", _too_long(first.pair_s))
+            self._check_time(first.pair_s)
             self._setup.tell("measuring")
             first.take_until(lambda logs: look_for_effect(logs, effort.rule) != "open", effort.budget_s)
         self._note_times([first])
@@ -154,6 +160,15 @@ class _TrialRun:
         else:
             self._conclude(first, [])
             self._measure_memory()
+
+    def _check_time(self, pair_s: float) -> None:
+        """Refused where the fewest pairs that can decide take longer than there is time."""
+        least_s = pair_s * LOOKS[0]
+        if math.isfinite(self._setup.until):
+            if least_s > self._setup.until - time.monotonic():
+                raise Refused("skipped", f"{NO_TIME} for {LOOKS[0]} pairs of steps, {format_us(least_s * 1e6)}")
+        elif least_s > self._setup.effort.budget_s:
+            raise Refused("inconclusive", _too_long(pair_s))
 
     def _compare(self, variants: _Variants, kept: Path) -> None:
         """Compares the results of the first steps; without a comparison the rest can still be measured."""
@@ -212,6 +227,8 @@ class _TrialRun:
         """Makes the changed step once more in a process of its own, to see what memory it takes there."""
         setup_s = self._trial.setup_s
         if not self._names or self._is_apart or setup_s is None or setup_s > _SETUP_SECONDS_TO_REPEAT:
+            return
+        if math.isfinite(self._setup.until):
             return
         self._setup.tell("measuring its memory")
         with self._setup.worker(self._names, environment_of(self._chosen)) as worker:

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,12 +10,17 @@ from pathlib import Path
 from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.trial import Prediction, TrialSetup, try_changes
+from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
+from bottleneck.experiment.worker import NO_TIME
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.trials import Score, Trial, TrialVerdict, Verification
 
 # Called before each trial with its name, its number and the number of trials.
 Announce = Callable[[str, int, int], None]
+
+_INTERRUPTED = "interrupted"
+# No trial begins with less time than importing torch and making a step twice takes; seven pairs take about a second.
+_SECONDS_AT_LEAST, _BUDGET_AT_LEAST_S = 8.0, 2.0
 
 
 def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -50,17 +56,23 @@ def verify(
 ) -> Verification:
     """A trial of each of these changes alone; ``analysis`` is null where nothing was predicted.
 
-    Ctrl-C leaves the trials that are done and skips the rest. WorkloadError where the program fails without any change
-    at the first of them; later that is a trial that failed.
+    Where the setup ends by a certain time, the changes share what is left until then, and those that find none are
+    skipped. Ctrl-C leaves the trials that are done and skips the rest. WorkloadError where the program fails without
+    any change at the first of them; later that is a trial that failed.
     """
     findings = () if analysis is None else analysis.findings
     trials: list[Trial] = []
     for number, name in enumerate(names):
+        left_s = setup.until - time.monotonic()
+        if trials and left_s < _SECONDS_AT_LEAST:
+            trials += [_untried(setup, each, "skipped", NO_TIME) for each in names[number:]]
+            break
         try:
             announce(name, number, len(names))
-            trials.append(try_changes(setup, (name,), prediction_of(name, findings)))
+            limited = replace(setup, effort=_share_of(setup.effort, left_s / (len(names) - number)))
+            trials.append(try_changes(limited, (name,), prediction_of(name, findings)))
         except KeyboardInterrupt:
-            trials += [_untried(setup, each, "skipped", "interrupted") for each in names[number:]]
+            trials += [_untried(setup, each, "skipped", _INTERRUPTED) for each in names[number:]]
             break
         except WorkloadError as error:
             if not trials:
@@ -109,9 +121,23 @@ def add_best(
 
 def is_interrupted(done: Verification) -> bool:
     """True if the user interrupted the trials."""
-    return any(trial.verdict == "skipped" for trial in done.trials) or any(
+    return any(trial.reason == _INTERRUPTED for trial in done.trials) or any(
         "interrupted" in text for text in done.warnings
     )
+
+
+def left_out(done: Verification) -> tuple[str, ...]:
+    """The changes for which no time was left, or none to confirm what they showed."""
+    return tuple(trial.change for trial in done.trials if (trial.reason or "").startswith(NO_TIME))
+
+
+def _share_of(effort: TrialEffort, seconds: float) -> TrialEffort:
+    """The effort of a trial that is to take so many seconds.
+
+    A fifth of them is for its pairs and as much for those that confirm an effect: the rest goes to making the step, in
+    up to four processes.
+    """
+    return replace(effort, budget_s=min(effort.budget_s, max(_BUDGET_AT_LEAST_S, seconds / 5)))
 
 
 def _untried(setup: TrialSetup, name: str, verdict: TrialVerdict, reason: str) -> Trial:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
 # Compilers that try many kernels take minutes.
 BUILD_SECONDS_AT_MOST = 1200.0
 TURN_SECONDS_AT_LEAST = 120.0
+NO_TIME = "no time was left"
 _LOOK_S = 0.5
 _QUIT_S = 3.0
 
@@ -43,8 +45,10 @@ class Worker:
     """One such process. It leads a group of its own, so that Ctrl-C reaches us alone, who then end it.
 
     ``child`` is the script that answers, with its first arguments. What the program writes goes into ``log``. It starts
-    in ``folder``, or where we are.
+    in ``folder``, or where we are. No request is waited for beyond ``until``, a time of the monotonic clock.
     """
+
+    until = math.inf
 
     def __init__(
         self,
@@ -145,6 +149,8 @@ class Worker:
             part = self._read() if ready else b""
             if not part and (ready or has_ended):
                 raise self._death()
+            if not part and time.monotonic() > self.until:
+                raise self.refusal("skipped", NO_TIME)
             if not part and time.monotonic() > until:
                 raise self.refusal("failed", f"it did not answer within {seconds:.0f} s")
             self._unread += part

@@ -1,6 +1,7 @@
 """One change tried: verdicts on steps whose speed is known, refusals, and what each leaves in its record."""
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
 from bottleneck.experiment.variants import Built
+from bottleneck.experiment.worker import NO_TIME, Refused
 from bottleneck.harness.messages import Program
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.trials import Difference
@@ -124,6 +126,24 @@ def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_ta
     trial = try_changes(short, ("nothing",), Prediction())
     assert trial.verdict == "inconclusive"
     assert trial.reason is not None and "pass --budget" in trial.reason
+
+
+def test_steps_too_long_for_the_time_that_is_left_are_skipped_whatever_the_budget(setup: TrialSetup) -> None:
+    program = Program(setup.program.target, settings=(("work", "60_000_000"),))
+    limited = replace(setup, program=program, effort=TrialEffort(budget_s=0.1), until=time.monotonic() + 30)
+    trial = try_changes(limited, ("nothing",), Prediction())
+    assert trial.verdict == "skipped" and (trial.reason or "").startswith("no time was left"), trial
+
+
+def test_what_no_time_is_left_to_confirm_keeps_its_first_measurement(setup: TrialSetup) -> None:
+    def tell(text: str) -> None:
+        if text == "confirming in a fresh process":
+            raise Refused("skipped", NO_TIME)
+
+    trial = try_changes(replace(setup, tell=tell, until=time.monotonic() + 100), ("less-work",), Prediction())
+    assert trial.verdict == "inconclusive"
+    assert trial.speedup is not None and trial.speedup.low > 1
+    assert trial.reason == "no time was left to confirm it in a fresh process"
 
 
 def test_several_changes_are_applied_together(setup: TrialSetup) -> None:

@@ -1,5 +1,6 @@
 """The changes that are tried, their predictions, and how winners add up; trials themselves are given."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bottleneck.experiment.verify import (
     append_entries,
     entries_of,
     is_interrupted,
+    left_out,
     prediction_of,
     prediction_of_all,
     read_entries,
@@ -97,6 +99,30 @@ def test_every_change_is_tried_alone_and_announced(monkeypatch: pytest.MonkeyPat
     assert announced == [("a", 0, 2), ("b", 1, 2)]
     assert done.program == ("--set", "batch_size=4", "model.py")
     assert done.best is None
+
+
+def test_changes_that_find_no_time_are_skipped_and_named_but_the_first_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = outcomes(monkeypatch, {name: trial(name, "no effect") for name in ("gc-freeze", "tf32", "compile")})
+    done = verify(replace(LAB, until=time.monotonic() - 1), ("gc-freeze", "tf32", "compile"), None)
+    assert tried == ["gc-freeze"]
+    assert [(each.verdict, each.reason) for each in done.trials[1:]] == [("skipped", "no time was left")] * 2
+    assert left_out(done) == ("tf32", "compile")
+    assert not is_interrupted(done)
+
+
+def test_changes_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets: list[float] = []
+
+    def note(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+        budgets.append(setup.effort.budget_s)
+        return trial(names[0], "no effect")
+
+    monkeypatch.setattr(module, "try_changes", note)
+    verify(replace(LAB, until=time.monotonic() + 60), ("a", "b"), None)
+    verify(LAB, ("a",), None)
+    assert budgets == [pytest.approx(6, abs=0.1), pytest.approx(12, abs=0.1), 30.0]
 
 
 def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

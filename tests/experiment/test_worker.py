@@ -43,6 +43,13 @@ def test_a_variant_is_made_and_gives_a_time_for_each_step_of_a_turn(worker: Work
     assert len(times_us) == 5 and min(times_us) > 0
 
 
+def test_no_request_is_waited_for_beyond_the_time_that_is_left(worker: Worker) -> None:
+    worker.until = time.monotonic()
+    with pytest.raises(Refused) as refused:
+        worker.build("original")
+    assert (refused.value.verdict, refused.value.reason) == ("skipped", "no time was left")
+
+
 def test_settings_of_a_change_reach_the_workload(worker: Worker) -> None:
     us = {
         name: min(worker.turn(name, 20, 1, worker.build(name, changes).step_us))
