@@ -2,26 +2,47 @@
 
 The i-th collective of a kind and element type in a process group is the same call on all of its ranks, but for a few
 missing where a recording begins or ends. No rank leaves a collective before the last one has entered it, so that the
-ends say how far the clocks are apart. Only one group's calls are held at a time, and starts and ends of some of them.
+ends say how far the clocks are apart. The calls of one rank are held at a time, or some calls of all ranks of a group.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import ProcessGroup
+from bottleneck.schema.spool import Spool
 
 # Profilers start and stop at slightly different collectives on each rank.
 _MOST_SHIFT = 3
 _LEAST_OVERLAP = 0.5
-# Cells of one matrix of ranks x calls: 16 MB.
-_MOST_CELLS = 2**21
+# Cells of one matrix of ranks x calls: 8 MB.
+_MOST_CELLS = 2**20
 SEND_RECV = "send_recv"
 
 Label = tuple[str, str]
+
+
+# One call of one rank in a temporary file.
+_CELL = np.dtype([("start", "f8"), ("end", "f8"), ("own_us", "f8"), ("message", "i4"), ("inside", "?")])
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The calls of one rank in one group: their kinds and group size, and in its window their number, time and bytes.
+
+    ``has_sizes`` is True for reductions of several sizes; ``all_to_all_bytes`` is NaN where one size is unknown.
+    """
+
+    kinds: frozenset[str]
+    group_size: int | None
+    has_sizes: bool
+    calls: int
+    us: float
+    all_to_all_bytes: float
 
 
 @dataclass(frozen=True)
@@ -31,6 +52,7 @@ class Group:
     process_group: ProcessGroup
     members: tuple[int, ...]
     codes: tuple[int, ...]
+    usages: tuple[Usage, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +95,10 @@ class Arrivals:
     members: tuple[int, ...]
     labels: tuple[Label, ...]
     clock_us: Floats
-    calls: tuple[CollectiveCalls, ...]
-    own_us: tuple[Floats, ...]
     shift_us: Floats
-    rows: tuple[Integers, ...]
     label: Integers
     step_start_us: Floats
+    cells: "_Cells"
 
     @property
     def size(self) -> int:
@@ -87,17 +107,46 @@ class Arrivals:
 
     def blocks(self) -> Iterator[Block]:
         """The calls, as many at a time as fit in a bounded matrix."""
-        width = max(1, _MOST_CELLS // len(self.members))
-        for low in range(0, self.size, width):
-            part = slice(low, low + width)
-            start, end, inside, message = (
-                np.stack([getattr(calls, name)[rows[part]] for calls, rows in zip(self.calls, self.rows, strict=True)])
-                for name in ("start_us", "end_us", "is_inside", "message")
-            )
+        shift = self.shift_us[:, None]
+        for part, cells in self.cells.blocks():
+            start = cells["start"] + shift
             step = np.searchsorted(self.step_start_us, start[0], side="right") - 1
-            shift = self.shift_us[:, None]
-            own_us = np.stack([own[rows[part]] for own, rows in zip(self.own_us, self.rows, strict=True)])
-            yield Block(start + shift, end + shift, own_us, inside, message, self.label[part], np.maximum(step, 0))
+            yield Block(
+                start=start,
+                end=cells["end"] + shift,
+                own_us=np.ascontiguousarray(cells["own_us"]),
+                inside=np.ascontiguousarray(cells["inside"]),
+                message=cells["message"].astype(np.int64),
+                label=self.label[part],
+                step=np.maximum(step, 0),
+            )
+
+
+class _Cells:
+    """A matrix of ranks x calls in a temporary file, block by block of columns, written rank by rank."""
+
+    def __init__(self, spool: Spool, ranks: int, size: int) -> None:
+        self._spool, self._ranks, self._size = spool, ranks, size
+        self._width = max(1, _MOST_CELLS // ranks)
+        self._position = spool.reserve(ranks * size * _CELL.itemsize)
+
+    def write(self, row: int, values: npt.NDArray[np.void]) -> None:
+        for part in self._parts():
+            data = values[part].tobytes()
+            self._spool.write(self._begin(part) + row * len(data), data)
+
+    def blocks(self) -> Iterator[tuple[slice, npt.NDArray[np.void]]]:
+        for part in self._parts():
+            width = part.stop - part.start
+            data = self._spool.read(self._begin(part), self._ranks * width * _CELL.itemsize)
+            yield part, np.frombuffer(data, dtype=_CELL).reshape(self._ranks, width)
+
+    def _parts(self) -> Iterator[slice]:
+        for low in range(0, self._size, self._width):
+            yield slice(low, min(low + self._width, self._size))
+
+    def _begin(self, part: slice) -> int:
+        return self._position + self._ranks * int(part.start) * _CELL.itemsize
 
 
 def find_groups(digests: Sequence[RankDigest]) -> list[Group]:
@@ -106,81 +155,107 @@ def find_groups(digests: Sequence[RankDigest]) -> list[Group]:
     Groups are the same on two ranks where name and ranks are. Of a name alone, without ranks, at most as many ranks may
     have it as the group has: otherwise several groups share it, which cannot be told apart.
     """
-    found: dict[tuple[str, tuple[int, ...]], list[tuple[int, int, ProcessGroup]]] = {}
+    found: dict[tuple[str, tuple[int, ...]], list[tuple[int, int, ProcessGroup, Usage]]] = {}
     for position, digest in enumerate(digests):
         known = {group.name: group for group in digest.process_groups}
-        for code, name in enumerate(digest.calls.groups):
-            group = known.get(name) or ProcessGroup(name, "", _size(digest.calls, code) or len(digests))
-            found.setdefault((name, group.ranks), []).append((position, code, group))
+        calls = digest.calls.read()
+        for code, name in enumerate(calls.groups):
+            usage = _usage(calls, code)
+            group = known.get(name) or ProcessGroup(name, "", usage.group_size or len(digests))
+            found.setdefault((name, group.ranks), []).append((position, code, group, usage))
     groups = [
-        Group(named[0][2], tuple(each[0] for each in named), tuple(each[1] for each in named))
+        Group(
+            process_group=named[0][2],
+            members=tuple(at for at, _, _, _ in named),
+            codes=tuple(code for _, code, _, _ in named),
+            usages=tuple(usage for _, _, _, usage in named),
+        )
         for _, named in sorted(found.items())
         if not named[0][2].name or len(named) <= named[0][2].size
     ]
     return sorted(groups, key=lambda group: -len(group.members))
 
 
-def _size(calls: CollectiveCalls, code: int) -> int | None:
-    """Ranks in the calls of a group whose name the trace tells without its size."""
-    messages = [calls.messages[each] for each in np.unique(calls.message[calls.group == code]).tolist()]
-    return max((message.group_size or 0 for message in messages), default=0) or None
+_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
 
 
-def match_collectives(digests: Sequence[RankDigest], group: Group) -> Arrivals | None:
+def _usage(calls: CollectiveCalls, code: int) -> Usage:
+    mine = calls.group == code
+    messages = [calls.messages[each] for each in np.unique(calls.message[mine]).tolist()]
+    inside = mine & calls.is_inside
+    is_exchange = np.array([message.name == "all_to_all" for message in calls.messages], dtype=bool)
+    exchanges = calls.message[inside][is_exchange[calls.message[inside]]] if calls.messages else calls.message[:0]
+    return Usage(
+        kinds=frozenset(message.name for message in messages),
+        group_size=max((message.group_size or 0 for message in messages), default=0) or None,
+        has_sizes=len({message.payload for message in messages if message.name in _REDUCTIONS} - {None}) > 1,
+        calls=int(inside.sum()),
+        us=float((calls.end_us - calls.start_us)[inside].sum()),
+        all_to_all_bytes=float(payloads(calls)[exchanges].sum()),
+    )
+
+
+def payloads(calls: CollectiveCalls) -> Floats:
+    """Payload of each message; NaN where unknown."""
+    return np.array([np.nan if message.payload is None else message.payload for message in calls.messages], np.float64)
+
+
+def match_collectives(digests: Sequence[RankDigest], group: Group, spool: Spool) -> Arrivals | None:
     """The calls that the ranks of a group have in common, matched by label and order; null when none can be matched.
 
     Among the shifts that could explain missing calls, the one whose ends coincide best is taken. A rank none of whose
     calls could be matched with the others' is left out. Sends and receives are between two ranks: those of a larger
     group do not match by order, but for unnamed ones, which may be part of a collective whose op was not recorded.
+    The calls are put into ``spool``.
     """
-    origin = min((digest.start_unix_ns or 0 for digest in digests), default=0)
-    tracks = [
-        _track(digests[at], code, group, len(digests)) for at, code in zip(group.members, group.codes, strict=True)
-    ]
-    clocks = [_clock_us(digests[at], origin) for at in group.members]
-    names = sorted({name for track in tracks for name in track})
-    columns = {name: found for name in names if (found := _aligned(digests, group, tracks, clocks, name))}
+    tracks = _Tracks(digests, group)
+    columns = tracks.aligned()
     most = max((len(found) for found in columns.values()), default=0)
     members = next((sorted(found) for found in columns.values() if len(found) == most), [])
     cut = {
-        name: _common([found[row] for row in members])
+        name: common
         for name, found in columns.items()
-        if found.keys() >= set(members)
+        if found.keys() >= set(members) and (common := _common([found[row] for row in members]))
     }
-    cut = {name: rows for name, rows in cut.items() if rows}
     if not cut:
         return None
-    rows = tuple(np.concatenate(parts) for parts in zip(*cut.values(), strict=True))
-    calls = tuple(digests[group.members[row]].calls for row in members)
-    clock_us = np.array([clocks[row] or 0.0 for row in members])
-    ends = calls[0].end_us[rows[0]] + clock_us[0]
-    apart_us = np.array(
-        [
-            np.median(one.end_us[mine] + own - ends)
-            for one, mine, own in zip(calls, rows, clock_us.tolist(), strict=True)
-        ]
-    )
+    sizes = [common[0].stop - common[0].start for common in cut.values()]
+    cells = _Cells(spool, len(members), sum(sizes))
+    clock_us = np.array([tracks.clocks[row] or 0.0 for row in members])
+    apart_us, ends = np.zeros(len(members)), np.zeros(0)
+    for place, row in enumerate(members):
+        calls, track = tracks.read(row)
+        rows = np.concatenate([track[name][common[place]] for name, common in cut.items()])
+        mine = calls.end_us[rows] + clock_us[place]
+        ends = mine if place == 0 else ends
+        apart_us[place] = np.median(mine - ends)
+        cells.write(place, _cells(calls, rows, digests[group.members[row]]))
     return Arrivals(
         group=group.process_group,
         members=tuple(group.members[row] for row in members),
         labels=tuple(cut),
         clock_us=apart_us,
-        calls=calls,
-        own_us=tuple(_own_us(digests[group.members[row]]) for row in members),
         shift_us=clock_us - apart_us,
-        rows=rows,
-        label=np.repeat(np.arange(len(cut)), [rows[0].size for rows in cut.values()]),
+        label=np.repeat(np.arange(len(cut)), sizes),
         step_start_us=digests[group.members[members[0]]].step_start_us + clock_us[0],
+        cells=cells,
     )
 
 
-def _own_us(digest: RankDigest) -> Floats:
+def _cells(calls: CollectiveCalls, rows: Integers, digest: RankDigest) -> npt.NDArray[np.void]:
+    found = np.zeros(rows.size, dtype=_CELL)
+    columns = (calls.start_us, calls.end_us, _own_us(digest, calls), calls.message, calls.is_inside)
+    for name, column in zip(_CELL.names or (), columns, strict=True):
+        found[name] = column[rows]
+    return found
+
+
+def _own_us(digest: RankDigest, calls: CollectiveCalls) -> Floats:
     """Time of a rank before each call since all that began before have ended; 0 for calls that overlap.
 
     It does not depend on clocks, and a rank that others made late has no more of it than they. The first call counts
     from the beginning of its step.
     """
-    calls = digest.calls
     begun = digest.step_start_us[digest.step_start_us <= calls.start_us[:1]][-1:] if calls.start_us.size else ()
     ended = np.maximum.accumulate(np.concatenate((begun if len(begun) else calls.start_us[:1], calls.end_us)))
     return np.maximum(calls.start_us - ended[:-1], 0.0)
@@ -190,45 +265,63 @@ def _clock_us(digest: RankDigest, origin_ns: int) -> float | None:
     return None if digest.start_unix_ns is None else (digest.start_unix_ns - origin_ns) / 1e3
 
 
-def _track(digest: RankDigest, code: int, group: Group, ranks: int) -> Mapping[Label, Integers]:
-    """Rows of the calls of one rank in one group by label, in order."""
-    calls, size = digest.calls, group.process_group.size
-    is_known = np.array([_belongs(message, group, ranks) for message in calls.messages], dtype=bool)
-    mine = np.flatnonzero(calls.group == code)
-    mine = mine[is_known[calls.message[mine]]] if mine.size else mine
-    found: dict[Label, list[Integers]] = {}
-    for message in np.unique(calls.message[mine]).tolist():
-        name = calls.messages[message].name
-        if name != SEND_RECV or size == 2 or not group.process_group.name:
-            found.setdefault((name, calls.messages[message].dtype or ""), []).append(
-                mine[calls.message[mine] == message]
-            )
-    return {label: np.sort(np.concatenate(rows)).astype(np.int32) for label, rows in found.items()}
+class _Tracks:
+    """The calls of the ranks of a group by label, of one rank at a time; ``clocks`` are the wall clocks by row."""
 
+    def __init__(self, digests: Sequence[RankDigest], group: Group) -> None:
+        self._digests, self._group = digests, group
+        origin = min((digest.start_unix_ns or 0 for digest in digests), default=0)
+        self.clocks = [_clock_us(digests[at], origin) for at in group.members]
 
-def _belongs(message: Message, group: Group, ranks: int) -> bool:
-    """False for collectives among another number of ranks than are looked at, where the trace names no group."""
-    return bool(group.process_group.name) or message.group_size is None or message.group_size == ranks
+    def read(self, row: int) -> tuple[CollectiveCalls, Mapping[Label, Integers]]:
+        """The calls of a rank, and those in the group by label: their rows, in order."""
+        calls, group = self._digests[self._group.members[row]].calls.read(), self._group.process_group
+        is_known = np.array([self._belongs(message) for message in calls.messages], dtype=bool)
+        mine = np.flatnonzero(calls.group == self._group.codes[row])
+        mine = mine[is_known[calls.message[mine]]] if mine.size else mine
+        found: dict[Label, list[Integers]] = {}
+        for message in np.unique(calls.message[mine]).tolist():
+            name = calls.messages[message].name
+            if name != SEND_RECV or group.size == 2 or not group.name:
+                found.setdefault((name, calls.messages[message].dtype or ""), []).append(
+                    mine[calls.message[mine] == message]
+                )
+        return calls, {label: np.sort(np.concatenate(rows)) for label, rows in found.items()}
 
+    def _belongs(self, message: Message) -> bool:
+        """False for collectives among another number of ranks than are looked at, where the trace names no group."""
+        is_named = bool(self._group.process_group.name)
+        return is_named or message.group_size is None or message.group_size == len(self._digests)
 
-def _aligned(
-    digests: Sequence[RankDigest],
-    group: Group,
-    tracks: Sequence[Mapping[Label, Integers]],
-    clocks: Sequence[float | None],
-    name: Label,
-) -> dict[int, tuple[int, Integers]]:
-    """Of each member that could be aligned: the column of its first call, and the rows of its calls."""
-    own = {row: track[name] for row, track in enumerate(tracks) if name in track}
-    ends = {row: digests[group.members[row]].calls.end_us[rows] + (clocks[row] or 0.0) for row, rows in own.items()}
-    reference = max(own, key=lambda row: own[row].size)
-    found = {}
-    for row, rows in own.items():
-        has_clocks = clocks[row] is not None and clocks[reference] is not None
-        shift = 0 if row == reference else _best_shift(ends[row], ends[reference], has_clocks)
-        if shift is not None:
-            found[row] = (shift, rows)
-    return found if len(found) > 1 else {}
+    def aligned(self) -> dict[Label, dict[int, tuple[int, int]]]:
+        """By label, of each member that could be aligned: the column of its first call, and the number of its calls.
+
+        The rank with the most calls of a label is the one that the others are held against.
+        """
+        most: dict[Label, tuple[int, int]] = {}
+        for row in range(len(self.clocks)):
+            for label, rows in self.read(row)[1].items():
+                if rows.size > most.get(label, (0, 0))[0]:
+                    most[label] = (rows.size, row)
+        reference: dict[Label, Floats] = {}
+        for row in {row for _, row in most.values()}:
+            calls, track = self.read(row)
+            reference |= {
+                label: calls.end_us[rows] + (self.clocks[row] or 0.0)
+                for label, rows in track.items()
+                if most[label][1] == row
+            }
+        found: dict[Label, dict[int, tuple[int, int]]] = {label: {} for label in sorted(most)}
+        for row, clock_us in enumerate(self.clocks):
+            calls, track = self.read(row)
+            for label, rows in track.items():
+                other = most[label][1]
+                has_clocks = clock_us is not None and self.clocks[other] is not None
+                end = calls.end_us[rows] + (clock_us or 0.0)
+                shift = 0 if row == other else _best_shift(end, reference[label], has_clocks)
+                if shift is not None:
+                    found[label][row] = (shift, int(rows.size))
+        return {label: rows for label, rows in found.items() if len(rows) > 1}
 
 
 def _best_shift(end: Floats, reference: Floats, clocks: bool) -> int | None:
@@ -257,8 +350,8 @@ def _best_shift(end: Floats, reference: Floats, clocks: bool) -> int | None:
     return min(likely, key=lambda each: (each[0], abs(each[1])))[1]
 
 
-def _common(found: Sequence[tuple[int, Integers]]) -> list[Integers]:
-    """The rows of each member in the columns that all of them have; empty where there are none."""
+def _common(found: Sequence[tuple[int, int]]) -> list[slice]:
+    """The part of each member's calls in the columns that all of them have; empty where there are none."""
     low = max(shift for shift, _ in found)
-    high = min(shift + rows.size for shift, rows in found)
-    return [rows[low - shift : high - shift] for shift, rows in found] if high > low else []
+    high = min(shift + size for shift, size in found)
+    return [slice(low - shift, high - shift) for shift, _ in found] if high > low else []

@@ -7,7 +7,7 @@ quickest call of one size waited least: its time stands for the transfer of all,
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -129,7 +129,7 @@ def paces(linked: Linked) -> Mapping[Message, Pace]:
     return _paces(linked, members, code, messages)
 
 
-def quickest_of(several: Sequence[Mapping[Message, Pace]]) -> Mapping[Message, Pace]:
+def quickest_of(several: Iterable[Mapping[Message, Pace]]) -> Mapping[Message, Pace]:
     """The quickest call of each message over several ranks."""
     merged: dict[Message, Pace] = {}
     for each in several:

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group
+from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group, payloads
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.digest import CollectiveCalls, RankDigest
+from bottleneck.schema.digest import Calls, CollectiveCalls, RankDigest
 from bottleneck.schema.intervals import Flags, Floats, Integers, tally, union
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.linked_trace import ProcessGroup
@@ -43,7 +43,8 @@ class GroupTimes:
 
     ``late_us`` is the mean delay after the first rank, over the ``calls`` in the window; ``behind_us`` the delay beyond
     the median rank, summed over the calls of each step (ranks x steps). ``own_us`` is the own time by step likewise,
-    ``own_by_label_us`` that by label of the collective (ranks x labels).
+    ``own_by_label_us`` that by label of the collective (ranks x labels). ``sent_bytes`` is the payload per step of the
+    first rank, NaN where a size is not known.
     """
 
     arrivals: Arrivals
@@ -54,6 +55,7 @@ class GroupTimes:
     own_by_label_us: Floats
     wait_us: Floats
     transfer_us: Floats
+    sent_bytes: float
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,12 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
     steps = _step_count(digests, arrivals)
     labels = len(arrivals.labels)
     behind, own, by_label = np.zeros((size, steps)), np.zeros((size, steps)), np.zeros((size, labels))
+    payload, sent = payloads(digests[arrivals.members[0]].calls.read()), 0.0
     for block in arrivals.blocks():
         inside = block.inside
         wait = block.waits_us
         calls += inside.sum(axis=1)
+        sent += float(payload[block.message[0]][inside[0]].sum())
         late += (block.late_us * inside).sum(axis=1)
         waits += (wait * inside).sum(axis=1)
         transfers += ((block.end - block.start - wait) * inside).sum(axis=1)
@@ -102,6 +106,7 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
         own_by_label_us=by_label,
         wait_us=waits / counts,
         transfer_us=transfers / counts,
+        sent_bytes=sent / float(counts[0]),
     )
 
 
@@ -164,7 +169,7 @@ class _Job:
             self.longer_us[known] = own_us[known] - _median(own_us[known])
         self.behind_us = self._by_step("behind_us")
         self.excess_us = self.longer_us.sum(axis=1) / np.array([digest.steps.count for digest in digests])
-        self.kinds = {id(group): _kind(digests, group) for group in groups}
+        self.kinds = {id(group): _kind(group, len(digests)) for group in groups}
         self.links = self._find_links()
 
     def _by_step(self, name: Literal["own_us", "behind_us"]) -> Floats:
@@ -405,7 +410,7 @@ class _Job:
             if len(family) < _LEAST_GROUPS:
                 continue
             spent = np.array([float(np.median(times.transfer_us)) for times in family])
-            sent = np.array([_bytes_per_step(self.digests, times.arrivals) for times in family])
+            sent = np.array([times.sent_bytes for times in family])
             usual, usual_bytes = float(_median(spent[:, None])[0]), float(_median(sent[:, None])[0])
             equal = ~(np.abs(sent - usual_bytes) > _EQUAL_BYTES * usual_bytes)
             slow = equal & self._far(spent, 0.5) & (spent > _SLOW_LINK * usual)
@@ -453,10 +458,10 @@ class _Job:
         pipelines = [group for group in self.groups if self.kinds[id(group)] == "pipeline"]
         shares = []
         for group in pipelines:
-            calls = [self.digests[at].calls for at in group.members]
-            quickest = _quickest(calls)
-            for at, code, own in zip(group.members, group.codes, calls, strict=True):
+            quickest = _quickest([self.digests[at].calls for at in group.members])
+            for at, code in zip(group.members, group.codes, strict=True):
                 digest = self.digests[at]
+                own = digest.calls.read()
                 wall_us = digest.steps.wall_us
                 rows = np.flatnonzero((own.group == code) & own.is_inside & _are(own, SEND_RECV))
                 open_us = union(own.start_us[rows], own.end_us[rows]).total() / digest.steps.count
@@ -472,7 +477,7 @@ class _Job:
         found: dict[object, list[Group]] = {}
         for group in self.groups:
             kind = self.kinds[id(group)]
-            key = (_described(group.process_group), len(group.members), kind, _names(self.digests, group))
+            key = (_described(group.process_group), len(group.members), kind, group.usages[0].kinds)
             found.setdefault(key, []).append(group)
         uses = [self._use(groups, matched) for groups in found.values()]
         return tuple(sorted(uses, key=lambda use: (-use.us, use.name, use.size)))
@@ -480,9 +485,9 @@ class _Job:
     def _use(self, groups: Sequence[Group], matched: Mapping[ProcessGroup, GroupTimes]) -> GroupUse:
         first = groups[0].process_group
         own = [
-            _own_calls(self.digests[at], code)
+            (usage.calls / self.digests[at].steps.count, usage.us / self.digests[at].steps.count)
             for group in groups
-            for at, code in zip(group.members, group.codes, strict=True)
+            for at, usage in zip(group.members, group.usages, strict=True)
         ]
         known = [matched[group.process_group] for group in groups if group.process_group in matched]
         transfer, wait = (
@@ -545,47 +550,19 @@ def _are(calls: CollectiveCalls, name: str) -> Flags:
     return is_of_kind[calls.message] if calls.message.size else np.zeros(0, dtype=bool)
 
 
-def _names(digests: Sequence[RankDigest], group: Group) -> frozenset[str]:
-    """Kinds of collectives in a group, by its first rank."""
-    calls, code = digests[group.members[0]].calls, group.codes[0]
-    return frozenset(calls.messages[each].name for each in np.unique(calls.message[calls.group == code]).tolist())
-
-
-def _own_calls(digest: RankDigest, code: int) -> tuple[float, float]:
-    """Calls and time in them of one rank in one group, per step."""
-    calls, count = digest.calls, digest.steps.count
-    mine = (calls.group == code) & calls.is_inside
-    return float(mine.sum()) / count, float((calls.end_us - calls.start_us)[mine].sum()) / count
-
-
-def _payload(calls: CollectiveCalls) -> Floats:
-    """Payload of each call; NaN where unknown."""
-    known = np.array([np.nan if message.payload is None else message.payload for message in calls.messages])
-    return known[calls.message] if calls.message.size else np.zeros(0)
-
-
-def _bytes_per_step(digests: Sequence[RankDigest], arrivals: Arrivals) -> float:
-    """Payload per step of the first rank of a group; NaN where one is not known."""
-    digest = digests[arrivals.members[0]]
-    rows = arrivals.rows[0]
-    return float(_payload(digest.calls)[rows][digest.calls.is_inside[rows]].sum()) / digest.steps.count
-
-
 def _imbalance(digests: Sequence[RankDigest], group: Group) -> float | None:
     """Most bytes that a rank sends in all-to-alls / mean of the group; null where sizes are not known."""
-    sent = []
-    for at, code in zip(group.members, group.codes, strict=True):
-        calls = digests[at].calls
-        mine = (calls.group == code) & calls.is_inside & _are(calls, "all_to_all")
-        sent.append(float(_payload(calls)[mine].sum()) / digests[at].steps.count)
+    sent = [
+        usage.all_to_all_bytes / digests[at].steps.count for at, usage in zip(group.members, group.usages, strict=True)
+    ]
     mean = float(np.mean(sent))
     return max(sent) / mean if mean > 0 else None
 
 
-def _quickest(calls: Sequence[CollectiveCalls]) -> dict[object, float]:
+def _quickest(calls: Sequence[Calls]) -> dict[object, float]:
     """Time of the quickest call of each message over several ranks."""
     found: dict[object, float] = {}
-    for own in calls:
+    for own in (one.read() for one in calls):
         least = np.full(len(own.messages), np.inf)
         np.minimum.at(least, own.message, own.end_us - own.start_us)
         for message, us in zip(own.messages, least.tolist(), strict=True):
@@ -608,7 +585,7 @@ _WORDS: Mapping[str, frozenset[str]] = {
 _GRADIENTS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"})
 
 
-def _kind(digests: Sequence[RankDigest], group: Group) -> str | None:
+def _kind(group: Group, ranks: int) -> str | None:
     """The kind of parallelism that a group serves, by its description, else by its calls; null where neither tells.
 
     Sends and receives alone are of a pipeline, all-to-alls alone of experts (or of tables spread over ranks).
@@ -618,14 +595,11 @@ def _kind(digests: Sequence[RankDigest], group: Group) -> str | None:
     told = next((kind for kind, names in _WORDS.items() if names & words), None)
     if told is not None:
         return told
-    names = _names(digests, group) - {"barrier"}
+    first = group.usages[0]
+    names = first.kinds - {"barrier"}
     if len(names) == 1:
         only = next(iter(names))
         alone = {SEND_RECV: "pipeline", "all_to_all": "expert"}.get(only)
         if alone is not None:
             return alone
-    calls, code = digests[group.members[0]].calls, group.codes[0]
-    used = [calls.messages[each] for each in np.unique(calls.message[calls.group == code]).tolist()]
-    sizes = {message.payload for message in used if message.name in {"all_reduce", "reduce_scatter"}}
-    is_all = len(group.members) == len(digests)
-    return "data" if is_all and names <= _GRADIENTS and len(sizes - {None}) > 1 else None
+    return "data" if len(group.members) == ranks and names <= _GRADIENTS and first.has_sizes else None

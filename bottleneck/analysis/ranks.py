@@ -1,6 +1,6 @@
 """Reduces the digests of several ranks: who waits for whom, from the arrival of each rank at each collective."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.job import JobSummary, LeftOut, SlowRank
 from bottleneck.schema.measurements import StepTimes
+from bottleneck.schema.spool import Spool
 from bottleneck.units import counted, format_share, format_us
 
 # A rank is called a straggler when the others wait for it this part of their step.
@@ -64,8 +65,8 @@ def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()
     """
     ordered = sorted(digests, key=lambda one: (one.rank is None, one.rank or 0, one.path))
     numbers = _numbers(ordered)
-    groups = find_groups(ordered)
-    matched = [found for group in groups if (found := match_collectives(ordered, group)) is not None]
+    groups, spool = find_groups(ordered), Spool()
+    matched = [found for group in groups if (found := match_collectives(ordered, group, spool)) is not None]
     times = [measure(ordered, arrivals) for arrivals in matched]
     late_us = _late_us(ordered, times)
     job = summarise_job(ordered, numbers, groups, times, left_out)
@@ -193,8 +194,10 @@ def _collectives(
     Where no call of one size was quickest, the rank that came last to a call tells: it waited for nobody.
     """
     mine = ordered[position]
-    found = repaced(mine.collectives, quickest_of([_paces(one.calls) for one in ordered]))
-    size = len(mine.calls.messages)
+    wanted = {message_of(one) for one in mine.collectives}
+    found = repaced(mine.collectives, quickest_of(_paces(one.calls.read(), wanted) for one in ordered))
+    messages = mine.calls.read().messages
+    size = len(messages)
     spent, least = np.zeros(size), np.zeros(size)
     for arrivals in matched:
         if position in arrivals.members:
@@ -204,7 +207,7 @@ def _collectives(
                 dur = (block.end - block.start)[:, inside]
                 np.add.at(spent, block.message[row][inside], dur[row])
                 np.add.at(least, block.message[row][inside], dur.min(axis=0))
-    share = {message: us for message, us in zip(mine.calls.messages, _ratios(least, spent).tolist(), strict=True) if us}
+    share = {message: us for message, us in zip(messages, _ratios(least, spent).tolist(), strict=True) if us}
     return tuple(
         with_transfer(one, share[message_of(one)]) if one.transfer_us is None and message_of(one) in share else one
         for one in found
@@ -215,13 +218,13 @@ def _ratios(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.zeros(part.size), where=whole > 0)
 
 
-def _paces(calls: CollectiveCalls) -> dict[Message, Pace]:
-    """The quickest call of each message of a rank."""
+def _paces(calls: CollectiveCalls, wanted: Set[Message]) -> dict[Message, Pace]:
+    """The quickest call of each of these messages on a rank."""
     quickest = np.full(len(calls.messages), np.inf)
     np.minimum.at(quickest, calls.message, calls.end_us - calls.start_us)
     counts = np.bincount(calls.message, minlength=len(calls.messages))
     found = zip(calls.messages, quickest.tolist(), counts.tolist(), strict=True)
-    return {message: Pace(us, count) for message, us, count in found if count}
+    return {message: Pace(us, count) for message, us, count in found if count and message in wanted}
 
 
 def _chosen(steps: StepTimes) -> str:

@@ -1,5 +1,7 @@
 """Keeps the digests of ranks in files, so that a report that was interrupted goes on where it was.
 
+What a report compares the ranks by is kept apart, as ``StoredCalls``: of many ranks it takes more than memory has.
+
 A file holds the key that its digest was made for, the digest and a checksum. It is written under another name and
 renamed when whole; one that is damaged, or was made for another key, counts as not there.
 """
@@ -9,13 +11,15 @@ import os
 import time
 import zlib
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from bottleneck.schema.digest import CollectiveCalls, RankDigest
+from bottleneck.schema.digest import Calls, CollectiveCalls, RankDigest
+from bottleneck.schema.spool import Spool
 
 _MAGIC = b"bottleneck digest 1\n"
 _SUFFIX = ".digest"
@@ -67,6 +71,28 @@ class DigestFolder:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}{_SUFFIX}"
 
 
+@dataclass(frozen=True)
+class StoredCalls:
+    """The collectives of a rank in a temporary file."""
+
+    spool: Spool
+    position: int
+    size: int
+
+    def read(self) -> CollectiveCalls:
+        """The collectives in memory."""
+        data = self.spool.read(self.position, self.size)
+        return msgspec.msgpack.decode(data, type=CollectiveCalls, dec_hook=_array)
+
+
+def stored(digest: RankDigest, spool: Spool) -> RankDigest:
+    """The digest with its collectives in a temporary file."""
+    data = msgspec.msgpack.encode(digest.calls.read(), enc_hook=_array_bytes)
+    position = spool.reserve(len(data))
+    spool.write(position, data)
+    return replace(digest, calls=StoredCalls(spool, position, len(data)))
+
+
 def _to_bytes(key: str, digest: RankDigest) -> bytes:
     body = msgspec.msgpack.encode((key, digest), enc_hook=_array_bytes)
     return _MAGIC + zlib.crc32(body).to_bytes(4, "little") + body
@@ -87,14 +113,16 @@ def _from_bytes(data: bytes, key: str) -> RankDigest | None:
     return digest if found == key and _fits(digest) else None
 
 
-def _array(kind: Any, data: bytes) -> Any:
-    """The array of an annotation such as NDArray[float64]."""
+def _array(kind: Any, data: Any) -> Any:
+    """The array of an annotation such as NDArray[float64]; the collectives of a digest."""
+    if kind is Calls:
+        return msgspec.convert(data, CollectiveCalls, dec_hook=_array)
     return np.frombuffer(data, dtype=kind.__args__[1].__args__[0])
 
 
 def _fits(digest: RankDigest) -> bool:
     """True where the columns are of one length and their codes name something."""
-    calls = digest.calls
+    calls = digest.calls.read()
     columns = (calls.message, calls.group, calls.start_us, calls.end_us, calls.is_inside)
     return (
         len({column.size for column in columns}) == 1

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from bottleneck import __version__
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.mapping.digest_files import DigestFolder
+from bottleneck.mapping.digest_files import DigestFolder, stored
 from bottleneck.mapping.tasks import map_tasks
 from bottleneck.mapping.workers import LocalWorkers, Workers
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.remote import RemoteStatus
 from bottleneck.schema.sources import TraceSource
+from bottleneck.schema.spool import Spool
 from bottleneck.units import counted
 
 Read = Callable[[TraceSource], RankDigest]
@@ -36,9 +38,13 @@ class RankReading:
     def results(
         self, read: Read, sources: Sequence[TraceSource], options: str, on_trace: Callable[[int, int, Path], None]
     ) -> Iterator[tuple[int, Result]]:
-        """The digest of each source, or why it has none, by its position; ``options`` are those of ``read``."""
+        """The digest of each source, or why it has none, by its position; ``options`` are those of ``read``.
+
+        The collectives of the digests lie in a temporary file.
+        """
+        light = _Light()
         keys = [_key(source, options) for source in sources] if self.folder is not None else []
-        kept = {at: found for at, key in enumerate(keys) if (found := self._kept(key)) is not None}
+        kept = {at: light(found) for at, key in enumerate(keys) if (found := self._kept(key)) is not None}
         yield from kept.items()
         todo = {at: source for at, source in enumerate(sources) if at not in kept}
         done, total = len(kept), len(sources)
@@ -54,7 +60,7 @@ class RankReading:
                     done += 1
                     if done < total:
                         on_trace(done, total, files[done - len(kept)])
-                    yield at, result
+                    yield at, light(result) if isinstance(result, RankDigest) else result
         except KeyboardInterrupt as stopped:
             if self.folder is not None:
                 ranks = counted(total, "rank")
@@ -65,6 +71,18 @@ class RankReading:
 
     def _kept(self, key: str) -> RankDigest | None:
         return self.folder.read(key) if self.resumes and self.folder is not None else None
+
+
+class _Light:
+    """Digests without what is large: their collectives are in a file, and equal process groups are one object."""
+
+    def __init__(self) -> None:
+        self._spool = Spool()
+        self._groups: dict[object, Any] = {}
+
+    def __call__(self, digest: RankDigest) -> RankDigest:
+        groups = tuple(self._groups.setdefault(group, group) for group in digest.process_groups)
+        return replace(stored(digest, self._spool), process_groups=groups)
 
 
 def _json_bytes(source: TraceSource) -> int:

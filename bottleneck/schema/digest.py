@@ -5,6 +5,7 @@ mapped to digests one by one, in any process and any order; the reduction needs 
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -20,6 +21,15 @@ class Message:
     dtype: str | None
     group_size: int | None
     payload: float | None
+
+
+@runtime_checkable
+class Calls(Protocol):
+    """The collectives of one rank, in memory or in a file: of many ranks they take more than memory has."""
+
+    def read(self) -> "CollectiveCalls":
+        """The collectives in memory."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +49,14 @@ class CollectiveCalls:
     end_us: Floats
     is_inside: Flags
 
+    def read(self) -> "CollectiveCalls":
+        """Themselves."""
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class RankDigest:
-    """One rank reduced to what a job is judged by, a few hundred kB.
+    """One rank reduced to what a job is judged by: some kB, and 33 bytes for each of its collectives.
 
     ``rank`` and ``world_size`` come from the file's own metadata, null where it states none; ``host`` from the folder
     or the file name of the profiler's handler, null where neither tells. ``start_unix_ns`` is the wall clock of
@@ -60,7 +74,7 @@ class RankDigest:
     ledger: tuple[LedgerEntry, ...]
     collectives: tuple[CollectiveSummary, ...]
     bound: str
-    calls: CollectiveCalls
+    calls: Calls
     process_groups: tuple[ProcessGroup, ...]
     step_start_us: Floats
     step_wall_us: Floats

@@ -36,6 +36,20 @@ def test_a_healthy_job_names_nobody() -> None:
     assert (job.ranks, job.hosts) == (128, 16)
 
 
+@pytest.mark.parametrize("cells", [1, 300])
+def test_what_is_said_does_not_depend_on_how_many_calls_are_looked_at_together(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(ranks=32, pace=dict.fromkeys(range(8, 16), 1.15), late_us=lambda _, rank: 5e3 * (rank == 21))
+    expected = _job(job)
+    monkeypatch.setattr("bottleneck.analysis.arrivals._MOST_CELLS", cells)
+    monkeypatch.setattr("bottleneck.schema.spool._HELD_BYTES", 1)
+    found = _job(job)
+    assert _named(found) == _named(expected) == ["rank 21", "host node-1"]
+    assert [one.cost_us for one in found.slow] == pytest.approx([one.cost_us for one in expected.slow])
+    assert [use.wait_us for use in found.groups] == pytest.approx([use.wait_us for use in expected.groups])
+
+
 def test_a_slow_host_is_named_once_and_not_its_ranks() -> None:
     job = _job(SLOW_HOST)
     assert _named(job) == ["host node-5"]

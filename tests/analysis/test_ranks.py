@@ -14,6 +14,7 @@ from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTime
+from bottleneck.schema.spool import Spool
 from bottleneck.schema.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
 from tests.trace_cache import analysed
@@ -48,7 +49,7 @@ def _combined(ranks: Sequence[Evidence]) -> Analysis:
 def _matched(ranks: Sequence[Evidence]) -> Block | None:
     """The collectives that all of the ranks have; null when none can be matched."""
     digests = [digest_rank(one) for one in ranks]
-    found = [match_collectives(digests, group) for group in find_groups(digests)]
+    found = [match_collectives(digests, group, Spool()) for group in find_groups(digests)]
     arrivals = next((one for one in found if one is not None), None)
     return None if arrivals is None else next(arrivals.blocks())
 

@@ -114,6 +114,13 @@ def test_the_analysis_does_not_depend_on_digests_that_were_kept(job: Path, answe
         assert to_json(analyse([job], reading=RankReading(folder=DigestFolder(tmp_path), resumes=True))) == answer
 
 
+def test_the_analysis_does_not_depend_on_what_is_held_in_memory(
+    job: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bottleneck.schema.spool._HELD_BYTES", 1)
+    assert to_json(analyse([job])) == answer
+
+
 def _orders(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
     yield from itertools.islice(itertools.permutations(files), 1, None, 37)
 
