@@ -45,6 +45,7 @@ _ALL = "all"
 _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 # Of the default, and what ending the processes and writing the result take of it.
 _WITHIN_S, _CLOSING_S = 90.0, 2.0
+_BAR_COLUMNS = 12
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
 _Say = Callable[[str, float | None], None]
@@ -371,11 +372,12 @@ def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
         with _bar(timer) as tell:
             yield tell
     else:
-        yield lambda text, share: _say(_with_time(text, timer.left(share) if share is not None else ""), share)
 
+        def tell(text: str, share: float | None) -> None:
+            left = "" if share is None else timer.left(share)
+            _say(f"{text}, {left}" if left else text, share)
 
-def _with_time(text: str, left: str) -> str:
-    return f"{text}, {left}" if left else text
+        yield tell
 
 
 def _say(text: str, _share: float | None) -> None:
@@ -388,11 +390,11 @@ def _say(text: str, _share: float | None) -> None:
 @contextmanager
 def _bar(timer: _Timer) -> Iterator[_Say]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
     from bottleneck.report.text import clean
 
-    columns = (BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    columns = (BarColumn(_BAR_COLUMNS), TextColumn("{task.description}", markup=False))
     # Drawn by us between two stages: a thread that refreshes it would disturb what is measured.
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("getting ready", total=None)
@@ -405,7 +407,10 @@ def _bar(timer: _Timer) -> Iterator[_Say]:
             if share is not None:
                 done = share
                 progress.update(task, total=1.0, completed=share)
-            progress.update(task, description=clean(_with_time(f"{trial}{stage}", timer.left(done))))
+            # The time left comes first, and what is too long for the line is cut here, not in the bar.
+            words = clean(f"{left}: {trial}{stage}" if (left := timer.left(done)) else f"{trial}{stage}")
+            room = progress.console.width - _BAR_COLUMNS - 1
+            progress.update(task, description=words if len(words) <= room else f"{words[: room - 1]}…")
             progress.refresh()
 
         yield tell
