@@ -17,6 +17,7 @@ from bottleneck.schema.analysis import SCHEMA, Analysis
 from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
+from bottleneck.schema.whatif import WHATIF_SCHEMA, WhatIf
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 BEGIN, END = "<!-- written by scripts/write_schema.py: begin -->", "<!-- written by scripts/write_schema.py: end -->"
@@ -53,7 +54,10 @@ GATE = SchemaFile(
     # Written beside the fields of the record, from which it follows.
     extra_keys={"Gate": {"verdict": (_VERDICT, {"enum": sorted(get_args(GateVerdict))})}},
 )
-FILES = (ANALYSIS, COMPARE, GATE)
+WHATIF = SchemaFile(
+    REFERENCE / "whatif.schema.json", "what-if", WhatIf, {"WhatIf": WHATIF_SCHEMA}, REFERENCE / "whatif.md"
+)
+FILES = (ANALYSIS, COMPARE, GATE, WHATIF)
 
 
 def schema(of: SchemaFile) -> dict[str, Any]:

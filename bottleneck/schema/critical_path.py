@@ -1,45 +1,42 @@
 """The critical path of the step as replayed, and how well the replay reproduces the step that was measured."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from bottleneck.schema.doc import Doc
 
 
 @dataclass(frozen=True)
 class PathPart:
-    """A part of the critical path: time per step in one kind of work, and its share of the step.
+    """A part of the critical path: the time per step in one kind of work, or without any."""
 
-    ``what`` is 'device' (``name`` is a kernel), 'host' (a state of the host, on a CPU an op), or 'wait': a time in
-    which neither of them works. ``source`` is the line of the program, null where it is not known.
-    """
-
-    what: Literal["device", "host", "wait"]
-    name: str
-    source: str | None
-    us: float
-    share: float
+    what: Annotated[
+        Literal["device", "host", "wait"], Doc("where the time passes; 'wait' is time in which neither of both works")
+    ]
+    name: Annotated[str, Doc("kernel, state of the host (without a device: op), or reason of the wait")]
+    source: Annotated[str | None, Doc("line of the program; null where it is not known")]
+    us: Annotated[float, Doc("time on the path", "us")]
+    share: Annotated[float, Doc("part of the step", "share")]
 
 
 @dataclass(frozen=True)
 class ReplayCheck:
-    """How far a replay of the recorded step, without a change, is from the step that was measured.
+    """How far a replay of the recorded steps, without a change, is from what was measured."""
 
-    ``error`` is replayed / measured - 1. ``held_share`` is the share of the replayed step that is due to delays which
-    nothing on record explains, and that are therefore kept as they are. ``settled`` is the time of a step that follows
-    others like it, over that of the measured one, less 1: where it is not 0, the recorded steps were no steady run.
-    ``steps`` counts the steps replayed. ``reason`` says why no change can be predicted; null where one can.
-    """
-
-    error: float
-    held_share: float
-    settled: float
-    steps: int
-    reason: str | None
+    error: Annotated[float, Doc("replayed / measured - 1")]
+    held_share: Annotated[
+        float,
+        Doc("of the replayed steps, delays that nothing on record explains and that are kept as they are", "share"),
+    ]
+    settled: Annotated[float, Doc("step that follows others like it / measured step - 1; 0 for a steady run of steps")]
+    steps: Annotated[int, Doc("number of steps that were replayed")]
+    reason: Annotated[str | None, Doc("why no change can be predicted from this trace; null where one can")]
 
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The critical path per step, the longest part first: the parts add up to ``step_us``, the replayed step."""
+    """What the time of the step consists of, hop by hop: the parts add up to ``step_us``, the longest first."""
 
-    check: ReplayCheck
-    step_us: float
-    parts: tuple[PathPart, ...]
+    check: Annotated[ReplayCheck, Doc("how well the replay that it comes from reproduces the step")]
+    step_us: Annotated[float, Doc("time of the step", "us")]
+    parts: Annotated[tuple[PathPart, ...], Doc("parts of the path, longest first")]

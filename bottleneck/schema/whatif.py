@@ -1,36 +1,48 @@
 """The answer to the question what the step would take if the program were changed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from bottleneck.schema.analysis import Interval, LedgerEntry
 from bottleneck.schema.critical_path import CriticalPath
+from bottleneck.schema.doc import Doc
+
+WHATIF_SCHEMA = "bottleneck/whatif/1"
 
 
 @dataclass(frozen=True)
 class ChangedStep:
-    """The step with changes: its time, and its time and speedup as intervals where the host's pace is uncertain."""
+    """The step with changes; the ends of the intervals are those of the host's pace."""
 
-    changes: tuple[str, ...]
-    step_us: Interval
-    speedup: Interval
+    changes: Annotated[tuple[str, ...], Doc("the changes, in words that `bottleneck whatif` takes")]
+    step_us: Annotated[Interval, Doc("predicted time of the step", "us")]
+    speedup: Annotated[Interval, Doc("step before / step after", "ratio")]
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer to a question of the form: what if the program were changed so?
+    """What the step would take with some changes, or the single changes that would help most."""
 
-    ``trace`` is the path of the trace. ``host_pace`` holds the factors on the recorded issue time of the host between
-    which its pace without the profiler lies. ``ledger`` and ``path`` are those of the step as replayed,
-    ``changed_ledger`` and ``changed_path`` those with the changes, at the higher of these factors. ``best`` are single
-    changes that would help most, the best first; where some were asked for, there are none.
-    """
-
-    trace: str
-    step_us: float
-    host_pace: Interval
-    path: CriticalPath
-    ledger: tuple[LedgerEntry, ...]
-    changed: ChangedStep | None = None
-    changed_path: CriticalPath | None = None
-    changed_ledger: tuple[LedgerEntry, ...] = ()
-    best: tuple[ChangedStep, ...] = ()
+    trace: Annotated[str, Doc("path of the trace or recording")]
+    step_us: Annotated[float, Doc("time of the step as it is", "us")]
+    host_pace: Annotated[
+        Interval, Doc("factors on the recorded issue time of the host between which its time without a profiler lies")
+    ]
+    path: Annotated[CriticalPath, Doc("critical path of the step as it is")]
+    ledger: Annotated[tuple[LedgerEntry, ...], Doc("ledger of the step as replayed; us add up to step_us")]
+    changed: Annotated[
+        ChangedStep | None, Doc("the step with the changes asked for; null without any, or where none can be predicted")
+    ] = None
+    changed_path: Annotated[
+        CriticalPath | None, Doc("critical path with the changes, at the higher end of the host's pace")
+    ] = None
+    changed_ledger: Annotated[
+        tuple[LedgerEntry, ...], Doc("ledger with the changes, at the higher end of the host's pace")
+    ] = ()
+    best: Annotated[
+        tuple[ChangedStep, ...], Doc("single changes that would help most, the best first, where none was asked for")
+    ] = ()
+    schema: Annotated[str, Doc("format of this document; other values are other formats")] = field(
+        default=WHATIF_SCHEMA, kw_only=True
+    )
+    version: Annotated[str, Doc("version of bottleneck that answered")] = field(default="", kw_only=True)

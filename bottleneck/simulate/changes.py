@@ -90,7 +90,7 @@ def _parsed(text: str, evidence: Evidence) -> Change:
 def _nothing_fits(text: str, kind: str, glob: str, line: str, evidence: Evidence) -> UsageError:
     """The error for a target that the steps do not have, with names near to it."""
     names = sorted(_names(kind, evidence))
-    if line and (not glob or any(_fits_name(name, glob) for name in names)):
+    if line and not find_target(kind, glob, "", evidence).is_empty:
         known = sorted({str(each) for each in (*sources_of_host(evidence), *sources_of_points(evidence)) if each})
         return UsageError(f"{text!r}: nothing of this kind is at {line}", fix=_near(line, known))
     return UsageError(f"{text!r}: nothing in the steps of this trace fits", fix=_near(glob, names))

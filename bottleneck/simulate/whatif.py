@@ -176,6 +176,7 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
         host_pace=Interval(pace.low, pace.high),
         path=path,
         ledger=_ledger(evidence, base, base),
+        version=evidence.analysis.version,
     )
     if path.check.reason is not None:
         return answer

@@ -1,0 +1,103 @@
+"""``bottleneck whatif``: predicts what a step would take if the program were changed, from a trace alone."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck.commands.report_options import (
+    StepsOption,
+    TextFormat,
+    WholeOption,
+    WindowOption,
+    form_of,
+    format_option,
+    output_option,
+    output_style,
+    window_options,
+    write_report,
+)
+
+if TYPE_CHECKING:
+    from bottleneck.schema.whatif import WhatIf
+
+_UNDECIDED = 5
+
+
+def whatif_command(
+    path: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace, a recording, or a folder of rank traces.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="WHAT=VALUE",
+            help="Work at a factor, a time or its floor: 'kernel:softmax*=0.5x', collective=2x, batch=4x; repeatable.",
+        ),
+    ] = None,
+    removed: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="WHAT", help="Without this: sync@model.py:57, op:aten::item, input, gc."),
+    ] = None,
+    fused: Annotated[
+        list[str] | None,
+        typer.Option("--fuse", metavar="WHAT", help="One kernel for those that follow one another: module:RMSNorm."),
+    ] = None,
+    overlapped: Annotated[
+        list[str] | None,
+        typer.Option("--overlap", metavar="WHAT", help="Nothing waits for this any more: collective, copy, input."),
+    ] = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="All work issued at once, as a CUDA graph or compiled code does.")
+    ] = False,
+    form: Annotated[TextFormat | None, format_option("the answer", TextFormat)] = None,
+    output: Annotated[Path | None, output_option("the answer")] = None,
+    steps: StepsOption = None,
+    window: WindowOption = None,
+    whole: WholeOption = False,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="Judge against this device, as `report` does.")
+    ] = None,
+) -> None:
+    """Predicts what a step would take if the program were changed, from a replay of its trace.
+
+    \b
+    bottleneck whatif trace.json.gz
+    bottleneck whatif trace.json.gz --remove sync@model.py:57
+    bottleneck whatif trace.json.gz --set 'kernel:softmax*=0.5x' --overlap copy
+    bottleneck whatif recording/ --fuse module:RMSNorm --graph -f json
+
+    All changes are taken together. Without any it shows the critical path and the changes that would help most.
+    The kind of work is kernel, copy, collective, op, module, line, sync, host, input, gc, allocator or batch; a pattern
+    of names and a line of the program narrow it. Exit code 5 where the trace cannot tell.
+    """  # noqa: D301 - the escape keeps the lines of the examples apart
+    from bottleneck.commands.reading_progress import reading_progress
+    from bottleneck.commands.report import chosen_device, with_kept_ceilings
+    from bottleneck.errors import UsageError
+    from bottleneck.pipeline import explain, saved_analysis
+    from bottleneck.simulate.whatif import ask
+
+    given = {"set": settings, "remove": removed, "fuse": fused, "overlap": overlapped}
+    changes = [f"{verb} {what}" for verb, targets in given.items() for what in targets or ()]
+    changes += ["graph"] if graph else []
+    options = window_options(steps, window, chosen_device(device, None), whole=whole)
+    if saved_analysis([path], options) is not None:
+        raise UsageError(f"{path} is a finished analysis, without the events of its trace", fix="pass the trace")
+    options = with_kept_ceilings([path], options)
+    with reading_progress() as on_trace:
+        evidence = explain([path], options, on_trace)
+    answer = ask(evidence, changes)
+    _present(answer, form_of(form, output, TextFormat), output)
+    if changes and answer.changed is None:
+        raise typer.Exit(_UNDECIDED)
+
+
+def _present(answer: "WhatIf", form: TextFormat, output: Path | None) -> None:
+    from bottleneck.report.whatif import to_json, to_markdown, to_terminal
+
+    if form is TextFormat.JSON:
+        text = to_json(answer)
+    elif form is TextFormat.MARKDOWN:
+        text = to_markdown(answer)
+    else:
+        text = to_terminal(answer, output_style(output))
+    write_report(text, output)
