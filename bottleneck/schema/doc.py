@@ -1,7 +1,8 @@
 """Descriptions of record fields, from which the JSON Schemas and the reference pages are generated.
 
-A marker of our own instead of ``msgspec.Meta``: the records are imported inside the user's process and by ``--help``,
-where msgspec is not loaded. ``scripts/write_schema.py`` reads the markers.
+A marker of our own instead of ``msgspec.Meta``: the records are imported inside the user's process, which loads no
+msgspec (``tests/architecture/test_imports.py`` holds that). ``scripts/write_schema.py`` adds the descriptions to the
+schemas that msgspec makes of the records.
 """
 
 import math

@@ -165,6 +165,12 @@ def test_ending_a_step_costs_nothing_heavy(use: str) -> None:
     assert not seen & (HEAVY | {"typer", "rich", "typing"})
 
 
+def test_the_code_in_the_users_process_imports_nothing_heavy() -> None:
+    seen = modules_after("import bottleneck.harness.run_child, bottleneck.harness.script, bottleneck.harness.workload")
+    assert "dataclasses" in seen  # the probe sees what the records do import
+    assert not seen & (HEAVY | {"typer", "rich", "psutil"})
+
+
 RECORD = "from bottleneck import record"
 EMPTY_BLOCK = "import bottleneck, tempfile\nwith bottleneck.record(tempfile.mkdtemp(), quiet=True): {}"
 
