@@ -16,19 +16,21 @@ Without TRACE, a rank trace of torchrec among the public traces beside a develop
 """
 
 import argparse
-import gzip
 import json
+import multiprocessing
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from isal import igzip
 
 from benchmarks.repeat import repeat_trace
 
@@ -45,6 +47,9 @@ _TIMES = re.compile(rb'"ts": (\d+)(?:, "dur": (\d+))?')
 _STEP = re.compile(rb"ProfilerStep#\d+")
 _NCCL_ARGS = re.compile(rb'("cat": "kernel", "name": "nccl[^"]*(SendRecv|AllReduce)[^}]*?"args": \{)')
 _GROUPS = {b"SendRecv": b"@HOST@", b"AllReduce": b"@WORLD@"}
+
+# Each process is sent the template, which takes as long as some ranks take to write.
+_PROCESSES, _WORTH_PROCESSES = 2, 64
 
 Floats = npt.NDArray[np.float64]
 
@@ -117,12 +122,28 @@ def _without_distributed(text: bytes) -> bytes:
 
 
 def _with_loaders(text: bytes, events: Sequence[dict[str, Any]], first_us: int) -> tuple[list[float], bytes]:
-    """The moments at which a loader is waited for, one per step, and the text with an event for each."""
+    """The moments at which a loader is waited for, one per step, and the text with an event for each.
+
+    Nothing runs then, and nothing is queued: a kernel that was launched before would be one that the device is late to
+    start.
+    """
     steps = [event for event in events if str(event.get("name")).startswith("ProfilerStep")]
-    work = [
-        (event["ts"], event["ts"] + event["dur"])
+    busy = [
+        event
         for event in events
         if event.get("ph") == "X" and event["cat"] not in {"user_annotation", "gpu_user_annotation", "Trace"}
+    ]
+    launched = {
+        event["args"]["correlation"]: event["ts"]
+        for event in busy
+        if event["cat"] == "cuda_runtime" and "correlation" in event.get("args", {})
+    }
+    work = [
+        (
+            min(event["ts"], launched.get(event.get("args", {}).get("correlation"), event["ts"])),
+            event["ts"] + event["dur"],
+        )
+        for event in busy
     ]
     begins, ends = (np.sort(np.array(side)) for side in zip(*work, strict=True))
     moments, added = [], []
@@ -253,25 +274,54 @@ def _job(rank: int, ranks: int, host: int) -> bytes:
     return json.dumps(info).encode()
 
 
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What the traces of a job are written from."""
+
+    folder: Path
+    template: Template
+    at_us: Floats
+    clocks_us: Floats
+    compress: bool
+
+    def write(self, rank: int) -> None:
+        host, ranks = rank // HOST_RANKS, self.at_us.shape[0]
+        place = self.folder / f"node-{host:04d}"
+        place.mkdir(parents=True, exist_ok=True)
+        text = rank_text(self.template, self.at_us[rank], rank, ranks, float(self.clocks_us[host]))
+        # Names say nothing about the rank, so that only the file itself can.
+        name = f"{(rank * 7919 + 13) % 100_003:06d}.pt.trace.json"
+        if self.compress:
+            (place / f"{name}.gz").write_bytes(igzip.compress(text, 1))
+        else:
+            (place / name).write_bytes(text)
+
+
 def write_job(
-    folder: Path, template: Template, ranks: int, *, seed: int = 0, healthy: bool = False, compress: bool = False
+    folder: Path,
+    template: Template,
+    ranks: int,
+    *,
+    seed: int = 0,
+    healthy: bool = False,
+    compress: bool = False,
 ) -> Faults:
     """Writes the traces of a job into folders of its hosts; returns the faults."""
     faults = Faults(None, None, None) if healthy else planted(ranks)
-    at_us = simulate(template, ranks, faults, seed)
     clocks_us = np.random.default_rng(seed + 1).uniform(-_CLOCK_US, _CLOCK_US, -(-ranks // HOST_RANKS))
-    for rank in range(ranks):
-        host = rank // HOST_RANKS
-        place = folder / f"node-{host:04d}"
-        place.mkdir(parents=True, exist_ok=True)
-        text = rank_text(template, at_us[rank], rank, ranks, float(clocks_us[host]))
-        # Names say nothing about the rank, so that only the file itself can.
-        name = f"{(rank * 7919 + 13) % 100_003:06d}.pt.trace.json"
-        if compress:
-            (place / f"{name}.gz").write_bytes(gzip.compress(text, 1, mtime=0))
-        else:
-            (place / name).write_bytes(text)
+    plan = _Plan(folder, template, simulate(template, ranks, faults, seed), clocks_us, compress)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "faults.txt").write_text(f"{faults}\n")
+    if ranks < _WORTH_PROCESSES:
+        for rank in range(ranks):
+            plan.write(rank)
+        return faults
+    told_s = time.monotonic()
+    with ProcessPoolExecutor(_PROCESSES, mp_context=multiprocessing.get_context("fork")) as pool:
+        for done, _ in enumerate(pool.map(plan.write, range(ranks), chunksize=8), 1):
+            if time.monotonic() - told_s > 10:
+                told_s = time.monotonic()
+                print(f"made {done:,} of {ranks:,} ranks", file=sys.stderr, flush=True)
     return faults
 
 

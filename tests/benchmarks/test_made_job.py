@@ -65,3 +65,20 @@ def test_only_the_file_itself_tells_the_rank(template: Template, tmp_path: Path)
         stated[info["rank"]] = path.parent.name
         assert info["world_size"] == RANKS
     assert stated == {rank: f"node-{rank // HOST_RANKS:04d}" for rank in range(RANKS)}
+
+
+def test_nothing_is_queued_while_the_slow_loader_is_waited_for(template: Template) -> None:
+    faults = planted(RANKS)
+    assert faults.slow_loader is not None
+    at_us = simulate(template, RANKS, faults, 0)[faults.slow_loader]
+    text = rank_text(template, at_us, faults.slow_loader, RANKS, 0.0)
+    events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
+    waits = [event for event in events if "DataLoader" in event["name"]]
+    kernels = [event for event in events if event["cat"] == "kernel"]
+    launched = {event["args"].get("correlation"): event for event in events if event["cat"] == "cuda_runtime"}
+    assert waits and kernels and all(event["dur"] > 19_000 for event in waits)
+    for wait in waits:
+        for kernel in kernels:
+            launch = launched.get(kernel["args"]["correlation"], kernel)
+            is_over = kernel["ts"] + kernel["dur"] <= wait["ts"] + 1
+            assert is_over or launch["ts"] >= wait["ts"] + wait["dur"] - 1
