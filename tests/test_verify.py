@@ -87,8 +87,8 @@ def test_the_time_left_is_that_of_the_limit_or_what_the_trials_so_far_suggest(mo
 
 def test_trials_end_in_time_and_get_a_third_of_it_after_a_long_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 130.0)
-    assert _Timer(100.0, 90.0).until() == pytest.approx(188.0)
-    assert _Timer(10.0, 90.0).until() == pytest.approx(158.0)
+    assert _Timer(100.0, 90.0).until() == pytest.approx(186.0)
+    assert _Timer(10.0, 90.0).until() == pytest.approx(156.0)
     assert _Timer(100.0, None).until() == math.inf
 
 

@@ -74,7 +74,7 @@ class Pair:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The case and the change: a pair with the same key replaces an earlier one."""
+        """The case and the change, of which one pair counts."""
         return self.case, self.change
 
 
@@ -93,12 +93,18 @@ def repredict(pair: Pair, findings: Sequence[Finding], revision: str) -> Pair:
 
 
 def read_pairs(path: Path = PAIRS) -> list[Pair]:
-    """The pairs of a file in its order, the last one of each case and change; none where there is no file."""
+    """The pairs of a file in its order, none where there is no file.
+
+    Of each case and change it is the last one that is not noisy, or the last where all are.
+    """
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
-    pairs = [msgspec.json.decode(line, type=Pair) for line in lines if line.strip()]
-    return list({pair.key: pair for pair in pairs}.values())
+    kept: dict[tuple[str, str], Pair] = {}
+    for pair in (msgspec.json.decode(line, type=Pair) for line in lines if line.strip()):
+        if pair.key not in kept or kept[pair.key].is_noisy or not pair.is_noisy:
+            kept[pair.key] = pair
+    return list(kept.values())
 
 
 def append_pairs(path: Path, pairs: Iterable[Pair]) -> None:

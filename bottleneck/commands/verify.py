@@ -44,7 +44,7 @@ _SCOREBOARD_FILE = "scoreboard.jsonl"
 _ALL = "all"
 _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 # Of the default, and what ending the processes and writing the result take of it.
-_WITHIN_S, _CLOSING_S = 90.0, 2.0
+_WITHIN_S, _CLOSING_S = 90.0, 4.0
 _BAR_COLUMNS = 12
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.

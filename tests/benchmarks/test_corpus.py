@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.corpus.__main__ import AGAIN, FIRST, Attempt, predict_again
+from benchmarks.corpus.__main__ import AGAIN, FIRST, Attempt, _done, predict_again
 from benchmarks.corpus.cases import CASES, WORKLOADS, Case
 from benchmarks.corpus.pairs import Claim, Pair, append_pairs, claims_of, read_pairs, repredict
 from bottleneck.experiment.variants import Built
@@ -62,6 +62,18 @@ def test_pairs_are_read_as_they_were_written_and_a_later_one_replaces_an_earlier
         again,
         replace(PAIR, change="workers", claims=(), refused="not applicable", speedup=None),
     ]
+
+
+def test_a_noisy_pair_replaces_none_that_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    append_pairs(file, [PAIR, replace(PAIR, speedup=(1.0, 0.5, 2.0))])
+    assert read_pairs(file) == [PAIR]
+
+
+def test_cases_that_are_done_are_left_out_and_noisy_ones_come_again_where_that_is_asked() -> None:
+    noisy = replace(PAIR, case="noisy", speedup=(1.0, 0.5, 2.0))
+    assert _done([PAIR, noisy], noisy_again=False) == {"mlp", "noisy"}
+    assert _done([PAIR, noisy, replace(noisy, case="mlp", change="workers")], noisy_again=True) == {"mlp"}
 
 
 def test_a_new_prediction_keeps_the_measurement() -> None:
