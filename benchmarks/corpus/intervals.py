@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.corpus.pairs import PAIRS, Claim, Pair, read_pairs
 from benchmarks.pages import write_between_markers
-from bottleneck.advice.interval_table import ANY_RULE, TABLE, Record, factor_of, score, widen, write_table
+from bottleneck.advice.interval_table import ANY_RULE, TABLE, Record, factor_of, keeps_figure, score, widen, write_table
 from bottleneck.schema.analysis import Interval
 from bottleneck.units import counted, format_share
 
@@ -138,8 +138,8 @@ def render(pairs: Sequence[Pair]) -> str:
         *_summary(pairs),
         "",
         "| rule | pairs | workloads | inside as stated | inside with factor | direction right | factor | "
-        "upper / lower end as stated | with factor |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "upper / lower end as stated | with factor | figure |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
         *(_row(slug, statements, outcomes, table) for slug in slugs),
     ]
     return "\n".join([*lines, _total(statements, outcomes)])
@@ -165,15 +165,18 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
 def _row(slug: str, statements: Sequence[Statement], outcomes: Sequence[Outcome], table: Mapping[str, Record]) -> str:
     own = [each for each in statements if each.slug == slug]
     mine = [each for each in outcomes if each.statement.slug == slug]
-    factor = f"{table[slug].factor:.2f}" if slug in table else "-"
-    return _cells(slug if slug == SILENCE else f"`{slug}`", own, mine, factor)
+    name = slug if slug == SILENCE else f"`{slug}`"
+    if slug not in table:
+        return _cells(name, own, mine, ("-", "-"))
+    return _cells(name, own, mine, (f"{table[slug].factor:.2f}", "stays" if keeps_figure(slug, table) else "goes"))
 
 
 def _total(statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> str:
-    return _cells("**all**", statements, outcomes, "-")
+    return _cells("**all**", statements, outcomes, ("-", "-"))
 
 
-def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], factor: str) -> str:
+def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], learned: tuple[str, str]) -> str:
+    factor, figure = learned
     stated = [each.statement.predicted for each in mine if each.statement.predicted is not None]
     cells = (
         name,
@@ -185,6 +188,7 @@ def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], factor:
         factor,
         _width(stated),
         _width([each.widened for each in mine]),
+        figure,
     )
     return f"| {' | '.join(cells)} |"
 

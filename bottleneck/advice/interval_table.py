@@ -23,6 +23,7 @@ ANY_RULE = "*"
 
 COVERAGE = 0.8
 PRIOR_PAIRS = 8.0
+PAIRS_TO_JUDGE, RIGHT_AT_LEAST = 10, 0.7
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ def widen(slug: str, interval: Interval, table: Mapping[str, Record] | None = No
     low, high = math.log(interval.low), math.log(interval.high)
     half_width = max((high - low) / 2 + math.log(record.factor), record.noise)
     return Interval(math.exp((low + high) / 2 - half_width), math.exp((low + high) / 2 + half_width))
+
+
+def keeps_figure(slug: str, table: Mapping[str, Record] | None = None) -> bool:
+    """False for a rule of which enough pairs showed that the gains it promises do not come: its words stay."""
+    record = (read_table() if table is None else table).get(slug)
+    if record is None or record.right is None or record.pairs < PAIRS_TO_JUDGE:
+        return True
+    return record.right >= RIGHT_AT_LEAST
 
 
 def score(interval: Interval, measured: float) -> float:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.advice.interval_table import ANY_RULE, Record, factor_of, read_table, score, widen, write_table
+from bottleneck.advice.interval_table import (
+    ANY_RULE,
+    Record,
+    factor_of,
+    keeps_figure,
+    read_table,
+    score,
+    widen,
+    write_table,
+)
 from bottleneck.schema.analysis import Interval
 
 SCORES = st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=30)
@@ -91,6 +100,16 @@ def test_a_rule_without_pairs_gets_the_factor_of_any_rule() -> None:
     table = {"rule": record(1.1), ANY_RULE: record(2.0, slug=ANY_RULE)}
     assert widen("rule", interval, table) == Interval(pytest.approx(1 / 1.1), pytest.approx(2.2))
     assert widen("new", interval, table) == Interval(pytest.approx(0.5), pytest.approx(4.0))
+
+
+def test_a_rule_loses_its_figure_only_where_many_pairs_had_the_wrong_direction() -> None:
+    table = {
+        "right": Record("right", 1.0, 0.0, 10, 5, 0.5, 0.7),
+        "wrong": Record("wrong", 1.0, 0.0, 10, 5, 0.5, 0.6),
+        "few": Record("few", 1.0, 0.0, 9, 5, 0.5, 0.0),
+        ANY_RULE: Record(ANY_RULE, 1.0, 0.0, 30, 9, 0.5, 0.1),
+    }
+    assert [keeps_figure(slug, table) for slug in ("right", "wrong", "few", "new")] == [True, False, True, True]
 
 
 def test_without_a_table_an_interval_stays_as_it_is() -> None:
