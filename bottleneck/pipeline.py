@@ -1,7 +1,5 @@
 """The only code that knows the order of the stages: from paths to one Analysis."""
 
-import ctypes
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,13 +7,15 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pandas as pd
 
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
 from bottleneck.analysis.digest import digest_rank
+from bottleneck.analysis.host import read_host
 from bottleneck.analysis.kernel_rows import time_kernels
-from bottleneck.analysis.ledger import build_ledger
+from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.analysis.ranks import combine_ranks, reduce_ranks
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
@@ -44,6 +44,7 @@ from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.evidence import Annotations, Evidence, Explanation, conclude
 from bottleneck.schema.files import cannot_read, read_file
+from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
@@ -224,7 +225,7 @@ def examine(
 ) -> Evidence:
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
     trace = read_trace(source.trace, options.jobs, on_bytes)
-    _return_freed_memory()
+    return_freed_memory()
     window = _window(trace, source, options)
     trace = fold_rare_names(trace)
     evidence = _examine(trace, window, source, options)
@@ -243,17 +244,6 @@ def examine(
     return replace(_with_sides_told(_examine(trace, side, source, options), told), sides=None)
 
 
-def _return_freed_memory() -> None:
-    """Gives memory that a stage has freed back to the system where the C library keeps it, which is glibc.
-
-    It keeps up to 64 MB on top of the heap, and all holes in it: 0.1 GB after the linking of a trace of 1 GB. The call
-    takes milliseconds.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
-
-
 def _with_sides_told(evidence: Evidence, told: Caveat) -> Evidence:
     """The evidence with a caveat in place of the one that a window has two sides."""
     caveats = tuple(caveat for caveat in evidence.analysis.caveats if caveat.slug != TWO_SIDED)
@@ -264,22 +254,23 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     """The evidence of one window of a trace."""
     unprofiled = None if options.has_own_window else source.unprofiled
     device, device_caveats = choose_device(trace, source.recording, options.device)
-    _return_freed_memory()
+    return_freed_memory()
     linked = link(trace, window)
-    _return_freed_memory()
+    return_freed_memory()
     light = None if unprofiled is None else _read_light(source, linked, device)
     linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
     costed, replay_caveats = _cost(linked, source.compiled, captures)
     telemetry, sensor_caveats = read_telemetry(source, costed.linked, unprofiled)
     conditions, clock_caveats = find_conditions(device, telemetry)
-    _return_freed_memory()
+    return_freed_memory()
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
-    _return_freed_memory()
-    profiled_ledger = build_ledger(costed.linked, roofline, device)
+    return_freed_memory()
+    profiled_ledger = _ledger(costed.linked, roofline, device)
     ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
-    _return_freed_memory()
+    return_freed_memory()
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
+    return_freed_memory()
     threads = None if source.recording is None else source.recording.threads
     caveats = (
         *device_caveats,
@@ -303,6 +294,12 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         sides=ledger.sides,
         samples=samples_of_trace(source, costed.linked),
     )
+
+
+def _ledger(linked: Linked, roofline: pd.DataFrame, device: Device) -> LedgerResult:
+    host = read_host(linked)
+    return_freed_memory()
+    return build_ledger(linked, roofline, device, host)
 
 
 def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmounts | None:

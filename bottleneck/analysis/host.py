@@ -173,7 +173,8 @@ def _nested_end(ops: pd.DataFrame) -> Floats:
 
 
 _NONE = -1
-_STATE = np.int8  # of a million events and more
+# Types of the states and threads of a million events and more.
+STATE, THREAD = np.int8, np.int32
 _NO_EVENT = np.iinfo(np.int64).max  # in segments: the stretch belongs to no row of EVENTS
 _PYTHON = HOST_STATES.index("python")
 _SYNC = HOST_STATES.index("sync")
@@ -195,9 +196,9 @@ class ThreadStates:
     none); ``thread`` the thread of that event: itself, or the main thread where it has no events.
     """
 
-    state: Integers
+    state: Codes
     event: Integers
-    thread: Integers
+    thread: Codes
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,8 @@ class Host:
 
     def at(self, thread: int, times: Floats) -> ThreadStates:
         """States of a thread. Where it has no events those of the main thread count: a backward thread waits for it."""
-        state = np.full(times.shape, len(HOST_STATES), dtype=np.int64)
-        event, source_thread = (np.full(times.shape, _NONE, dtype=np.int64) for _ in range(2))
+        state = np.full(times.shape, len(HOST_STATES), dtype=STATE)
+        event, source_thread = (np.full(times.shape, _NONE, dtype=kind) for kind in (np.int64, THREAD))
         open_ = np.arange(times.size)
         for level, segments, who in self._stack(thread):
             row = segments.at(times[open_])
@@ -290,7 +291,7 @@ def read_host(linked: Linked) -> Host:
     freed = freed_blocks(linked)
     if len(freed):
         rows = np.append(rows, np.full(len(freed), _NO_EVENT))
-        states = np.append(states, np.full(len(freed), _ALLOCATOR, dtype=_STATE))
+        states = np.append(states, np.full(len(freed), _ALLOCATOR, dtype=STATE))
         start, end = np.append(start, freed["ts_us"]), np.append(end, freed["end_us"])
         thread = np.append(thread, _codes_as_in_events(freed["thread"], linked))
 
@@ -298,9 +299,7 @@ def read_host(linked: Linked) -> Host:
         return np.append(_is_category(events, name), False)[np.minimum(rows, len(events))]
 
     def by_thread(chosen: Flags) -> dict[int, Segments]:
-        part = np.flatnonzero(chosen)
-        found = ((code, part[mine]) for code, mine in grouped(thread[part]))
-        return {code: outermost(start[mine], end[mine], rows[mine]) for code, mine in found}
+        return {code: outermost(start, end, rows, mine) for code, mine in _of_each(thread, chosen)}
 
     threads: dict[int, dict[int, Segments]] = {}
     everywhere: dict[int, Segments] = {}
@@ -322,6 +321,20 @@ def read_host(linked: Linked) -> Host:
         inner=_inner(linked, places),
         sync_calls=sync_calls,
     )
+
+
+# Up to so many threads, each is looked for by itself: to sort them takes three times the memory of what is sorted.
+_FEW_THREADS = 8
+
+
+def _of_each(thread: Codes, chosen: Flags) -> Iterator[tuple[int, Integers]]:
+    """Each thread with its rows among those chosen, in order."""
+    codes = np.flatnonzero(np.bincount(thread[chosen])).tolist()
+    if len(codes) <= _FEW_THREADS:
+        yield from ((code, np.flatnonzero(chosen & (thread == code))) for code in codes)
+    else:
+        part = np.flatnonzero(chosen)
+        yield from ((code, part[mine]) for code, mine in grouped(thread[part]))
 
 
 def _blocking_copies(linked: Linked) -> Integers:
@@ -358,13 +371,13 @@ def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Codes]:
     category, names = events["category"].cat, events["name"].cat
     category_codes, name_codes = category.codes.to_numpy(), names.codes.to_numpy()
     rows: list[Integers] = [np.zeros(0, dtype=np.int64)]
-    states: list[Codes] = [np.zeros(0, dtype=_STATE)]
+    states: list[Codes] = [np.zeros(0, dtype=STATE)]
     for wanted in STATEFUL_CATEGORIES:
         if wanted not in category.categories:
             continue
         mine = np.flatnonzero(category_codes == category.categories.get_loc(wanted))
         codes = name_codes[mine]
-        state_by_name = np.full(len(names.categories), _NONE, dtype=_STATE)
+        state_by_name = np.full(len(names.categories), _NONE, dtype=STATE)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(names.categories))):
             state = state_of(wanted, str(names.categories[int(code)]))
             if state is not None:

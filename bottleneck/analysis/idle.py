@@ -8,11 +8,13 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.host import Host
+from bottleneck.analysis.host import STATE, THREAD, Host
 from bottleneck.schema.accounts import IDLE_CAUSES, PAGES
+from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import (
     NOTHING,
     RESOLUTION_US,
+    Codes,
     Flags,
     Floats,
     Integers,
@@ -64,9 +66,9 @@ class Pieces:
     gap: Integers
     start: Floats
     end: Floats
-    cause: Integers
+    cause: Codes
     event: Integers
-    thread: Integers
+    thread: Codes
 
     @property
     def us(self) -> Floats:
@@ -130,9 +132,9 @@ def _after_launch(
         gap=rows,
         start=host_end,
         end=gaps.end[rows],
-        cause=np.select([is_lost, is_held, was_late], [_UNKNOWN, _DEPENDENCY, _LAUNCH], _KERNEL_GAP),
+        cause=np.select([is_lost, is_held, was_late], [_UNKNOWN, _DEPENDENCY, _LAUNCH], _KERNEL_GAP).astype(STATE),
         event=np.select([is_lost, is_held & ~one_stream & ~was_late, was_late & ~is_held], [-1, other_work, call], -1),
-        thread=np.full(rows.size, -1, dtype=np.int64),
+        thread=np.full(rows.size, -1, dtype=THREAD),
     )
 
 
@@ -246,7 +248,7 @@ _SYNC, _INPUT, _ALLOCATOR = (IDLE_CAUSES.index(cause) for cause in ("sync", "inp
 class Coded:
     """Texts as codes into labels; -1 is null."""
 
-    code: Integers
+    code: Codes
     labels: list[str]
 
     def on(self, rows: Integers) -> "Coded":
@@ -262,7 +264,7 @@ class Coded:
         labels = sorted({*self.labels, *other.labels})
         position = {label: code for code, label in enumerate(labels)}
         mine, others = (
-            np.array([*(position[label] for label in each.labels), -1], dtype=np.int64)[each.code]
+            np.array([*(position[label] for label in each.labels), -1], dtype=np.int32)[each.code]
             for each in (self, other)
         )
         return Coded(np.where(mine < 0, others, mine), labels)
@@ -270,7 +272,7 @@ class Coded:
 
 def coded(column: "pd.Series[str]") -> Coded:
     """A category column."""
-    return Coded(column.cat.codes.to_numpy().astype(np.int64), [str(label) for label in column.cat.categories])
+    return Coded(column.cat.codes.to_numpy(), [str(label) for label in column.cat.categories])
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,7 @@ class Waits:
     ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.
     """
 
-    cause: Integers
+    cause: Codes
     source: Coded
     module: Coded
     detail: Coded
@@ -318,10 +320,19 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     The place is where the thread was meanwhile; where that is not on record, the one that issued the work behind the
     gap. A wait for the device gets no such stand-in: the line behind it is not the one to change.
     """
+    source, module, frame = _places_of(pieces, gaps, linked, host)
+    return_freed_memory()
+    detail = _details(pieces, (pieces.start + pieces.end) / 2, frame, linked, host)
+    return_freed_memory()
+    return Waits(pieces.cause, source, module, detail, pieces.us, pieces.gap, *_count_records(pieces, linked))
+
+
+def _places_of(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> tuple[Coded, Coded, Coded]:
+    """Line and module of each piece, and the function that its thread was in."""
     at = (pieces.start + pieces.end) / 2
     place, op = (_rows_at(each, pieces.thread, at) for each in (host.places, host.inner))
-    main = np.where(pieces.thread >= 0, host.main_thread, -1)
-    place = np.where((place < 0) & (op < 0), _rows_at(host.places, main, at), place)
+    silent = np.flatnonzero((place < 0) & (op < 0) & (pieces.thread >= 0))
+    place[silent] = _rows_at(host.places, np.full(silent.size, host.main_thread), at[silent])
     stands_in = (place < 0) & (op < 0) & (pieces.cause != _SYNC)
     following = np.where(stands_in, gaps.following[pieces.gap], -1)
 
@@ -334,16 +345,9 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
             first = first.or_else(other)
         return first
 
-    frame = coded(linked.places["frame"]).on(place) if linked.places is not None else Coded(np.full(at.size, -1), [])
-    return Waits(
-        pieces.cause,
-        texts_of("source"),
-        texts_of("module"),
-        _details(pieces, at, frame, linked, host),
-        pieces.us,
-        pieces.gap,
-        *_count_records(pieces, linked),
-    )
+    unknown = Coded(np.full(at.size, -1, dtype=STATE), [])
+    frame = unknown if linked.places is None else coded(linked.places["frame"]).on(place)
+    return texts_of("source"), texts_of("module"), frame
 
 
 def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
@@ -351,10 +355,11 @@ def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
     events, ops = linked.trace.events, linked.ops
     calls = np.flatnonzero((events["category"] == "python").to_numpy())
     thread = events["thread"].cat.codes.to_numpy()[calls].astype(np.int64)
-    ranges = [(events, rows, pieces.thread == code) for code, rows in ((c, calls[r]) for c, r in grouped(thread))]
+    ranges: list[tuple[pd.DataFrame, Integers, Flags | slice]] = [
+        (events, calls[rows], pieces.thread == code) for code, rows in grouped(thread)
+    ]
     counts = np.zeros((2, pieces.start.size))
-    everywhere = np.ones(pieces.start.size, dtype=bool)
-    ranges += [(ops, np.flatnonzero(ops["parent"].isna().to_numpy()), everywhere)]
+    ranges += [(ops, np.flatnonzero(ops["parent"].isna().to_numpy()), slice(None))]
     for table, rows, mine in ranges:
         kind, begins, length = int(table is ops), table["ts_us"].to_numpy()[rows], table["dur_us"].to_numpy()[rows]
         side: Literal["left", "right"] = "right" if kind else "left"
@@ -365,8 +370,10 @@ def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
 
 def _between(at: Floats, start: Floats, end: Floats, where: Literal["left", "right"]) -> Integers:
     """How many of the sorted instants lie in each stretch, its start included for ``left``, its end for ``right``."""
-    at, start, end = (np.rint(each * 1e3) for each in (at, start, end))  # ends are sums, which miss starts by rounding
-    return np.asarray(np.searchsorted(at, end, side=where) - np.searchsorted(at, start, side=where))
+    at = np.rint(at * 1e3)  # ends are sums, which miss starts by rounding
+    count = np.searchsorted(at, np.rint(end * 1e3), side=where)
+    count -= np.searchsorted(at, np.rint(start * 1e3), side=where)
+    return np.asarray(count)
 
 
 def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, host: Host) -> Waits:
@@ -392,7 +399,7 @@ def explain_pages(rows: Integers, us: Floats, linked: Linked, what: str) -> Wait
     return Waits(np.full(rows.size, _ALLOCATOR), coded(ops["source"]), coded(ops["module"]), detail, us, rows)
 
 
-def _rows_at(segments: Mapping[int, Segments], thread: Integers, at: Floats) -> Integers:
+def _rows_at(segments: Mapping[int, Segments], thread: Codes, at: Floats) -> Integers:
     """The row that holds each instant on its thread, -1 for none."""
     rows = np.full(at.size, -1, dtype=np.int64)
     for code, mine in grouped(thread):
@@ -402,16 +409,10 @@ def _rows_at(segments: Mapping[int, Segments], thread: Integers, at: Floats) -> 
 
 def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Host) -> Coded:
     """Descriptions of what held the host; each distinct combination of events is described once."""
-    ops, loaders = (_rows_at(each, pieces.thread, at) for each in (host.ops, host.loaders))
-    event = np.where((pieces.cause == _INPUT) & (loaders >= 0), loaders, pieces.event)
-    call = np.where(pieces.cause == _SYNC, _waiting_calls(pieces, linked, host), event)
-    names = linked.trace.events["name"].cat
-    codes = names.codes.to_numpy()
-    copied = _copies(linked)
-    name, op_name, call_name = (np.where(rows < 0, -1, codes[rows]).astype(np.int64) for rows in (event, ops, call))
-    parts = (pieces.cause, name, op_name, call_name, copied.on(call).code, frame.code)
+    name, op_name, call_name, copied = _names_of(pieces, at, linked, host)
+    parts = (pieces.cause, name, op_name, call_name, copied.code, frame.code)
     group, first = numbered(*parts)
-    label = [str(text) for text in names.categories]
+    label = [str(text) for text in linked.trace.events["name"].cat.categories]
 
     def text(labels: list[str], code: int) -> str | None:
         return labels[code] if code >= 0 else None
@@ -428,7 +429,21 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
     ]
     distinct = sorted({word for word in words if word})
     position = {word: code for code, word in enumerate(distinct)}
-    return Coded(np.array([position.get(word or "", -1) for word in words], dtype=np.int64)[group], distinct)
+    return Coded(np.array([position.get(word or "", -1) for word in words], dtype=np.int32)[group], distinct)
+
+
+def _names_of(pieces: Pieces, at: Floats, linked: Linked, host: Host) -> tuple[Codes, Codes, Codes, Coded]:
+    """Names of the event, the op and the call that held the host (codes of EVENTS, -1: none), and the call's copy."""
+    codes = linked.trace.events["name"].cat.codes.to_numpy()
+    ops = _rows_at(host.ops, pieces.thread, at)
+    op_name = np.where(ops < 0, -1, codes[ops])
+    del ops
+    loaders = _rows_at(host.loaders, pieces.thread, at)
+    event = np.where((pieces.cause == _INPUT) & (loaders >= 0), loaders, pieces.event)
+    del loaders
+    call = np.where(pieces.cause == _SYNC, _waiting_calls(pieces, linked, host), event)
+    name, call_name = (np.where(rows < 0, -1, codes[rows]) for rows in (event, call))
+    return name, op_name, call_name, _copies(linked).on(call)
 
 
 def _copies(linked: Linked) -> Coded:
@@ -436,10 +451,9 @@ def _copies(linked: Linked) -> Coded:
     name, launch = linked.kernels["name"].cat, linked.kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)
     words = [copy_words(str(label)) for label in name.categories]
     labels = sorted({word for word in words if word})
-    code = np.array([*(labels.index(word) if word else -1 for word in words), -1], dtype=np.int64)[
-        name.codes.to_numpy()
-    ]
-    issued = np.full(len(linked.trace.events), -1, dtype=np.int64)
+    code = np.array([*(labels.index(word) if word else -1 for word in words), -1], dtype=np.int8)[name.codes.to_numpy()]
+    # There are few words (of where from, where to, and two kinds of memory), and many events.
+    issued = np.full(len(linked.trace.events), -1, dtype=np.int8)
     rows = np.flatnonzero((launch >= 0) & (code >= 0))
     issued[launch[rows]] = code[rows]
     return Coded(issued, labels)

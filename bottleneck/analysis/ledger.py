@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.analysis.host import Host, freed_blocks, innermost_op, owned_segments, read_host
+from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, owned_segments, read_host
 from bottleneck.analysis.idle import (
     FAULTS,
     FREED,
@@ -32,8 +32,10 @@ from bottleneck.analysis.idle import (
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODELLED_BY_FAMILY
 from bottleneck.schema.analysis import GROUPS, KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
 from bottleneck.schema.evidence import TwoSided
+from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import (
     NOTHING,
+    Codes,
     Flags,
     Floats,
     Integers,
@@ -261,10 +263,10 @@ class IdleTimes:
     ``thread`` is a code of EVENTS.thread, -1 for none.
     """
 
-    cause: Integers
+    cause: Codes
     start: Floats
     end: Floats
-    thread: Integers
+    thread: Codes
     us: Floats
 
     def scaled(self, factor: float | Floats) -> "IdleTimes":
@@ -320,13 +322,15 @@ class _DeviceLedger:
     lost_us: float = 0.0
 
 
-def build_ledger(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None = None) -> LedgerResult:
+def build_ledger(
+    linked: Linked, roofline: pd.DataFrame, ceilings: Device | None = None, host: Host | None = None
+) -> LedgerResult:
     """The partition of the window's wall time, per step.
 
     With device work: per device, then the mean over the devices used. Without: the threads that run ops, less the page
-    faults whose cost ``ceilings`` state.
+    faults whose cost ``ceilings`` state. ``host`` is that of ``read_host`` for the trace, where it is known already.
     """
-    host = read_host(linked)
+    host = read_host(linked) if host is None else host
     account, devices = accounts_of(linked, roofline, host), devices_used(linked)
     if linked.is_host_only:
         parts = [_charge_host(linked, host, account, page_times(linked, roofline, ceilings))]
@@ -469,6 +473,7 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     rows, idle = work.rows, work.idle
     kernel_us = np.zeros(len(linked.kernels))
     kernel_us[rows] = shared_charge(work.start, work.end, work.layer)
+    return_freed_memory()
     pieces = split_gaps(idle, linked, host)
     kinds = (work.layer == 1, work.layer >= _TRANSFER_LAYER)
     collectives, copies = (rows[chosen] for chosen in kinds)
@@ -477,7 +482,10 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     busy = union(work.start, work.end)
     overlap = np.array([busy.total(), lasted[0], exposed[0], lasted[1], exposed[1]])
     sides = find_sides(busy, linked.window.wall_us)
+    del work, busy
+    return_freed_memory()
     told = fold(explain(pieces, idle, linked, host))
+    return_freed_memory()
     times = _times_on_device(pieces, idle, linked, host)
     return _DeviceLedger(kernel_us, pieces.by_cause(), told, overlap, times, sides, lost_us(pieces, idle, linked))
 
@@ -487,7 +495,7 @@ _QUEUED = [IDLE_CAUSES.index(cause) for cause in ("launch", "kernel_gap", "depen
 
 
 def _times_on_device(pieces: Pieces, idle: Gaps, linked: Linked, host: Host) -> IdleTimes:
-    kernels, thread_of = linked.kernels, linked.trace.events["thread"].cat.codes.to_numpy().astype(np.int64)
+    kernels, thread_of = linked.kernels, linked.trace.events["thread"].cat.codes.to_numpy()
     following = idle.following[pieces.gap]
     issued = np.append(kernels["launch_ts_us"].to_numpy(), np.nan)[following]
     call = np.append(kernels["launch"].to_numpy(dtype=np.int64, na_value=-1), -1)[following]
@@ -499,7 +507,7 @@ def _times_on_device(pieces: Pieces, idle: Gaps, linked: Linked, host: Host) -> 
         thread=np.where(
             is_queued,
             np.append(thread_of, -1)[call],
-            np.where(pieces.thread < 0, host.main_thread, pieces.thread),
+            np.where(pieces.thread < 0, THREAD(host.main_thread), pieces.thread),
         ),
         us=pieces.us,
     )

@@ -17,7 +17,19 @@ from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, summary_rows
 from bottleneck.analysis.ledger import GROUP_OF_ACCOUNT, IDLE_ACCOUNTS
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS, Phase, PhaseName, UserRange
-from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, cut, grouped, innermost, join, tally, union
+from bottleneck.schema.intervals import (
+    Codes,
+    Flags,
+    Floats,
+    Integers,
+    Spans,
+    cut,
+    grouped,
+    innermost,
+    join,
+    some_rows,
+    union,
+)
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, MARK_PREFIXES
 from bottleneck.schema.tables import after_backward, main_thread, text_matches
@@ -54,6 +66,10 @@ _OF_PYTORCH = re.compile(
 )
 
 
+# Moments that are looked at together: a trace has millions of them.
+_AT_ONCE = 2**18
+
+
 @dataclass(frozen=True)
 class _Moments:
     """The time of the ledger per step: its account, its instants on the host (NaN: not known) and their thread.
@@ -62,12 +78,12 @@ class _Moments:
     """
 
     us: Floats
-    account: Integers
+    account: Codes
     start: Floats
     end: Floats
-    thread: Integers
+    thread: Codes
     is_collective: Flags
-    row: Integers
+    row: Codes
 
 
 def divide(rows: KernelTimes) -> tuple[tuple[Phase, ...], tuple[UserRange, ...]]:
@@ -78,7 +94,7 @@ def divide(rows: KernelTimes) -> tuple[tuple[Phase, ...], tuple[UserRange, ...]]
 
 def _moments(rows: KernelTimes) -> _Moments:
     linked, times = rows.linked, rows.result.idle_times
-    thread_of = linked.trace.events["thread"].cat.codes.to_numpy().astype(np.int64)
+    thread_of = linked.trace.events["thread"].cat.codes.to_numpy()
     launch, op = codes_of(linked.kernels["launch"]), rows.op
     op_start = np.append(linked.ops["ts_us"].to_numpy(), np.nan)[op]
     launched = linked.kernels["launch_ts_us"].to_numpy()
@@ -88,39 +104,37 @@ def _moments(rows: KernelTimes) -> _Moments:
     collective = (linked.kernels["kind"] == "collective").to_numpy()
     return _Moments(
         us=np.concatenate((rows.us[work], times.us)),
-        account=np.concatenate((rows.account[work], IDLE_ACCOUNTS[times.cause])),
+        account=np.concatenate((rows.account[work], IDLE_ACCOUNTS[times.cause]), dtype=np.int8),
         start=np.concatenate((at[work], times.start)),
         end=np.concatenate((at[work], times.end)),
-        thread=np.concatenate((np.append(thread_of, -1)[event][work], times.thread)),
+        thread=np.concatenate((np.append(thread_of, -1)[event][work], times.thread), dtype=np.int32),
         is_collective=np.concatenate((collective[work], np.zeros(times.us.size, dtype=bool))),
-        row=np.concatenate((summary_rows(rows)[work], np.full(times.us.size, -1))),
+        row=np.concatenate((summary_rows(rows)[work], np.full(times.us.size, -1)), dtype=np.int32),
     )
 
 
-def _cut_at(moments: _Moments, edges: Floats) -> _Moments:
-    """The same with idle time cut at these instants."""
+def _cut_at(moments: _Moments, edges: Floats) -> Iterator[_Moments]:
+    """The same in parts, with idle time cut at these instants.
+
+    Instants come before what lasts. All parts together would take as much memory as all that is known of the kernels.
+    """
     length = moments.end - moments.start
     points, lasting = np.flatnonzero(~(length > 0)), np.flatnonzero(length > 0)
-    cuts = cut(moments.start[lasting], moments.end[lasting], [edges])
-    pieces = lasting[cuts.interval]
-    source = np.concatenate((points, pieces))
-    part = np.concatenate((np.ones(points.size), (cuts.end - cuts.start) / length[pieces]))
-    return replace(
-        moments,
-        us=moments.us[source] * part,
-        account=moments.account[source],
-        start=np.concatenate((moments.start[points], cuts.start)),
-        end=np.concatenate((moments.end[points], cuts.end)),
-        thread=moments.thread[source],
-        is_collective=moments.is_collective[source],
-        row=moments.row[source],
-    )
+    for low in range(0, points.size, _AT_ONCE):
+        yield some_rows(moments, points[low : low + _AT_ONCE])
+    for low in range(0, lasting.size, _AT_ONCE):
+        whole = lasting[low : low + _AT_ONCE]
+        cuts = cut(moments.start[whole], moments.end[whole], [edges])
+        source = whole[cuts.interval]
+        part = some_rows(moments, source)
+        share = (cuts.end - cuts.start) / length[source]
+        yield replace(part, us=part.us * share, start=cuts.start, end=cuts.end)
 
 
-def _by_group(codes: Integers, account: Integers, us: Floats, size: int) -> Floats:
-    """Time per code and group."""
-    cell = codes * len(GROUPS) + GROUP_OF_ACCOUNT[account]
-    return tally(cell, us, size * len(GROUPS)).reshape(size, len(GROUPS))
+def _add_by_group(sums: Floats, codes: Integers, moments: _Moments) -> None:
+    """Adds their time per code and group to the sums; code -1 is none."""
+    known = codes >= 0
+    np.add.at(sums, (codes[known], GROUP_OF_ACCOUNT[moments.account[known]]), moments.us[known])
 
 
 def _shares(row: Floats) -> dict[str, float]:
@@ -133,34 +147,47 @@ def _phases(rows: KernelTimes, moments: _Moments) -> tuple[Phase, ...]:
     if found is None:
         return ()
     edges, code = found
-    moments = _cut_at(moments, edges)
-    at = (moments.start + moments.end) / 2
     # Before the first edge and after the last there is no mark; so there is at an unknown instant.
     padded = np.concatenate(([_OTHER], code, [_OTHER]))
-    phase = np.where(np.isnan(at), _OTHER, padded[np.searchsorted(edges, at, side="right")])
-    phase = np.where(moments.account == _INPUT, _DATA, phase)
-    phase = np.where(moments.is_collective, _COMMUNICATION, phase)
-    split = _by_group(phase, moments.account, moments.us, len(NAMES))
+    split, parts = np.zeros((len(NAMES), len(GROUPS))), _Parts(int(moments.row.max(initial=-1)) + 1)
+    for some in _cut_at(moments, edges):
+        at = (some.start + some.end) / 2
+        phase = np.where(np.isnan(at), _OTHER, padded[np.searchsorted(edges, at, side="right")])
+        phase = np.where(some.account == _INPUT, _DATA, phase)
+        phase = np.where(some.is_collective, _COMMUNICATION, phase)
+        _add_by_group(split, phase, some)
+        parts.add(phase, some)
     us = split.sum(axis=1)
     if not us[[_DATA, _FORWARD, _BACKWARD, _OPTIMIZER]].any():
         return ()
     return tuple(
-        Phase(
-            name, float(us[code]), float(us[code]) / rows.wall_us, _shares(split[code]), *_parts(moments, phase == code)
-        )
+        Phase(name, float(us[code]), float(us[code]) / rows.wall_us, _shares(split[code]), *parts.of(code))
         for code, name in enumerate(NAMES)
         if us[code] > 0
     )
 
 
-def _parts(moments: _Moments, mine: Flags) -> tuple[tuple[tuple[int, float], ...], dict[str, float]]:
-    """Time by row of the analysis' kernels, most time first, and the rest by account."""
-    work, rest = mine & (moments.row >= 0), mine & (moments.row < 0)
-    by_row = np.bincount(moments.row[work], weights=moments.us[work])
-    order = [row for row in np.argsort(-by_row, kind="stable").tolist() if by_row[row] > 0]
-    by_account = np.bincount(moments.account[rest], weights=moments.us[rest], minlength=len(ACCOUNTS)).tolist()
-    other_us = {account: us for account, us in zip(ACCOUNTS, by_account, strict=True) if us > 0}
-    return tuple((row, float(by_row[row])) for row in order), other_us
+class _Parts:
+    """Time of each phase by row of the analysis' kernels, and of the rest by account."""
+
+    def __init__(self, rows: int) -> None:
+        self._by_row = np.zeros((len(NAMES), rows))
+        self._by_account = np.zeros((len(NAMES), len(ACCOUNTS)))
+
+    def add(self, phase: Integers, moments: _Moments) -> None:
+        """Adds the time of some moments."""
+        for sums, mine, column in (
+            (self._by_row, moments.row >= 0, moments.row),
+            (self._by_account, moments.row < 0, moments.account),
+        ):
+            np.add.at(sums, (phase[mine], column[mine]), moments.us[mine])
+
+    def of(self, phase: int) -> tuple[tuple[tuple[int, float], ...], dict[str, float]]:
+        """Time of a phase by row, most time first, and by account."""
+        by_row, by_account = self._by_row[phase], self._by_account[phase].tolist()
+        order = [row for row in np.argsort(-by_row, kind="stable").tolist() if by_row[row] > 0]
+        other_us = {account: us for account, us in zip(ACCOUNTS, by_account, strict=True) if us > 0}
+        return tuple((row, float(by_row[row])) for row in order), other_us
 
 
 _INPUT = tuple(ACCOUNTS).index("overhead.input")
@@ -267,14 +294,14 @@ def _ranges(rows: KernelTimes, moments: _Moments) -> tuple[UserRange, ...]:
         events["ts_us"].to_numpy()[mine],
         (events["ts_us"] + events["dur_us"]).to_numpy()[mine],
     )
-    moments = _cut_at(moments, np.unique(np.concatenate((open_.start, open_.end))))
-    at = (moments.start + moments.end) / 2
-    holder = open_.innermost(moments.thread, at)
-    # A thread of the autograd engine works for the range that the main thread is in.
-    main = np.full(at.size, main_thread(events), dtype=np.int64)
-    holder = np.where(holder < 0, open_.innermost(main, at), holder)
-    known = np.flatnonzero(holder >= 0)
-    own = _by_group(holder[known], moments.account[known], moments.us[known], mine.size)
+    own, main = np.zeros((mine.size, len(GROUPS))), main_thread(events)
+    for some in _cut_at(moments, np.unique(np.concatenate((open_.start, open_.end)))):
+        at = (some.start + some.end) / 2
+        holder = open_.innermost(some.thread, at)
+        # A thread of the autograd engine works for the range that the main thread is in.
+        alone = np.flatnonzero(holder < 0)
+        holder[alone] = open_.innermost(np.full(alone.size, main), at[alone])
+        _add_by_group(own, holder, some)
     total = own.copy()
     for row in range(mine.size - 1, -1, -1):
         if open_.parent[row] >= 0:
@@ -312,7 +339,7 @@ class _Nested:
         while (row := int(self.parent[row])) >= 0:
             yield row
 
-    def innermost(self, thread: Integers, times: Floats) -> Integers:
+    def innermost(self, thread: Codes, times: Floats) -> Integers:
         """The innermost range that is open on a thread at each time; -1 where none is."""
         found = np.full(times.size, -1, dtype=np.int64)
         for code, asked in grouped(thread):

@@ -320,11 +320,12 @@ def _corners(work: RooflineInput, bounds: Floors, times: _Times) -> Iterator[_Ti
 
 def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Integers:
     """Codes into CONFIDENCES: how many corners give the same decision, less for guesses and gaps."""
-    others = [_decide(work, corner) for corner in _corners(work, bounds, times)]
     is_far = decision.regime == _FAR_BELOW
-    same = [(other.bound == decision.bound) & ((other.regime == _FAR_BELOW) == is_far) for other in others]
-    agreeing = np.mean(same, axis=0)
-    confidence = np.select([agreeing == 1, agreeing >= 0.5], [_HIGH, _MEDIUM], _LOW)
+    corners, agreeing = 0, np.zeros(is_far.size, dtype=np.int64)
+    for corner in _corners(work, bounds, times):
+        other, corners = _decide(work, corner), corners + 1
+        agreeing += (other.bound == decision.bound) & ((other.regime == _FAR_BELOW) == is_far)
+    confidence = np.select([agreeing == corners, 2 * agreeing >= corners], [_HIGH, _MEDIUM], _LOW)
     partial = np.isnan(times.compute) | np.isnan(times.memory)
     is_overhead = decision.bound == _OVERHEAD
     completed = np.append(work.costs["evidence"].notna().to_numpy(), False)[work.groups.signature]

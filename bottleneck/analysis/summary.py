@@ -34,6 +34,7 @@ from bottleneck.schema.analysis import (
     Totals,
     UnknownWork,
 )
+from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import Flags, Integers, tally
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
@@ -335,6 +336,7 @@ def assemble(
     linked, result = rows.linked, rows.result
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
     totals = total(rows, result, kernels, device)
+    return_freed_memory()
     phases, ranges = divide(rows)
     memory, memory_reason = measure_memory(linked)
     waits = _sums((each.module, each.us) for each in idle)

@@ -20,7 +20,7 @@ Flags = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.integer]  # of any width: narrow ones sort faster and take less memory
 
 
-def tally(codes: Integers, weights: Floats, size: int) -> Floats:
+def tally(codes: Codes, weights: Floats, size: int) -> Floats:
     """Sum of the weights of each code in 0 … size - 1."""
     return np.bincount(codes, weights=weights, minlength=size).astype(np.float64)
 
@@ -34,9 +34,11 @@ def grouped(codes: Codes) -> Iterator[tuple[int, Integers]]:
 
 
 _LARGEST_CODE = 2**31
+# Distinct values that a hash table has room for at first. pandas would make room for a value per row, 40 bytes each.
+FEW = 2**16
 
 
-def numbered(*keys: Integers) -> tuple[Integers, Integers]:
+def numbered(*keys: Codes) -> tuple[Integers, Integers]:
     """The number of each distinct combination of codes, in sorted order, and the first row of each.
 
     Codes are at least -1. Hashing beats the sort of ``np.unique`` where many rows hold few combinations.
@@ -45,11 +47,16 @@ def numbered(*keys: Integers) -> tuple[Integers, Integers]:
     for key in keys:
         if key.max(initial=-1) > _LARGEST_CODE:
             key = pd.factorize(key, sort=True)[0]  # noqa: PLW2901 - as codes that combine within 64 bits
-        code, distinct = pd.factorize(number * (int(key.max(initial=-1)) + 2) + key + 1)
+        number *= int(key.max(initial=-1)) + 2
+        number += key
+        number += 1
+        code, distinct = pd.factorize(number, size_hint=FEW)
         order = np.argsort(distinct)
         place = np.empty_like(order)
         place[order] = np.arange(order.size)
-        number, first = place[code], np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))[order]
+        number = place[code]
+        np.maximum.accumulate(code, out=code)
+        first = np.flatnonzero(np.append(code.size > 0, code[1:] > code[:-1])[: code.size])[order]
     return number, first
 
 
@@ -181,16 +188,32 @@ class Segments:
 NOTHING = Segments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
 
 
-def outermost(start: Floats, end: Floats, row: Integers) -> Segments:
-    """Each instant to the interval that began first of those that are open; the longest of equals."""
+# Intervals that are looked at together: millions of them are not held several times over.
+_AT_ONCE = 2**18
+
+
+def outermost(start: Floats, end: Floats, row: Integers, chosen: Integers | None = None) -> Segments:
+    """Each instant to the interval that began first of those that are open; the longest of equals.
+
+    Of all intervals, or of those at the positions ``chosen``.
+    """
+    chosen = np.arange(start.size) if chosen is None else chosen
+    bounds = range(0, chosen.size, _AT_ONCE)
+    if not all(_are_sorted(start[some], end[some]) for some in (chosen[low : low + _AT_ONCE + 1] for low in bounds)):
+        chosen = chosen[np.lexsort((-end[chosen], start[chosen]))]
+    found, reach = [NOTHING], -np.inf
+    for some in (chosen[low : low + _AT_ONCE] for low in bounds):
+        ends = end[some]
+        begin = np.maximum(np.maximum.accumulate(np.append(reach, ends[:-1])), start[some])
+        kept = np.flatnonzero(ends > begin)
+        found.append(Segments(begin[kept], ends[kept], row[some[kept]]))
+        reach = max(reach, float(ends.max()))
+    return joined(found)
+
+
+def _are_sorted(start: Floats, end: Floats) -> bool:
     is_after = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))
-    if not is_after.all():
-        order = np.lexsort((-end, start))
-        start, end, row = start[order], end[order], row[order]
-    begin = start.copy()
-    np.maximum(begin[1:], np.maximum.accumulate(end)[:-1], out=begin[1:])
-    kept = np.flatnonzero(end > begin)
-    return Segments(begin[kept], end[kept], row[kept])
+    return bool(is_after.all())
 
 
 def innermost(mine: Integers, start: Floats, end: Floats, parent: Integers, times: Floats) -> Integers:

@@ -31,14 +31,21 @@ CATEGORIES = (
 )
 
 
+NARROW_ID = "Int32"
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column: numpy or pandas dtype, meaning, unit, and whether null (NaN, NA) is allowed."""
+    """A column: numpy or pandas dtype, meaning, unit, and whether null (NaN, NA) is allowed.
+
+    Ids only join rows and nothing is calculated with them: they have ``NARROW_ID`` where all fit into that.
+    """
 
     dtype: str
     doc: str
     unit: str = ""
     nullable: bool = False
+    is_id: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,9 @@ class Table:
         assert not missing and not unknown, f"{self.name}: missing columns {missing}, unknown columns {unknown}"
         for name, column in self.columns.items():
             have = str(frame[name].dtype)
-            assert have == column.dtype, f"{self.name}.{name} is {have}, declared {column.dtype}"
+            assert have == column.dtype or (column.is_id and have == NARROW_ID), (
+                f"{self.name}.{name} is {have}, declared {column.dtype}"
+            )
             if not column.nullable:
                 assert not frame[name].isna().any(), f"{self.name}.{name} holds nulls"
         return frame
@@ -80,10 +89,10 @@ OP_ARGS = Table(
     "OP_ARGS",
     {
         "event": Column("int64", "row in EVENTS"),
-        "external_id": Column("Int64", "the profiler's id of this op", nullable=True),
+        "external_id": Column("Int64", "the profiler's id of this op", nullable=True, is_id=True),
         "signature": Column("Int32", "row in SIGNATURES; null when the trace has no shapes for it", nullable=True),
-        "sequence": Column("Int64", "autograd sequence number", nullable=True),
-        "forward_thread": Column("Int64", "autograd id of the forward thread", nullable=True),
+        "sequence": Column("Int64", "autograd sequence number", nullable=True, is_id=True),
+        "forward_thread": Column("Int64", "autograd id of the forward thread", nullable=True, is_id=True),
     },
 )  # one row per event of category op, in the order of EVENTS
 
@@ -338,6 +347,9 @@ def text_matches(
     return np.append(np.array(found, dtype=bool), False)[column.cat.codes.to_numpy()]
 
 
+_KIND_OF_TIME = {"op": 0, "annotation": 1, "python": 1, "runtime": 2}
+
+
 def main_thread(events: pd.DataFrame) -> int:
     """Code in EVENTS.thread of the thread that runs the program; -1 where the trace has no host events.
 
@@ -346,17 +358,14 @@ def main_thread(events: pd.DataFrame) -> int:
     of the autograd engine's, and in traces without ops that with the most time in frames or in runtime calls. Of equals
     the first to appear counts.
     """
-    threads = events["thread"].cat.codes.to_numpy().astype(np.int64)
-    dur_us = events["dur_us"].to_numpy()
+    threads, category_ = events["thread"].cat.codes.to_numpy(), events["category"].cat
     size = len(events["thread"].cat.categories)
-
-    def time_in(*categories: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-        rows = np.flatnonzero(text_matches(events["category"], categories.__contains__))
-        return np.bincount(threads[rows], dur_us[rows], size).astype(np.float64)
-
+    kinds = np.array([_KIND_OF_TIME.get(name, 3) for name in category_.categories] or [3], dtype=np.int64)
+    cell = (kinds * size)[category_.codes.to_numpy()]
+    cell += threads
+    ops, frames, calls, _ = np.bincount(cell, events["dur_us"].to_numpy(), 4 * size).reshape(4, size)
     of_autograd = text_matches(events["name"], lambda name: name.startswith(AUTOGRAD_PREFIX))
     is_autograd = np.bincount(threads[of_autograd], minlength=size) > 0
-    ops, frames, calls = time_in("op"), time_in("annotation", "python"), time_in("runtime")
     for score in (frames * (ops > 0), ops * ~is_autograd, ops, frames * (calls > 0), frames, calls):
         if score.any():
             best = np.flatnonzero(score == score.max())

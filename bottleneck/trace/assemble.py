@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from bottleneck.schema.intervals import FEW
 from bottleneck.schema.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES, category
 from bottleneck.trace.categories import LEGACY_KERNEL, category_by_name, category_of, depends_on_name
 from bottleneck.trace.columns import Array, Columns
@@ -107,7 +108,7 @@ def signature_table(shapes: list[bytes], shape: Array, labels: list[str], name: 
     has_shape = np.array([bool(parts[0]) for parts in texts], bool)
     shaped = has_shape[shape] if shape.size else np.zeros(0, bool)
     # Hashing beats the sort of np.unique where a few thousand keys stand for a million calls.
-    code, met = pd.factorize(key[shaped])
+    code, met = pd.factorize(key[shaped], size_hint=FEW)
     order = np.argsort(met)
     distinct = met[order]
     row = np.full(len(shape), -1, np.int32)
@@ -327,7 +328,15 @@ def _nullable(values: Array, dtype: str = "int64") -> pd.arrays.IntegerArray:
     missing = values == ABSENT
     if dtype == "int32":
         missing |= np.abs(values) > _INT32_MAX
-    return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(dtype), missing)
+    return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(dtype, copy=False), missing)
+
+
+def _ids(values: Array) -> pd.arrays.IntegerArray:
+    """A column of ids: in 32 bits where all fit."""
+    missing = values == ABSENT
+    known = np.where(missing, 0, values)
+    fits = not known.size or np.abs(known).max() <= _INT32_MAX
+    return pd.arrays.IntegerArray(known.astype(np.int32) if fits else known, missing)
 
 
 def _positive(values: Array) -> Array:
@@ -340,10 +349,10 @@ def _op_args(rows: Arrays, signature: Array) -> pd.DataFrame:
         pd.DataFrame(
             {
                 "event": rows["event"],
-                "external_id": _nullable(rows["external_id"]),
+                "external_id": _ids(rows.pop("external_id")),
                 "signature": pd.arrays.IntegerArray(signature, signature < 0),
-                "sequence": _nullable(rows["sequence"]),
-                "forward_thread": _nullable(rows["forward_thread"]),
+                "sequence": _ids(rows.pop("sequence")),
+                "forward_thread": _ids(rows.pop("forward_thread")),
             },
             copy=False,
         )

@@ -509,7 +509,8 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
             "bytes": args["bytes"].array,
             "replayed": issued.replayed,
             "unlinked": category(_reasons(trace, issued), _REASONS),
-        }
+        },
+        copy=False,
     )
     return KERNELS.check(frame[list(KERNELS.columns)])
 

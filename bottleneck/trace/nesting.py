@@ -9,6 +9,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.integer]  # of any width: narrow ones sort faster and take less memory
 
 _LONGEST_NS = 4e18  # two of them still add up within int64
 
@@ -21,9 +22,9 @@ def to_ns(us: Floats) -> Ints:
     return np.rint(np.clip(us * 1e3, -_LONGEST_NS, _LONGEST_NS)).astype(np.int64)
 
 
-def narrow(codes: Ints) -> npt.NDArray[np.integer]:
+def narrow(codes: Codes) -> Codes:
     """The same numbers from -1 on, in 16 bits where they fit: NumPy sorts those by radix, in linear time."""
-    return codes.astype(np.int16) if codes.max(initial=0) < 2**15 else codes
+    return codes.astype(np.int16, copy=False) if codes.max(initial=0) < 2**15 else codes
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,15 @@ class Nest:
     """
 
     order: Ints
-    track: Ints
+    track: Codes
     start_ns: Ints
     end_ns: Ints
     parent: Ints
-    depth: Ints
-    children: Ints
+    depth: Codes
+    children: Codes
     self_ns: Ints
 
-    def innermost(self, track: Ints, at_ns: Ints) -> Ints:
+    def innermost(self, track: Codes, at_ns: Ints) -> Ints:
         """Row of the innermost interval that is open at each instant on its track, -1 where none is.
 
         An interval is open from its start up to, not including, its end.
@@ -56,7 +57,7 @@ class Nest:
             closed = closed[(row >= 0) & (self.end_ns[row] <= at_ns[closed])]
         return found
 
-    def _latest(self, track: Ints, at_ns: Ints) -> Ints:
+    def _latest(self, track: Codes, at_ns: Ints) -> Ints:
         """Row of the last interval that started at or before each instant on its track, -1 where none did."""
         found = np.full(len(track), -1, dtype=np.int64)
         if not len(self.track):
@@ -79,17 +80,19 @@ def nest(track: Ints, start_ns: Ints, end_ns: Ints, tie: Ints | None = None) -> 
     outer one. Siblings never overlap, so the self times of a tree add up to the length of its root.
     """
     keys = (-end_ns, start_ns, track) if tie is None else (tie, -end_ns, start_ns, track)
-    order = np.lexsort(keys).astype(np.int64)
-    sorted_track, start = track[order], start_ns[order]
+    order = np.lexsort(keys).astype(np.int64, copy=False)
+    del keys
+    sorted_track, start = narrow(track)[order], start_ns[order]
     parent, depth, end = _trees(sorted_track, start, end_ns[order])
     inside = np.flatnonzero(parent >= 0)
-    children = np.bincount(parent[inside], minlength=len(order)).astype(np.int64)
+    around = parent[inside]
+    children = np.bincount(around, minlength=len(order)).astype(np.int32)
     self_ns = end - start
-    np.subtract.at(self_ns, parent[inside], (end - start)[inside])
+    np.subtract.at(self_ns, around, self_ns[inside])
     return Nest(order, sorted_track, start, end, parent, depth, children, self_ns)
 
 
-def _trees(track: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+def _trees(track: Codes, start: Ints, end: Ints) -> tuple[Ints, Codes, Ints]:
     """Parent, depth, and end cut to the parent's, per interval.
 
     Where no interval runs on past the one around it, the depth is the number of intervals that are open, and the parent
@@ -111,7 +114,7 @@ def _trees(track: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return parent, depth, end
 
 
-def _open_at_start(track: Ints, start: Ints, end: Ints) -> Ints:
+def _open_at_start(track: Codes, start: Ints, end: Ints) -> Codes:
     """Number of earlier intervals of its track that are open when each begins."""
     rows = np.arange(len(start))
     ended = np.empty(len(start), dtype=np.int64)
@@ -126,10 +129,10 @@ def _open_at_start(track: Ints, start: Ints, end: Ints) -> Ints:
         up_to = np.append(0, np.cumsum(end <= start))
         last = np.append(np.flatnonzero(is_first)[1:], len(start))[group]
         ended -= up_to[last] - up_to[:-1]
-    return rows - ended
+    return (rows - ended).astype(np.int32)
 
 
-def _latest_above(depth: Ints) -> Ints:
+def _latest_above(depth: Codes) -> Ints:
     """The last earlier row of the depth above that of each row, -1 for depth 0."""
     parent = np.full(len(depth), -1, dtype=np.int64)
     order = np.argsort(narrow(depth), kind="stable")

@@ -13,10 +13,10 @@ from bottleneck.schema.op_names import BACKWARD_OF
 from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor
 from bottleneck.trace.frames import Labels, Places
 from bottleneck.trace.joins import are_named, ends_ns, match_latest, starts_ns, threads
-from bottleneck.trace.nesting import Flags, Ints, Nest, nest, to_ns
+from bottleneck.trace.nesting import Codes, Flags, Ints, Nest, nest, to_ns
 
 
-def forward_of(sequence: Ints, forward_thread: Ints, thread: Ints, start_ns: Ints) -> Ints:
+def forward_of(sequence: Ints, forward_thread: Ints, thread: Codes, start_ns: Ints) -> Ints:
     """Row of the forward op of each backward op, -1 for other ops and where it is not in the trace.
 
     The profiler gives every op the next sequence number of its thread (-1: null), and a backward op that of its node
@@ -72,7 +72,7 @@ def build_trees(trace: Trace) -> OpTree:
 
 def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd.DataFrame:
     """OPS. Durations are those of the trees: an op that outlasts the one around it by a rounding is cut."""
-    events, args, tree = trace.events, trace.op_args.iloc[trees.args], trees.nest
+    events, tree = trace.events, trees.nest
     ts_us, dur_us = (events[name].to_numpy()[trees.event] for name in ("ts_us", "dur_us"))
     length_ns = tree.end_ns - tree.start_ns
     dur_us = np.where(to_ns(dur_us) == length_ns, dur_us, length_ns / 1e3)
@@ -85,13 +85,14 @@ def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd
             "dur_us": dur_us,
             "self_us": np.where(tree.children == 0, dur_us, tree.self_ns / 1e3),
             "parent": nullable(tree.parent, np.int32),
-            "depth": tree.depth.astype(np.int32),
-            "children": tree.children.astype(np.int32),
-            "signature": args["signature"].array,
+            "depth": tree.depth,
+            "children": tree.children,
+            "signature": trace.op_args["signature"].array.take(trees.args),
             "step": step_at(window, tree.start_ns),
             "module": labelled(places.module.code, places.module.labels),
             "source": labelled(places.source.code, places.source.labels),
-        }
+        },
+        copy=False,
     )
     return OPS.check(frame)
 
@@ -107,8 +108,7 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     A module or line that was entered inside the backward op itself is nearer the truth and stays: a recomputed
     forward pass under activation checkpointing.
     """
-    args = trace.op_args.iloc[trees.args]
-    sequence, forward_thread = as_integers(args["sequence"]), as_integers(args["forward_thread"])
+    sequence, forward_thread = (as_integers(trace.op_args[name])[trees.args] for name in ("sequence", "forward_thread"))
     forward = forward_of(sequence, forward_thread, trees.nest.track, trees.nest.start_ns)
     root = nearest_ancestor(trees.nest.parent, forward >= 0)
     module, _ = _inherited(places.module, trees, forward, root)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from bottleneck.analysis import phases as phases_module
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.measurements import Timing
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, analysis_of
@@ -49,6 +50,16 @@ def test_an_op_of_the_program_between_two_nodes_ends_the_backward_pass() -> None
     scene = trained(Kernel(99, 1, launch=(97, 1)))
     told = phases(analysis_of(Scene(100, scene.kernels, [*scene.ops, Op(56, 2)], scene.events)))
     assert (told["backward"], told["forward"]) == (30, 32)
+
+
+def test_it_does_not_matter_how_many_moments_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = trained(Kernel(20, 30, launch=(14, 1)), Kernel(99, 1, launch=(97, 1)))
+    scene = Scene(100, scene.kernels, scene.ops, [*scene.events, Event("annotation", "mine", 5, 50)])
+    whole = analysis_of(scene)
+    monkeypatch.setattr(phases_module, "_AT_ONCE", 1)
+    parts = analysis_of(scene)
+    assert whole.phases and whole.ranges
+    assert (parts.phases, parts.ranges) == (whole.phases, whole.ranges)
 
 
 def test_forward_and_backward_of_a_closure_are_not_the_optimizers() -> None:

@@ -1,10 +1,13 @@
 """Stretches and cuts: pieces add up to what was cut, and each instant has one holder."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bottleneck.schema import intervals as module
 from bottleneck.schema.intervals import NOTHING, cut, numbered, outermost
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
@@ -26,6 +29,22 @@ def test_an_instant_belongs_to_the_interval_that_began_first_and_is_still_open(
         if open_:
             reach_before = [end[row] for row in range(start.size) if start[row] < start[found]]
             assert start[found] == min(start[row] for row in open_) or max(reach_before) <= cell + 0.5
+
+
+@_law
+@given(_intervals, st.integers(1, 4), st.randoms(use_true_random=False))
+def test_it_does_not_matter_how_many_intervals_are_looked_at_together(
+    intervals: list[tuple[int, int]], at_once: int, random: Random
+) -> None:
+    start = np.array([start for start, _ in intervals], dtype=float)
+    end = start + np.array([length for _, length in intervals], dtype=float)
+    chosen = np.array([row for row in range(start.size) if random.random() < 0.7], dtype=np.int64)
+    rows = np.arange(100, 100 + start.size)
+    whole = outermost(start[chosen], end[chosen], rows[chosen])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_AT_ONCE", at_once)
+        parts = outermost(start, end, rows, chosen)
+    assert [*map(list, (whole.start, whole.end, whole.row))] == [*map(list, (parts.start, parts.end, parts.row))]
 
 
 @_law

@@ -134,6 +134,16 @@ def test_a_kernel_without_correlation_is_kept_and_says_so(tmp_path: Path) -> Non
     assert result.kernels["unlinked"].tolist() == ["no correlation in the trace"]
 
 
+@pytest.mark.parametrize(("first", "dtype"), [(12, "Int32"), (2**31, "Int64"), (2**40, "Int64")])
+def test_ids_beyond_32_bits_tie_a_kernel_to_its_op_too(first: int, dtype: str, tmp_path: Path) -> None:
+    bare = kernel(1, 60, 5, args={"External id": first + 1})
+    del bare["args"]["correlation"]
+    ops = [op("aten::mm", 10, 20, external_id=first), op("aten::add", 35, 20, external_id=first + 1)]
+    result = linked(tmp_path, [*ops, bare])
+    assert ops_of_kernels(result) == ["aten::add"]
+    assert str(result.trace.op_args["external_id"].dtype) == dtype
+
+
 def test_without_correlation_the_external_id_ties_a_kernel_to_its_op(tmp_path: Path) -> None:
     bare = kernel(1, 40, 30, args={"External id": 12})
     del bare["args"]["correlation"]
