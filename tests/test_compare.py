@@ -16,7 +16,7 @@ from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
 from bottleneck.gate.lockfile import write_lock
 from bottleneck.pipeline import analyse, explain
-from bottleneck.report.comparison import build, to_terminal
+from bottleneck.report.comparison import build, render
 from bottleneck.report.document import TableSection, Waterfall
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
@@ -305,14 +305,14 @@ def test_waterfall_rows_and_modules_of_a_pair_add_up_on_screen(compared: dict[st
     busy = sum(number(row.cells[4]) for row in ops if row.cells[2])
     if "By module" in rows:
         assert number(rows["By module"][-1].cells[3]) == pytest.approx(busy, abs=1e-6)
-    assert max(map(len, to_terminal(compared[name]).splitlines())) <= 80
+    assert max(map(len, render(compared[name], "terminal").splitlines())) <= 80
 
 
 def test_another_device_is_said_before_all_else(compared: dict[str, Comparison]) -> None:
     for name in ("devices", "trace diff"):
         condition = compared[name].conditions[0]
         assert condition.what == "device" and condition.weight == "breaks"
-    text = to_terminal(compared["devices"])
+    text = render(compared["devices"], "terminal")
     assert text.index("AMD Instinct MI300X") < text.index("Where the change comes from")
 
 

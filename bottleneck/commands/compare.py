@@ -111,6 +111,7 @@ def compare_command(
     from bottleneck.commands.interrupts import answered, says_what_is_kept
     from bottleneck.commands.report import chosen_device
     from bottleneck.gate.settings import limits_of_option
+    from bottleneck.report.comparison import render
     from bottleneck.report.output import write_status
 
     check_picture(plot)
@@ -126,7 +127,8 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device, None), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    _present(comparison, form_of(form, output, ResultFormat), output, top)
+    form = form_of(form, output, ResultFormat)
+    write_report(render(comparison, form.value, output_style(output), top=top), output)
     if plot is not None:
         draw_or_warn(partial(_draw, comparison, plot), plot)
     if ledger is not None:
@@ -383,20 +385,6 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
         if not limit.allows(before, after):
             broken.append(f"over the limit: {limit.metric} {before:,.0f} -> {after:,.0f}, allowed {limit.text}")
     return broken
-
-
-def _present(comparison: "Comparison", form: ResultFormat, output: Path | None, top: int) -> None:
-    from bottleneck.report.comparison import to_html, to_json, to_markdown, to_terminal
-
-    if form is ResultFormat.JSON:
-        text = to_json(comparison)
-    elif form is ResultFormat.MARKDOWN:
-        text = to_markdown(comparison, top=top)
-    elif form is ResultFormat.HTML:
-        text = to_html(comparison, top=top)
-    else:
-        text = to_terminal(comparison, output_style(output), top=top)
-    write_report(text, output)
 
 
 def _draw(comparison: "Comparison", path: Path) -> None:

@@ -175,7 +175,7 @@ def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Swe
     from bottleneck.commands.interrupts import Interrupted, answered
     from bottleneck.experiment.record_once import Ceilings
     from bottleneck.experiment.sweep import SweepProgress, run_sweep
-    from bottleneck.report.sweep import to_json
+    from bottleneck.report.sweep import render
 
     tell: Callable[[str], None] = (lambda _: None) if quiet else _say
     progress, is_whole = SweepProgress(plan), False
@@ -192,7 +192,7 @@ def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Swe
             _say(_interrupted(progress, keep))
         sweep = progress.sum_up("not measured: the sweep was interrupted")
         if keep is not None:
-            write_report(to_json(sweep), folder / "sweep.json")
+            write_report(render(sweep, "json"), folder / "sweep.json")
     return sweep, is_whole
 
 
@@ -233,14 +233,13 @@ def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path 
 
 
 def _present(sweep: "Sweep", form: ResultFormat, output: Path | None, picture: Path | None) -> None:
-    from bottleneck.report.sweep import FORMATS, to_terminal
+    from bottleneck.report.sweep import render
 
     if picture is not None:
         from bottleneck.report.plots.sweep_plot import save_sweep
 
         draw_or_warn(partial(save_sweep, sweep, picture), picture)
-    is_terminal = form is ResultFormat.TERMINAL
-    write_report(to_terminal(sweep, output_style(output)) if is_terminal else FORMATS[form.value](sweep), output)
+    write_report(render(sweep, form.value, output_style(output)), output)
 
 
 def _status(sweep: "Sweep", *, is_whole: bool) -> int:

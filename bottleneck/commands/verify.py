@@ -118,6 +118,7 @@ def verify_command(
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
     from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
     from bottleneck.pipeline import analyse
+    from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
     from bottleneck.schema.recording import is_recording
 
@@ -165,7 +166,7 @@ def verify_command(
                 done = add_best(setup, done, analysis, announce)
             done = _with_what_is_left_out(done, within)
     _keep_score(done, analysis)
-    _present(done, form, output)
+    write_report(render(done, form.value, output_style(output)), output)
     if is_interrupted(done):
         _say(_interrupted(done), None)
         raise typer.Exit(_INTERRUPTED)
@@ -325,20 +326,6 @@ def _keep_score(done: "Verification", analysis: "Analysis") -> None:
         append_entries(path, entries_of(done, analysis.findings, created))
     except OSError as exc:
         print(f"bottleneck: the scoreboard could not be kept: {exc.strerror}", file=sys.stderr)
-
-
-def _present(done: "Verification", form: ResultFormat, output: Path | None) -> None:
-    from bottleneck.report.verification import to_html, to_json, to_markdown, to_terminal
-
-    if form is ResultFormat.JSON:
-        text = to_json(done)
-    elif form is ResultFormat.MARKDOWN:
-        text = to_markdown(done)
-    elif form is ResultFormat.HTML:
-        text = to_html(done)
-    else:
-        text = to_terminal(done, output_style(output))
-    write_report(text, output)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,18 @@
 """Renders an analysis as terminal text, markdown, JSON, a page or a picture: the last stage of the data path."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bottleneck.report.output import write_text
 from bottleneck.schema.analysis import Analysis
 
-__all__ = ["FORMATS", "PICTURES", "write_text"]
+if TYPE_CHECKING:
+    from bottleneck.report.document import Document
+    from bottleneck.report.line_chart import LineChart
+    from bottleneck.report.terminal import TerminalStyle
+
+__all__ = ["FORMATS", "PICTURES", "render_document", "write_text"]
 
 
 class Render(Protocol):
@@ -16,6 +21,19 @@ class Render(Protocol):
     def __call__(self, analysis: Analysis, *, all_findings: bool = False) -> str:
         """The text."""
         ...
+
+
+def render_document(
+    document: "Document", form: str, style: "TerminalStyle | None" = None, charts: "Sequence[LineChart]" = ()
+) -> str:
+    """The document as text for a terminal, markdown or a page; ``style`` is the terminal's, ``charts`` the page's."""
+    if form == "html":
+        from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+        return document_to_html(document, charts)
+    from bottleneck.report import markdown, terminal  # noqa: PLC0415 - rich is loaded only where it is used
+
+    return markdown.render(document) if form == "markdown" else terminal.render(document, style or terminal.PLAIN)
 
 
 def _terminal(analysis: Analysis, *, all_findings: bool = False) -> str:

@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from bottleneck.report import markdown, terminal
+from bottleneck.report import render_document
 from bottleneck.report.analysis_document import headline
 from bottleneck.report.document import (
     Document,
@@ -539,31 +539,9 @@ def _notes(comparison: Comparison) -> ListSection | None:
     return ListSection("Notes", tuple((note,) for note in comparison.notes)) if comparison.notes else None
 
 
-def to_terminal(comparison: Comparison, style: TerminalStyle = PLAIN, *, top: int = TOP) -> str:
-    """The comparison as text; escape sequences appear in it only where the style has colour."""
-    return terminal.render(build(comparison, top), style)
+def render(comparison: Comparison, form: str, style: TerminalStyle = PLAIN, *, top: int = TOP) -> str:
+    """The comparison as text for a terminal, markdown for a comment on a pull request, JSON, or a page.
 
-
-def to_markdown(comparison: Comparison, *, top: int = TOP) -> str:
-    """Markdown for a comment on a pull request, readable on a phone: the waterfall is as narrow as one."""
-    return markdown.render(build(comparison, top))
-
-
-def to_json(comparison: Comparison) -> str:
-    """The comparison as JSON."""
-    return encode(comparison)
-
-
-def to_html(comparison: Comparison, *, top: int = TOP) -> str:
-    """The comparison as a page for a browser."""
-    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
-
-    return document_to_html(build(comparison, top))
-
-
-FORMATS: Mapping[str, Callable[[Comparison], str]] = {
-    "terminal": to_terminal,
-    "markdown": to_markdown,
-    "json": to_json,
-    "html": to_html,
-}
+    In markdown the waterfall is as narrow as a phone.
+    """
+    return encode(comparison) if form == "json" else render_document(build(comparison, top), form, style)

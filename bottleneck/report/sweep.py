@@ -1,10 +1,10 @@
 """Builds the document of a sweep: its points, the roofs, and the fit of each curve."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bottleneck.report import markdown, terminal
+from bottleneck.report import render_document
 from bottleneck.report.document import Document, ListSection, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
@@ -349,32 +349,10 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def to_terminal(sweep: Sweep, style: TerminalStyle = PLAIN) -> str:
-    """The sweep as text; escape sequences appear in it only where the style has colour."""
-    return terminal.render(build(sweep), style)
-
-
-def to_markdown(sweep: Sweep) -> str:
-    """The sweep as markdown for a comment on a pull request."""
-    return markdown.render(build(sweep))
-
-
-def to_json(sweep: Sweep) -> str:
-    """The sweep as JSON."""
-    return encode(sweep)
-
-
-def to_html(sweep: Sweep) -> str:
-    """The sweep as a page for a browser."""
-    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+def render(sweep: Sweep, form: str, style: TerminalStyle = PLAIN) -> str:
+    """The sweep as text for a terminal, markdown for a comment on a pull request, JSON, or a page with its charts."""
+    if form == "json":
+        return encode(sweep)
     from bottleneck.report.sweep_curves import charts  # noqa: PLC0415 - it takes the words of this module
 
-    return document_to_html(build(sweep), charts(sweep))
-
-
-FORMATS: Mapping[str, Callable[[Sweep], str]] = {
-    "terminal": to_terminal,
-    "markdown": to_markdown,
-    "json": to_json,
-    "html": to_html,
-}
+    return render_document(build(sweep), form, style, charts(sweep) if form == "html" else ())

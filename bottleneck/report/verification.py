@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bottleneck.report import markdown, terminal
+from bottleneck.report import markdown, render_document, terminal
 from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.markdown import prose
@@ -37,26 +37,14 @@ def build(done: Verification) -> Document:
     )
 
 
-def to_terminal(done: Verification, style: TerminalStyle = PLAIN) -> str:
-    """The trials as text; escape sequences appear in it only where the style has colour."""
-    return terminal.render(build(done), style)
+def render(done: Verification, form: str, style: TerminalStyle = PLAIN) -> str:
+    """The trials as text for a terminal, markdown for a comment on a pull request, JSON, or a page.
 
-
-def to_markdown(done: Verification) -> str:
-    """The trials as markdown, fit for a comment on a pull request."""
-    return markdown.render(build(done))
-
-
-def to_html(done: Verification) -> str:
-    """The trials as a page for a browser."""
-    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
-
-    return document_to_html(build(done))
-
-
-def to_json(done: Verification) -> str:
-    """The trials as JSON; all text is made safe for a terminal, as it may hold the output of failed programs."""
-    return encode(done, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
+    In JSON all text is made safe for a terminal, as it may hold the output of failed programs.
+    """
+    if form == "json":
+        return encode(done, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
+    return render_document(build(done), form, style)
 
 
 def sentence(done: Verification) -> str:

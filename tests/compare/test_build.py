@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import Touched
-from bottleneck.report.comparison import to_terminal
+from bottleneck.report.comparison import render
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.comparison import ChangeRow
 from bottleneck.schema.counters import Counts, Fingerprint
@@ -190,4 +190,4 @@ def test_flops_are_at_least_so_many_where_a_side_has_unmodelled_work(flops: floa
     rows = [work("aten::mm", 50.0, flops=1e9), work("lib::op", 5.0, flops=flops), work("c", 5.0, family="copy")]
     both = compare(side(rows, counts=counts), side(rows[:1], counts=counts))
     assert {each.name: each.is_lower_bound for each in both.counters} == {"flops": is_lower_bound, "ops": False}
-    assert ("FLOPs (at least)" in to_terminal(both)) == is_lower_bound
+    assert ("FLOPs (at least)" in render(both, "terminal")) == is_lower_bound

@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.report.comparison import build, to_terminal
+from bottleneck.report.comparison import build, render
 from bottleneck.report.document import TableSection, Waterfall
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
@@ -103,4 +103,4 @@ def test_everything_printed_of_a_comparison_adds_up(comparison: Comparison, top:
 @_law
 @given(comparisons(), st.sampled_from([24, 40, 64, 80]))
 def test_no_line_of_any_comparison_is_wider_than_the_terminal(comparison: Comparison, width: int) -> None:
-    assert max(map(len, to_terminal(comparison, TerminalStyle(width)).splitlines())) <= width
+    assert max(map(len, render(comparison, "terminal", TerminalStyle(width)).splitlines())) <= width

@@ -11,7 +11,7 @@ from pathlib import Path
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.gate.count import count
-from bottleneck.report.comparison import to_json, to_markdown, to_terminal
+from bottleneck.report.comparison import render
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Comparison
 from tests.report import comparisons
@@ -38,20 +38,20 @@ def _sample(name: str) -> ComparedSide:
 def page() -> str:
     """The how-to page with its example renewed; what stands around it is kept."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    return before + _BEGIN + to_terminal(samples(*PAIR)) + _END + rest.partition(_END)[2]
+    return before + _BEGIN + render(samples(*PAIR), "terminal") + _END + rest.partition(_END)[2]
 
 
 GOLDEN: Mapping[str, Callable[[], str]] = {
-    "slower.txt": lambda: to_terminal(comparisons.slower()),
-    "slower.40.txt": lambda: to_terminal(comparisons.slower(), TerminalStyle(40)),
-    "slower.md": lambda: to_markdown(comparisons.slower()),
-    "slower.json": lambda: to_json(comparisons.slower()),
-    "devices.ascii.txt": lambda: to_terminal(comparisons.devices(), TerminalStyle(encoding="ascii")),
-    "lock.txt": lambda: to_terminal(comparisons.lock()),
-    "unchanged.txt": lambda: to_terminal(comparisons.unchanged()),
-    "hostile.md": lambda: to_markdown(comparisons.hostile()),
-    "samples_mlp_transformer.txt": lambda: to_terminal(samples("mlp", "transformer")),
-    "samples_mlp_transformer.md": lambda: to_markdown(samples("mlp", "transformer")),
+    "slower.txt": lambda: render(comparisons.slower(), "terminal"),
+    "slower.40.txt": lambda: render(comparisons.slower(), "terminal", TerminalStyle(40)),
+    "slower.md": lambda: render(comparisons.slower(), "markdown"),
+    "slower.json": lambda: render(comparisons.slower(), "json"),
+    "devices.ascii.txt": lambda: render(comparisons.devices(), "terminal", TerminalStyle(encoding="ascii")),
+    "lock.txt": lambda: render(comparisons.lock(), "terminal"),
+    "unchanged.txt": lambda: render(comparisons.unchanged(), "terminal"),
+    "hostile.md": lambda: render(comparisons.hostile(), "markdown"),
+    "samples_mlp_transformer.txt": lambda: render(samples("mlp", "transformer"), "terminal"),
+    "samples_mlp_transformer.md": lambda: render(samples("mlp", "transformer"), "markdown"),
 }
 
 

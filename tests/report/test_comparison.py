@@ -8,7 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bottleneck.report.comparison import FORMATS, build, fold_alike, to_json, to_markdown, to_terminal
+from bottleneck.commands.report_options import ResultFormat
+from bottleneck.report.comparison import build, fold_alike, render
 from bottleneck.report.document import TableSection, Waterfall
 from bottleneck.report.plots.waterfall_plot import draw, save_waterfall
 from bottleneck.report.terminal import TerminalStyle
@@ -55,17 +56,17 @@ def test_the_example_of_the_how_to_page_is_what_the_command_prints() -> None:
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", ResultFormat)
 def test_every_format_tells_every_comparison(form: str, comparison: Comparison) -> None:
-    text = FORMATS[form](comparison)
+    text = render(comparison, form)
     assert text.endswith("\n") and "\x1b" not in text and "\u202e" not in text
-    assert text == FORMATS[form](comparison)
+    assert text == render(comparison, form)
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
 def test_no_line_is_wider_than_the_terminal(comparison: Comparison, width: int) -> None:
-    assert max(map(len, to_terminal(comparison, TerminalStyle(width)).splitlines())) <= width
+    assert max(map(len, render(comparison, "terminal", TerminalStyle(width)).splitlines())) <= width
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 0.017, 1e4])
@@ -116,14 +117,14 @@ def stretched(comparison: Comparison, scale: float) -> Comparison:
 
 
 def test_what_differs_besides_the_code_is_said_before_the_sentence_and_what_breaks_first() -> None:
-    for text in (to_terminal(devices()), to_markdown(devices())):
+    for text in (render(devices(), "terminal"), render(devices(), "markdown")):
         order = [text.index(words) for words in ("do not compare the code", "AMD Instinct", "torch", "takes 2.01 ms")]
         assert order == sorted(order)
-    assert "Not only the code differs" not in to_terminal(unchanged())
+    assert "Not only the code differs" not in render(unchanged(), "terminal")
 
 
 def test_a_line_that_the_diff_touches_is_marked_and_no_other() -> None:
-    lines = to_terminal(slower()).splitlines()
+    lines = render(slower(), "terminal").splitlines()
     assert [line for line in lines if "changed here" in line] == [line for line in lines if "rope.py:88" in line]
 
 
@@ -174,9 +175,9 @@ def test_a_change_that_rounds_to_nothing_is_not_shown_as_nothing() -> None:
         rows=(row("aten::mm", (1, 1), (9000.0, 9400.0)),),
         idle=bars[1:],
     )
-    text = to_terminal(made)
+    text = render(made, "terminal")
     assert "<+1" in text
-    assert "<+1" not in to_terminal(unchanged())
+    assert "<+1" not in render(unchanged(), "terminal")
 
 
 def test_the_change_on_screen_is_the_one_that_the_sentence_rounds() -> None:
@@ -188,42 +189,42 @@ def test_the_change_on_screen_is_the_one_that_the_sentence_rounds() -> None:
 
 
 def test_small_changes_of_a_long_step_are_drawn_from_another_number_than_zero_and_it_is_said() -> None:
-    assert "bars begin at 17.75 ms, not at 0" in to_terminal(slower())
-    assert "not at 0" not in to_terminal(devices())
+    assert "bars begin at 17.75 ms, not at 0" in render(slower(), "terminal")
+    assert "not at 0" not in render(devices(), "terminal")
 
 
 def test_every_account_that_changed_has_a_bar() -> None:
-    lines = to_terminal(slower()).splitlines()
+    lines = render(slower(), "terminal").splitlines()
     for label in ("memory: copy", "overhead: python", "overhead: sync", "compute ", "memory: bandwidth"):
         line = next(line for line in lines if line[2:].startswith(label))
         assert line.rstrip()[-1] in "█▓░"
 
 
 def test_a_lock_file_has_counters_and_neither_waterfall_nor_rows() -> None:
-    text = to_terminal(lock())
+    text = render(lock(), "terminal")
     assert "Only counters can be compared, for a side has no times: 1 of 2 differs." in text
     assert "What changed" not in text and "Where the change" not in text
     assert "ops         100    101      +1" in text and "syncs 0" in text
 
 
 def test_a_counter_that_a_side_does_not_know_has_its_reason() -> None:
-    text = to_terminal(slower())
+    text = render(slower(), "terminal")
     assert "Not compared: FLOPs; not known after: the trace has no shapes." in text
     assert "FLOPs" not in [row.cells[0] for row in table(slower(), "Counters").rows]
 
 
 def test_top_limits_the_rows_and_the_rest_is_summed() -> None:
-    text = to_terminal(slower(), top=2)
+    text = render(slower(), "terminal", top=2)
     assert "16 more" in text and "aten::softmax" not in text
 
 
 def test_colour_is_there_only_where_it_is_asked_for() -> None:
-    assert "\x1b[" in to_terminal(slower(), TerminalStyle(color=True))
-    assert "\x1b[" not in to_terminal(slower())
+    assert "\x1b[" in render(slower(), "terminal", TerminalStyle(color=True))
+    assert "\x1b[" not in render(slower(), "terminal")
 
 
 def test_json_is_the_comparison_and_plain_ascii() -> None:
-    text = to_json(hostile())
+    text = render(hostile(), "json")
     assert text.isascii()
     document = json.loads(text, parse_constant=pytest.fail)
     assert document["schema"] == "bottleneck/compare/2"
@@ -233,13 +234,13 @@ def test_json_is_the_comparison_and_plain_ascii() -> None:
 
 def test_text_that_no_encoding_holds_is_shown_by_every_format(tmp_path: Path) -> None:
     odd = replace(slower(), sentence="half \ud800", rows=(replace(slower().rows[0], name="\ud800"), *slower().rows[1:]))
-    for form in FORMATS.values():
-        assert "\\ud800" in form(odd) and form(odd).encode()
+    for text in (render(odd, form) for form in ResultFormat):
+        assert "\\ud800" in text and text.encode()
     save_waterfall(odd, tmp_path / "odd.svg")
 
 
 def test_markdown_has_no_markup_of_a_trace() -> None:
-    text = to_markdown(hostile())
+    text = render(hostile(), "markdown")
     outside = re.sub(r"```.*?```|(`+)(?!`).*?(?<!`)\1(?!`)", "", text, flags=re.DOTALL)
     assert not any(words in outside for words in ("</pre>", "@user", "](http", "# h1"))
     assert all(line.count("```") <= 1 for line in text.splitlines() if line.startswith("```"))
@@ -254,14 +255,14 @@ def test_the_published_schema_and_guide_follow_from_the_records() -> None:
 
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
 def test_what_is_written_is_valid_by_the_published_schema(comparison: Comparison) -> None:
-    VALIDATOR.validate(json.loads(to_json(comparison)))
+    VALIDATOR.validate(json.loads(render(comparison, "json")))
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("schema", "bottleneck/compare/9"), ("before", None), ("rows", [{"name": "x"}]), ("bars", {})]
 )
 def test_the_schema_refuses_what_is_no_comparison(key: str, value: object) -> None:
-    assert not VALIDATOR.is_valid({**json.loads(to_json(slower())), key: value})
+    assert not VALIDATOR.is_valid({**json.loads(render(slower(), "json")), key: value})
 
 
 @pytest.mark.parametrize("name", ["slower", "devices", "unchanged", "hostile"])
@@ -300,11 +301,13 @@ def test_a_wait_has_its_line() -> None:
         rows=(row("aten::mm", (1, 1), (5.0, 5.0), kind="same"),),
         idle=bars[1:],
     )
-    assert "train.py:9 (changed here)" in to_terminal(made)
+    assert "train.py:9 (changed here)" in render(made, "terminal")
 
 
 def test_without_a_counter_in_common_none_is_said_to_be_the_same() -> None:
     alone = replace(lock(), counters=(CounterStep("ops", None, 5),))
-    assert "Counters: none that both sides know ─" in to_terminal(alone)
-    assert "not known before: it has no counters" in " ".join(to_terminal(alone).split())
-    assert "Counters: none that both sides know differs" in to_terminal(replace(lock(), counters=lock().counters[1:]))
+    assert "Counters: none that both sides know ─" in render(alone, "terminal")
+    assert "not known before: it has no counters" in " ".join(render(alone, "terminal").split())
+    assert "Counters: none that both sides know differs" in render(
+        replace(lock(), counters=lock().counters[1:]), "terminal"
+    )

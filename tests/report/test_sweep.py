@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.commands.report_options import ResultFormat
 from bottleneck.report.plots.sweep_plot import draw, save_sweep
-from bottleneck.report.sweep import FORMATS, floor_us, sentence, three, to_json, to_terminal
+from bottleneck.report.sweep import floor_us, render, sentence, three
 from bottleneck.schema.trials import Point, Sweep
 from bottleneck.units import format_us
 
@@ -42,17 +43,17 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_report_is_at_most_80_columns_wide(name: str) -> None:
-    text = to_terminal(CASES[name])
+    text = render(CASES[name], "terminal")
     # The command at the end is not broken, so that it can be copied.
     assert all(len(line) <= 80 for line in text.splitlines()[:-1]), text
     assert "\x1b" not in text
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", ResultFormat)
 def test_every_format_renders_every_sweep_the_same_way_twice(name: str, form: str) -> None:
-    text = FORMATS[form](CASES[name])
-    assert text == FORMATS[form](CASES[name])
+    text = render(CASES[name], form)
+    assert text == render(CASES[name], form)
     assert text.endswith("\n") and "nan" not in text.lower().split()
 
 
@@ -76,12 +77,12 @@ def cells(text: str, first: str) -> list[str]:
 
 
 def test_a_row_holds_time_interval_throughput_memory_bound_and_share() -> None:
-    row = cells(to_terminal(CASES["batches"]), "64")
+    row = cells(render(CASES["batches"], "terminal"), "64")
     assert row == ["64", "428", "0.0 %", "149533", "164 MB", "overhead", "95.0 %"]
 
 
 def test_rates_stand_beside_the_roofs_that_they_are_shares_of() -> None:
-    text = to_terminal(chain())
+    text = render(chain(), "terminal")
     work = text[text.index("Work against the roofs") :]
     # 8 MiB at 32 GB/s are 262 us; the step takes 5 % longer than that.
     assert cells(work, "1") == ["1", "262 us", "0.125", "3.81 GFLOP/s", "4.8 %", "30.5 GB/s", "95.2 %"]
@@ -91,27 +92,27 @@ def test_rates_stand_beside_the_roofs_that_they_are_shares_of() -> None:
 def test_a_step_that_is_faster_than_its_roofs_claims_no_share_of_them() -> None:
     fast = chain_point(1, slower=0.5)
     assert floor_us(fast, roof()) is None
-    text = to_terminal(of((fast, chain_point(64, slower=1.5)), "repeat", roofs=(roof(),)))
+    text = render(of((fast, chain_point(64, slower=1.5)), "repeat", roofs=(roof(),)), "terminal")
     work = text[text.index("Work against the roofs") :]
     assert cells(work, "1")[-1] == "-"
     assert not re.search(r"1\d\d\.\d %", work)
 
 
 def test_the_knee_and_the_line_are_reported() -> None:
-    text = " ".join(to_terminal(CASES["batches"]).split())
+    text = " ".join(render(CASES["batches"], "terminal").split())
     assert "t = 300 us + 2.00 us x batch_size from 1 to 64" in text
     assert "Both parts are equal at batch_size = 150: below it the step is mostly fixed." in text
     assert "Largest batch_size that fits the memory: 7900, by a line through the peaks." in text
 
 
 def test_parts_that_overlap_are_reported_as_a_maximum() -> None:
-    text = " ".join(to_terminal(chain()).split())
+    text = " ".join(render(chain(), "terminal").split())
     assert "t = max(275 us, 13.8 us x repeat)" in text
     assert "Both parts overlap and are equal at repeat = 20.0" in text
 
 
 def test_a_point_that_failed_keeps_its_row_and_its_reason() -> None:
-    text = to_terminal(CASES["failing"])
+    text = render(CASES["failing"], "terminal")
     assert cells(text, "256")[1:] == ["-", "-", "-", "-", "-", "-"]
     assert "not enough memory" in " ".join(text.split())
     assert "4 OF 5 POINTS" in text
@@ -119,13 +120,13 @@ def test_a_point_that_failed_keeps_its_row_and_its_reason() -> None:
 
 def test_what_compiling_took_is_told_where_it_is_long() -> None:
     compiled = tuple(replace(chain_point(repeat), setup_s=12.5) for repeat in (1, 2))
-    text = to_terminal(of(compiled, "repeat"))
+    text = render(of(compiled, "repeat"), "terminal")
     assert cells(text, "1")[3] == "12.5 s" and "compiling included" in text
-    assert "set-up" not in to_terminal(of(tuple(replace(point, setup_s=0.1) for point in compiled), "repeat"))
+    assert "set-up" not in render(of(tuple(replace(point, setup_s=0.1) for point in compiled), "repeat"), "terminal")
 
 
 def test_curves_stand_side_by_side_in_one_unit() -> None:
-    text = to_terminal(CASES["two curves"])
+    text = render(CASES["two curves"], "terminal")
     assert cells(text, "repeat=1") == ["repeat=1", "275", "301"]
     assert text.index("Step time in us") < text.index("Points: eager")
 
@@ -148,7 +149,7 @@ def test_a_series_whose_interval_overlaps_the_next_is_not_called_the_fastest() -
 
 
 def test_what_a_column_means_is_reported_once() -> None:
-    text = to_terminal(CASES["two curves"])
+    text = render(CASES["two curves"], "terminal")
     assert text.count("half of the 95 % interval") == text.count("what the roofs allow") == 1
 
 
@@ -157,7 +158,7 @@ def test_the_sentence_of_a_sweep_in_which_everything_failed() -> None:
 
 
 def test_the_json_holds_every_field_and_says_what_it_is() -> None:
-    data = json.loads(to_json(chain()))
+    data = json.loads(render(chain(), "json"))
     assert list(data)[:2] == ["schema", "version"]
     assert data["schema"] == "bottleneck/sweep/1"
     assert data["points"][0]["values"] == {"repeat": 1}
@@ -193,7 +194,7 @@ def test_three_digits_are_shown_without_an_exponent(value: float, shown: str) ->
 
 def test_page_draws_the_curves_with_every_measured_point() -> None:
     for sweep in (chain(), chain("eager", "inductor")):
-        page = FORMATS["html"](sweep)
+        page = render(sweep, "html")
         marks = re.findall(r"<title>([^<]+, repeat=[^<]+)</title>", page)
         assert len(marks) == 2 * len(sweep.points)
         assert sweep.points[0].step_us is not None
@@ -204,4 +205,4 @@ def test_page_draws_the_curves_with_every_measured_point() -> None:
 def test_page_of_a_sweep_without_a_measured_point_has_no_chart() -> None:
     sweep = chain()
     failed = replace(sweep, points=tuple(replace(point, step_us=None) for point in sweep.points), fits=())
-    assert 'class="chart"' not in FORMATS["html"](failed)
+    assert 'class="chart"' not in render(failed, "html")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.report.terminal import TerminalStyle
-from bottleneck.report.verification import SCORE_FORMATS, details, sentence, to_json, to_markdown, to_terminal
+from bottleneck.report.verification import SCORE_FORMATS, details, render, sentence
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Ratio, Timing
 from bottleneck.schema.trials import Difference, Score, Trial, Verification
@@ -45,15 +45,19 @@ DONE = Verification(("examples/mlp.py",), 1000.0, (FASTER, NO_EFFECT, WRONG, MIS
 
 
 def test_predicted_stands_beside_measured_and_verdict() -> None:
-    line = next(line for line in to_terminal(DONE).splitlines() if line.startswith("compile"))
+    lines = render(DONE, "terminal").splitlines()
+    line = next(line for line in lines if line.startswith("compile"))
     assert line.split() == ["compile", "1.20", "to", "1.50", "1.31x", "[1.29,", "1.35]", "faster"]
-    assert next(line for line in to_terminal(DONE).splitlines() if line.startswith("gc-freeze")).split()[1] == "none"
+    assert (
+        next(line for line in render(DONE, "terminal").splitlines() if line.startswith("gc-freeze")).split()[1]
+        == "none"
+    )
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     long = replace(DONE, trials=(replace(FASTER, change="+".join(["compile-reduce-overhead"] * 4)), *DONE.trials))
-    assert max(map(len, to_terminal(long, TerminalStyle(width)).splitlines())) <= width
+    assert max(map(len, render(long, "terminal", TerminalStyle(width)).splitlines())) <= width
 
 
 def test_what_a_trial_showed_is_reported_in_phrases() -> None:
@@ -68,7 +72,7 @@ def test_what_a_trial_showed_is_reported_in_phrases() -> None:
 
 
 def test_a_small_speedup_shows_on_which_side_of_one_it_lies() -> None:
-    assert "1.001x [0.996, 1.004]" in to_terminal(DONE)
+    assert "1.001x [0.996, 1.004]" in render(DONE, "terminal")
 
 
 def test_results_that_are_the_same_are_said_to_be() -> None:
@@ -98,7 +102,7 @@ def test_a_bound_is_reported_as_one_and_counts_as_no_winner() -> None:
 
 def test_json_holds_every_field_and_no_number_that_json_has_not() -> None:
     odd = replace(FASTER, setup_s=float("inf"), reason="\x1b[31mred")
-    document = json.loads(to_json(replace(DONE, trials=(odd,))), parse_constant=pytest.fail)
+    document = json.loads(render(replace(DONE, trials=(odd,)), "json"), parse_constant=pytest.fail)
     assert document["schema"] == "bottleneck/verify/1"
     assert document["trials"][0]["setup_s"] is None
     assert document["trials"][0]["reason"] == "\\x1b[31mred"
@@ -110,8 +114,8 @@ HOSTILE = "RuntimeError: \x1b]0;x\x07 | <script>@user\n#1 `code` [link](http://x
 
 def test_text_of_a_program_acts_nowhere() -> None:
     done = replace(DONE, program=(HOSTILE,), trials=(replace(MISSING, verdict="failed", reason=HOSTILE),))
-    assert "\x1b" not in to_terminal(done) + to_markdown(done)
-    row = next(line for line in to_markdown(done).splitlines() if line.startswith("| backend"))
+    assert "\x1b" not in render(done, "terminal") + render(done, "markdown")
+    row = next(line for line in render(done, "markdown").splitlines() if line.startswith("| backend"))
     cells = row.replace("\\|", "").split("|")
     assert len(cells) == 7
     assert "`" in cells[5] and "<script>" not in cells[5].split("`")[0]
@@ -119,7 +123,7 @@ def test_text_of_a_program_acts_nowhere() -> None:
 
 def test_markdown_has_a_row_for_every_trial_and_for_combinations() -> None:
     done = replace(DONE, combinations=(replace(FASTER, change="compile+tf32"),))
-    assert sum(line.startswith("| ") for line in to_markdown(done).splitlines()) == 1 + 5
+    assert sum(line.startswith("| ") for line in render(done, "markdown").splitlines()) == 1 + 5
 
 
 def test_the_scoreboard_says_what_became_of_each_rule() -> None:

@@ -23,7 +23,7 @@ from bottleneck.report.ci.phrases import (
     verdict_of,
     worst_first,
 )
-from bottleneck.report.comparison import to_markdown
+from bottleneck.report.comparison import render as render_comparison
 from bottleneck.report.markdown import code, name, prose
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import CounterChange, Gate, WorkloadResult
@@ -120,7 +120,7 @@ def _details(result: WorkloadResult) -> list[str]:
 
 def _compared(comparison: Comparison) -> list[str]:
     """The comparison without its title, with smaller headings."""
-    lines = to_markdown(bare_comparison(comparison), top=_ROWS).rstrip("\n").split("\n")[2:]
+    lines = render_comparison(bare_comparison(comparison), "markdown", top=_ROWS).rstrip("\n").split("\n")[2:]
     return [f"#{line}" if line.startswith("### ") else line for line in lines]
 
 

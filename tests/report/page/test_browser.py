@@ -552,8 +552,8 @@ def _other_pages() -> dict[str, str]:
     from bottleneck.report.ci.outputs import GATE_FORMATS
     from bottleneck.report.comparison import build
     from bottleneck.report.doctor import to_html as checked
-    from bottleneck.report.sweep import to_html as swept
-    from bottleneck.report.verification import to_html as verified
+    from bottleneck.report.sweep import render as swept
+    from bottleneck.report.verification import render as verified
     from tests.report.gates import GATES
     from tests.report.sweeps import chain
     from tests.report.test_doctor import CHECKUP
@@ -562,8 +562,8 @@ def _other_pages() -> dict[str, str]:
     gates = {f"gate {name}": GATE_FORMATS["html"].render(GATES[name]) for name in ("several", "hostile")}
     compared = {"comparison": comparisons.slower(), "hostile comparison": comparisons.hostile()}
     return {
-        "verify": verified(DONE),
-        "sweep": swept(chain("eager", "compiled")),
+        "verify": verified(DONE, "html"),
+        "sweep": swept(chain("eager", "compiled"), "html"),
         "doctor": checked([CHECKUP, CHECKUP]),
         **gates,
         **{name: document_to_html(build(each)) for name, each in compared.items()},
