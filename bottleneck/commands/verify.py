@@ -45,6 +45,7 @@ _ALL = "all"
 _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 # Of the default, and what ending the processes and writing the result take of it.
 _WITHIN_S, _CLOSING_S = 90.0, 4.0
+_BUDGET_S = 30.0
 _BAR_COLUMNS = 12
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
@@ -71,15 +72,18 @@ def verify_command(
     settings: Settings = None,
     train: Train = False,
     budget: Annotated[
-        float, typer.Option("--budget", min=0.1, metavar="SECONDS", help="Seconds of measuring for each change.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            "--budget", min=0.1, metavar="SECONDS", help="Seconds of measuring for each change, 30 unless given."
+        ),
+    ] = None,
     within: Annotated[
         float | None,
         typer.Option(
             "--within",
             min=10.0,
             metavar="SECONDS",
-            help="Seconds until all is done, and what finds no time is left out; 90 without --try and --best.",
+            help="Seconds until all is done; what finds no time is left out. 90 without --try, --best and --budget.",
         ),
     ] = None,
     precision: Annotated[
@@ -134,7 +138,7 @@ def verify_command(
         program = _recorded_program(target, seed)
     else:
         program = _program(target, arguments or (), settings or (), train=train, seed=seed)
-    if within is None and not (tries or best):
+    if within is None and not (tries or best or budget):
         within = _WITHIN_S
     timer = _Timer(time.monotonic(), within)
     names = _checked([name.strip() for text in tries or () for name in text.split(",") if name.strip()])
@@ -150,7 +154,7 @@ def verify_command(
             setup = TrialSetup(
                 program,
                 folder,
-                TrialEffort(budget, math.log1p(precision), seed),
+                TrialEffort(budget or _BUDGET_S, math.log1p(precision), seed),
                 # A program that compiles for itself would do it anew for each change.
                 is_cold=not (recording / compiled_file(0)).exists(),
                 tell=lambda text: say(f"  {text}", None),

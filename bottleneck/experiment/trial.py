@@ -220,8 +220,14 @@ class _TrialRun:
         if found.verdict == "inconclusive" and again:
             reason = f"{claimed} in one process, which a fresh one did not confirm"
         elif found.verdict == "inconclusive":
-            reason = f"the pairs scatter too much to decide within --budget {self._setup.effort.budget_s:g}"
+            reason = f"the pairs scatter too much to decide {self._given()}"
         self._note(verdict=found.verdict, reason=reason, break_even_steps=_break_even(self._trial, found.verdict))
+
+    def _given(self) -> str:
+        """The time that the pairs had, by the option that gives more."""
+        if math.isfinite(self._setup.until):
+            return f"in {self._setup.effort.budget_s:.0f} s; --within gives more"
+        return f"within --budget {self._setup.effort.budget_s:g}"
 
     def _measure_memory(self) -> None:
         """Makes the changed step once more in a process of its own, to see what memory it takes there."""
