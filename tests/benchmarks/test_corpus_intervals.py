@@ -1,12 +1,13 @@
 """What pairs teach about the intervals of each rule, without the workload that is judged."""
 
 import math
+from pathlib import Path
 
 import pytest
 
-from benchmarks.corpus.intervals import SILENCE, Statement, learn, leave_one_out, render, statements_of
-from benchmarks.corpus.pairs import Claim, Pair
-from bottleneck.advice.interval_table import ANY_RULE
+from benchmarks.corpus.intervals import PAGE, SILENCE, Statement, learn, leave_one_out, render, statements_of
+from benchmarks.corpus.pairs import Claim, Pair, read_pairs
+from bottleneck.advice.interval_table import ANY_RULE, TABLE, write_table
 from bottleneck.schema.analysis import Interval
 
 
@@ -69,3 +70,10 @@ def test_the_table_counts_what_is_left_out_and_shows_each_rule() -> None:
     assert rows[2].startswith("| `chain` | 10 | 10 | 40.0 % | 80.0 % | 100.0 % |")
     assert rows[3].startswith(f"| {SILENCE} | 1 | 1 | - | - | 100.0 % | - |")
     assert rows[4].startswith("| **all** | 11 | 11 |")
+
+
+def test_the_shipped_table_and_the_page_are_those_of_the_pairs_that_are_kept(tmp_path: Path) -> None:
+    pairs = read_pairs()
+    write_table(tmp_path / "table.csv", list(learn(statements_of(pairs)).values()))
+    assert TABLE.read_text() == (tmp_path / "table.csv").read_text(), "python -m benchmarks.corpus.intervals --ship"
+    assert render(pairs) in PAGE.read_text(), "python -m benchmarks.corpus.intervals --write"
