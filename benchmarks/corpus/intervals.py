@@ -142,7 +142,44 @@ def render(pairs: Sequence[Pair]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
         *(_row(slug, statements, outcomes, table) for slug in slugs),
     ]
-    return "\n".join([*lines, _total(statements, outcomes)])
+    return "\n".join([*lines, _total(statements, outcomes), "", *_wrong(pairs)])
+
+
+def _wrong(pairs: Sequence[Pair]) -> list[str]:
+    """The pairs of which every statement had the wrong direction, beyond what the measured interval leaves open."""
+    used = [pair for pair in pairs if pair.speedup is not None and not pair.is_noisy]
+    missed = [pair for pair in used if not pair.claims and _ends(pair)[0] > NO_GAIN_AT_MOST]
+    broken = [
+        pair
+        for pair in used
+        if _ends(pair)[1] < 1 and any(each.predicted is not None and not each.is_right for each in _said(pair))
+    ]
+    return [
+        f"{counted(len(missed), 'change')} gained beyond 5 % although no finding names them: {_list(missed)}.",
+        "",
+        f"{counted(len(broken), 'change')} made the step slower although a finding promised a gain: {_list(broken)}.",
+    ]
+
+
+def _ends(pair: Pair) -> tuple[float, float]:
+    assert pair.speedup is not None
+    return pair.speedup[1], pair.speedup[2]
+
+
+def _list(pairs: Sequence[Pair]) -> str:
+    """The changes with the measured speedup on each case, those that were furthest from 1 first."""
+    ordered = sorted(pairs, key=lambda pair: -abs(math.log((pair.speedup or (1.0,))[0])))
+    changes = dict.fromkeys(pair.change for pair in ordered)
+    return (
+        "; ".join(
+            f"`{name}` on " + ", ".join(_measured(pair) for pair in ordered if pair.change == name) for name in changes
+        )
+        or "none"
+    )
+
+
+def _measured(pair: Pair) -> str:
+    return f"{pair.case.replace('-', ' ', 1)} ({(pair.speedup or (1.0,))[0]:.2f}x)"
 
 
 def _summary(pairs: Sequence[Pair]) -> list[str]:

@@ -72,6 +72,12 @@ def test_the_table_counts_what_is_left_out_and_shows_each_rule() -> None:
     assert rows[4].startswith("| **all** | 11 | 11 |")
 
 
+def test_gains_that_nobody_advised_and_promises_that_cost_time_are_listed() -> None:
+    text = render([*PAIRS, pair("silent", 1.5), pair("near", 1.06), pair("slower", 0.8, CHAIN)])
+    assert "1 change gained beyond 5 % although no finding names them: `compile` on silent (1.50x)." in text
+    assert "1 change made the step slower although a finding promised a gain: `compile` on slower (0.80x)." in text
+
+
 def test_the_shipped_table_and_the_page_are_those_of_the_pairs_that_are_kept(tmp_path: Path) -> None:
     pairs = read_pairs()
     write_table(tmp_path / "table.csv", list(learn(statements_of(pairs)).values()))
