@@ -21,7 +21,7 @@ from bottleneck.pipeline import examine
 from bottleneck.report.plots import save_figure
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.sources import find_traces
-from bottleneck.simulate.critical_path import hops_of, replayed_ledger
+from bottleneck.simulate.critical_path import path_times, replayed_ledger
 from bottleneck.simulate.labels import graph_of
 from bottleneck.simulate.replay import replay_once
 from bottleneck.simulate.whatif import MOST_ERROR, MOST_HELD, check_replay
@@ -98,8 +98,8 @@ def measure(path: Path) -> Outcome | None:
 
 def _on_device(evidence: Evidence) -> float:
     played = replay_once(graph_of(evidence))
-    hops = [hop.us for hop in hops_of(graph_of(evidence), played) if hop.what == "device"]
-    return math.fsum(hops) / played.wall_us if played.wall_us > 0 else 0.0
+    on_device_us = float(path_times(graph_of(evidence), played).device_us.sum())
+    return on_device_us / played.wall_us if played.wall_us > 0 else 0.0
 
 
 def _moved(evidence: Evidence) -> float:

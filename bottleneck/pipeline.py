@@ -157,7 +157,13 @@ def explain(
         reduced = reduce_ranks([one for one, _ in digests], left_out)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    return finish(evidence, advise(evidence))
+    return finish(_with_critical_path(evidence), advise(evidence))
+
+
+def _with_critical_path(evidence: Evidence) -> Evidence:
+    from bottleneck.simulate.whatif import find_critical_path  # noqa: PLC0415 - for reports that read a trace only
+
+    return replace(evidence, analysis=replace(evidence.analysis, critical_path=find_critical_path(evidence)))
 
 
 def digest_all(

@@ -5,17 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from bottleneck.report import markdown, terminal
 from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.json_text import encode
-from bottleneck.report.kernel_names import essential_name
+from bottleneck.report.path_section import PATH_NOTE, check_words, part_name, path_table
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import UNKNOWN, percents, scale_of
+from bottleneck.report.text import UNKNOWN, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import Interval, LedgerEntry
-from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
+from bottleneck.schema.critical_path import CriticalPath, PathPart
 from bottleneck.schema.whatif import ChangedStep, WhatIf
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_us
 
 _PARTS = 10
-_WHERE = {"device": "device", "host": "host", "wait": "wait"}
 
 
 def build(answer: WhatIf) -> Document:
@@ -70,14 +69,6 @@ def _range(interval: Interval, show: Callable[[float], str]) -> str:
 def _facts(answer: WhatIf) -> tuple[tuple[str, str], ...]:
     facts = [("trace", answer.trace)] if answer.changed is not None else []
     return (*facts, ("replay", check_words(answer.path.check)), ("host", _pace_words(answer.host_pace)))
-
-
-def check_words(check: ReplayCheck) -> str:
-    """The replay check in words: 'error +0.01 % against the measured step; …'."""
-    words = f"{counted(check.steps, 'step')}, error {100 * check.error:+.2f} % against the measured one"
-    if check.held_share > 0:
-        words += f"; {format_share(check.held_share)} of it are delays that nothing on record explains"
-    return words
 
 
 def _pace_words(pace: Interval) -> str:
@@ -140,37 +131,6 @@ def _signed(value: float, decimals: int) -> str:
     return text if float(text) else UNKNOWN
 
 
-def path_table(path: CriticalPath, most: int) -> TableSection:
-    """The critical path as a table of its longest parts and the rest."""
-    shown, rest = path.parts[:most], path.parts[most:]
-    us = [part.us for part in shown] + ([sum(part.us for part in rest)] if rest else [])
-    shares = [part.share for part in shown] + ([sum(part.share for part in rest)] if rest else [])
-    scale = scale_of(path.step_us)
-    numbers = list(zip(scale.column(us), percents(shares), strict=True))
-    rows = [
-        TableRow((_WHERE[part.what], part_name(part), part.source or UNKNOWN, *number))
-        for part, number in zip(shown, numbers, strict=False)
-    ]
-    if rest:
-        rows.append(TableRow(("", counted(len(rest), "more part"), "", *numbers[len(shown)]), "rest"))
-    rows.append(TableRow(("", "step", "", *numbers[-1]), "total"))
-    columns = (
-        TableColumn("where", "words"),
-        TableColumn("part", "name"),
-        TableColumn("line", "place"),
-        *number_columns((scale.unit, "share")),
-    )
-    return TableSection("Critical path", columns, tuple(rows), (PATH_NOTE,))
-
-
-PATH_NOTE = "the chain of work that sets the time of the step: what is not on it is hidden behind it"
-
-
-def part_name(part: PathPart) -> str:
-    """A kernel by its essential name; everything else as it is."""
-    return essential_name(part.name) if part.what == "device" else part.name
-
-
 def _paths(now: CriticalPath, then: CriticalPath) -> TableSection:
     """The longest parts of either path side by side."""
     scale = scale_of(now.step_us)
@@ -182,13 +142,13 @@ def _paths(now: CriticalPath, then: CriticalPath) -> TableSection:
         amounts = [path.get(key, 0.0) for key in shown] + [sum(path.get(key, 0.0) for key in rest)]
         columns.append(scale.column(amounts))
     rows = [
-        TableRow((where, name, source or UNKNOWN, one, other))
+        TableRow((name, where, source or UNKNOWN, one, other))
         for (where, name, source), one, other in zip(shown, *columns, strict=False)
     ]
     if rest:
-        rows.append(TableRow(("", counted(len(rest), "more part"), "", columns[0][-2], columns[1][-2]), "rest"))
-    rows.append(TableRow(("", "step", "", columns[0][-1], columns[1][-1]), "total"))
-    titles = (TableColumn("where", "words"), TableColumn("part", "name"), TableColumn("line", "place"))
+        rows.append(TableRow((counted(len(rest), "more part"), "", "", columns[0][-2], columns[1][-2]), "rest"))
+    rows.append(TableRow(("step", "", "", columns[0][-1], columns[1][-1]), "total"))
+    titles = (TableColumn("part", "name"), TableColumn("where", "words"), TableColumn("line", "place"))
     return TableSection(
         "Critical path", (*titles, *number_columns((f"now {scale.unit}", "then"))), tuple(rows), (PATH_NOTE,)
     )
@@ -197,7 +157,7 @@ def _paths(now: CriticalPath, then: CriticalPath) -> TableSection:
 def _by_part(parts: Sequence[PathPart]) -> dict[tuple[str, str, str | None], float]:
     found: dict[tuple[str, str, str | None], float] = {}
     for part in parts:
-        key = _WHERE[part.what], part_name(part), part.source
+        key = part.what, part_name(part), part.source
         found[key] = found.get(key, 0.0) + part.us
     return found
 

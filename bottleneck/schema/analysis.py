@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Literal
 
+from bottleneck.schema.critical_path import CriticalPath
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.job import JobSummary
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
@@ -631,6 +632,9 @@ class StepAnalysis:
             "without comments and without strings that look like a secret; empty for a bare trace"
         ),
     ] = field(default_factory=dict)
+    critical_path: Annotated[
+        CriticalPath | None, Doc("what the time of the step consists of, by a replay; null where none was made")
+    ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")

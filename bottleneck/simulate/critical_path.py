@@ -2,20 +2,32 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.analysis.ledger import ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import LedgerEntry
 from bottleneck.schema.critical_path import PathPart
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Flags, Floats, Integers, cut, gaps, grouped, shared_charge, tally, union
+from bottleneck.schema.intervals import (
+    Flags,
+    Floats,
+    Integers,
+    cut,
+    gaps,
+    grouped,
+    numbered,
+    shared_charge,
+    tally,
+    union,
+)
 from bottleneck.schema.tables import text_matches
 from bottleneck.simulate.graph import ALL_WORK, StepGraph
-from bottleneck.simulate.labels import graph_of, sources_of_host
+from bottleneck.simulate.labels import Texts, graph_of, sources_of_host
 from bottleneck.simulate.replay import BY_ISSUE, BY_OTHER_STREAM, BY_STREAM, Replay
 
 LAUNCHING = "from launch to start"
@@ -31,53 +43,81 @@ _LAYERS = {"compute": 0, "collective": 1, "copy": 3, "fill": 3}
 _TRANSFER_LAYER = 2
 
 
-@dataclass(frozen=True)
-class Hop:
-    """A stretch of the path; ``index`` counts device work or stretches of the host, -1 where ``wait`` names it."""
+@dataclass(frozen=True, eq=False)
+class PathTimes:
+    """The time on the critical path of each piece of device work, of each stretch of the host, and of waits by name."""
 
-    what: str
-    index: int
-    us: float
-    wait: str = ""
+    device_us: Floats
+    host_us: Floats
+    waits_us: Mapping[str, float]
+
+    @property
+    def total_us(self) -> float:
+        """The length of the path."""
+        return math.fsum((*self.device_us.tolist(), *self.host_us.tolist(), *self.waits_us.values()))
 
 
 def path_parts(evidence: Evidence, played: Replay, step_us: float) -> tuple[PathPart, ...]:
     """The parts of the critical path of a step of so much time, longest first: each instant belongs to one of them.
 
-    From the end backwards: device work goes back to what set its start, the host to what it waited for. Where the host
-    does the work itself, its parts are ops.
+    Where the host does the work itself, its parts are ops.
     """
-    graph = graph_of(evidence)
+    graph, linked = graph_of(evidence), evidence.linked
+    times = path_times(graph, played)
     scale = step_us / played.wall_us if played.wall_us > 0 else 0.0
-    sources, kernels = sources_of_host(evidence), evidence.linked.kernels
-    names, lines = kernels["name"].cat, kernels["source"].astype(object)
-    codes, ops = names.codes.to_numpy(), evidence.linked.ops["name"].cat
-    op_codes = ops.codes.to_numpy()
-    found: dict[tuple[str, str, str | None], float] = defaultdict(float)
-    for hop in hops_of(graph, played):
-        if hop.what == "device":
-            row = int(graph.device.row[hop.index])
-            line = lines.iat[row]
-            found["device", str(names.categories[codes[row]]), line if isinstance(line, str) else None] += hop.us
-        elif hop.what == "host":
-            op = graph.host.op[hop.index] if evidence.is_host_only else -1
-            name = str(ops.categories[op_codes[op]]) if op >= 0 else _STATES[graph.host.state[hop.index]]
-            found["host", name, sources[hop.index] or None] += hop.us
-        else:
-            found["wait", hop.wait, None] += hop.us
+    rows = graph.device.row
+    kernels, ops = linked.kernels["name"].cat, linked.ops["name"].cat
+    names = np.array([*map(str, ops.categories), *_STATES], dtype=object)
+    of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[graph.host.op if evidence.is_host_only else -1]
+    of_state = len(ops.categories) + graph.host.state
+    found = [
+        *_folded(
+            kernels.codes.to_numpy().astype(np.int64)[rows],
+            np.array([*map(str, kernels.categories)], dtype=object),
+            _sources_of_device(evidence),
+            ("device", times.device_us),
+        ),
+        *_folded(np.where(of_op >= 0, of_op, of_state), names, sources_of_host(evidence), ("host", times.host_us)),
+        *(("wait", name, None, us) for name, us in times.waits_us.items() if us > 0),
+    ]
     parts = [
         PathPart(what, name, source, us * scale, us / played.wall_us)  # type: ignore[arg-type]
-        for (what, name, source), us in found.items()
-        if us > 0
+        for what, name, source, us in found
     ]
     return tuple(sorted(parts, key=lambda part: -part.us))
 
 
-def hops_of(graph: StepGraph, played: Replay) -> Iterator[Hop]:
-    """The stretches of the path from the end of the step back to its beginning."""
+def _sources_of_device(evidence: Evidence) -> Texts:
+    """The line of each piece of device work; empty text where it is not known."""
+    source = evidence.linked.kernels["source"].cat
+    labels = np.array([*map(str, source.categories), ""], dtype=object)
+    return np.asarray(labels[source.codes.to_numpy()[graph_of(evidence).device.row]])
+
+
+def _folded(
+    name: Integers, names: Texts, sources: Texts, told: tuple[str, Floats]
+) -> Iterator[tuple[str, str, str | None, float]]:
+    """Times added up by name and line."""
+    what, us = told
+    on_path = np.flatnonzero(us > 0)
+    line, _ = pd.factorize(sources[on_path])
+    fold, first = numbered(name[on_path], line.astype(np.int64))
+    for at, spent in zip(on_path[first].tolist(), tally(fold, us[on_path], first.size).tolist(), strict=True):
+        yield what, str(names[name[at]]), str(sources[at]) or None, spent
+
+
+def path_times(graph: StepGraph, played: Replay) -> PathTimes:
+    """The critical path, from the end of the step back to its beginning.
+
+    Device work goes back to what set its start, the host to what it waited for.
+    """
     walk = _Walk(graph, played)
     while walk.at_us > played.begin_us:
-        yield from walk.device_hops() if walk.kernel >= 0 else walk.host_hops()
+        if walk.kernel >= 0:
+            walk.pass_device_work()
+        else:
+            walk.pass_host_work()
+    return PathTimes(walk.device_us, walk.host_us, walk.waits_us)
 
 
 class _Walk:
@@ -88,6 +128,8 @@ class _Walk:
 
     def __init__(self, graph: StepGraph, played: Replay) -> None:
         self.graph, self.played, self.at_us = graph, played, played.end_us
+        self.device_us, self.host_us = np.zeros(graph.device.us.size), np.zeros(graph.host.us.size)
+        self.waits_us: dict[str, float] = defaultdict(float)
         self.before = _before_on_lane(played)
         self.waited = np.flatnonzero(played.waited_us > 0)
         self.batches = self.waited[np.append(graph.ready_us, -np.inf)[self.waited] > 0]
@@ -101,48 +143,51 @@ class _Walk:
         until, self.at_us = self.at_us, min(max(us, self.played.begin_us), self.at_us)
         return until - self.at_us
 
-    def device_hops(self) -> Iterator[Hop]:
-        """Work of the device, its delay, and what it followed."""
+    def _wait_since(self, us: float, name: str) -> None:
+        self.waits_us[name] += self._back_to(us)
+
+    def pass_device_work(self) -> None:
+        """Goes past work of the device and its delay to what it followed."""
         kernel, played = self.kernel, self.played
         held_us, start = float(self.graph.device.held_us[kernel]), float(played.starts_us[kernel])
         # Only a change that says how fast data comes makes a step longer than its work.
-        yield Hop("wait", -1, self._back_to(float(played.ends_us[kernel])), LOADER)
-        yield Hop("device", kernel, self._back_to(start))
-        yield Hop("wait", -1, self._back_to(start - held_us), HELD)
+        self._wait_since(float(played.ends_us[kernel]), LOADER)
+        self.device_us[kernel] += self._back_to(start)
+        self._wait_since(start - held_us, HELD)
         if played.by[kernel] == BY_ISSUE:
             self.kernel, self.point = -1, int(self.graph.issue_point[kernel])
-            yield Hop("wait", -1, self._back_to(float(played.at_us[self.point])), LAUNCHING)
+            self._wait_since(float(played.at_us[self.point]), LAUNCHING)
             return
         other = int(self.graph.device.after[kernel]) if played.by[kernel] == BY_OTHER_STREAM else -1
-        earlier = other if other >= 0 and not played.gone[other] else int(self.before[max(other, kernel)])
-        yield from self._to_work(earlier, BETWEEN)
+        self._go_to(other if other >= 0 and not played.gone[other] else int(self.before[max(other, kernel)]))
 
-    def _to_work(self, kernel: int, wait: str) -> Iterator[Hop]:
+    def _go_to(self, kernel: int) -> None:
         """Goes on to earlier device work, or to the beginning where that is from before the step."""
         self.kernel = kernel
         if kernel >= 0:
-            yield Hop("wait", -1, self._back_to(float(self.played.ends_us[kernel])), wait)
+            self._wait_since(float(self.played.ends_us[kernel]), BETWEEN)
         else:
-            yield Hop("wait", -1, self._back_to(self.played.begin_us), EARLIER)
+            self._wait_since(self.played.begin_us, EARLIER)
 
-    def host_hops(self) -> Iterator[Hop]:
-        """Work of the host since it last waited, and what it waited for."""
+    def pass_host_work(self) -> None:
+        """Goes past the work of the host since it last waited to what it waited for."""
         graph, played = self.graph, self.played
-        yield Hop("wait", -1, self._back_to(float(played.at_us[self.point])), LOADER)
+        self._wait_since(float(played.at_us[self.point]), LOADER)
         since = _last_up_to(self.waited, self.point)
         first, last = np.searchsorted(graph.host.point, (since + 1, self.point + 1))
-        for index in range(int(last) - 1, int(first) - 1, -1):
-            yield Hop("host", index, self._back_to(float(played.host_at_us[index])))
-            if self.at_us <= played.begin_us:
-                return
+        pieces = slice(int(first), int(last))
+        start = played.host_at_us[pieces]
+        self.host_us[pieces] += np.maximum(
+            start + played.host_us[pieces] - np.maximum(start, played.begin_us), 0.0
+        ).clip(max=played.host_us[pieces])
+        self._back_to(float(start[0]) if start.size else self.at_us)
         if since < 0:
-            yield Hop("wait", -1, self._back_to(played.begin_us), EARLIER)
+            self._wait_since(played.begin_us, EARLIER)
         elif graph.ready_us[since] > 0:
             self.point = _last_up_to(self.batches, since - 1)
-            ready_us = played.begin_us if self.point < 0 else float(played.at_us[self.point])
-            yield Hop("wait", -1, self._back_to(ready_us), LOADER)
+            self._wait_since(played.begin_us if self.point < 0 else float(played.at_us[self.point]), LOADER)
         else:
-            yield from self._to_work(_awaited(graph, played, self.before, since), BETWEEN)
+            self._go_to(_awaited(graph, played, self.before, since))
 
 
 def _last_up_to(points: Integers, point: int) -> int:

@@ -1,5 +1,6 @@
 """Answers what the step would take if the program were changed, and which single changes would help most."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import Interval, LedgerEntry
-from bottleneck.schema.critical_path import CriticalPath, ReplayCheck
+from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, tally
 from bottleneck.schema.whatif import ChangedStep, WhatIf
@@ -31,6 +32,7 @@ _LONGEST_ISSUE_US = 500.0
 _LEAST_LEFT = 0.01
 _LEAST_SPEEDUP = 1.005
 _TRIED_PER_KIND, _BEST = 6, 10
+_MOST_PARTS = 40
 _NUMBERED = re.compile(r"_\d+$")
 # Modules of such work gain nothing from being one kernel: products dominate them.
 _NOT_FUSED = ("matmul", "convolution", "attention", "recurrent", "communication")
@@ -43,11 +45,6 @@ class _Pace:
     low: float
     high: float
 
-    @property
-    def ends(self) -> tuple[float, ...]:
-        """The factors, once where they are equal."""
-        return tuple(dict.fromkeys((self.low, self.high)))
-
 
 @remembered
 def check_replay(evidence: Evidence) -> ReplayCheck:
@@ -58,7 +55,7 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
     once_us = replay_once(graph).wall_us
     held = 1.0 - replay_once(graph, WITHOUT_DELAYS).wall_us / once_us if once_us > 0 else 0.0
     error = once_us / graph.wall_us - 1.0
-    settled = (replay_steps(graph).wall_us if graph.repeats else once_us) / graph.wall_us - 1.0
+    settled = _settled_us(evidence) / graph.wall_us - 1.0
     reason = None
     if not evidence.is_host_only and not graph.device.row.size:
         reason = "no device work is tied to the steps"
@@ -72,6 +69,13 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
     elif graph.foreign_share > MOST_FOREIGN:
         reason = f"{graph.foreign_share:.0%} of the launches are by threads that the replay does not follow"
     return ReplayCheck(error, max(held, 0.0), settled, graph.steps, reason)
+
+
+def _settled_us(evidence: Evidence) -> float:
+    """The time of the steps as recorded, among others like them."""
+    if _pace(evidence).high == 1.0:
+        return _recorded(evidence).wall_us
+    return replay_steps(graph_of(evidence)).wall_us
 
 
 @remembered
@@ -117,19 +121,36 @@ def _on_host(evidence: Evidence, factor: float) -> Change:
 
 
 @remembered
+def _recorded(evidence: Evidence) -> Replay:
+    """The unchanged steps, with the host at the higher end of its pace."""
+    return replay_steps(graph_of(evidence), _on_host(evidence, _pace(evidence).high))
+
+
+@remembered
 def _base(evidence: Evidence) -> Mapping[float, Replay]:
     """The unchanged steps at each end of the host's pace."""
-    graph = graph_of(evidence)
-    return {factor: replay_steps(graph, _on_host(evidence, factor)) for factor in _pace(evidence).ends}
+    graph, pace = graph_of(evidence), _pace(evidence)
+    lower = {pace.low: replay_steps(graph, _on_host(evidence, pace.low))} if pace.low < pace.high else {}
+    return {**lower, pace.high: _recorded(evidence)}
 
 
 @remembered
 def find_critical_path(evidence: Evidence) -> CriticalPath:
-    """The critical path of the step."""
-    (*_, played) = _base(evidence).values()
-    step_us = evidence.analysis.steps.wall_us
+    """The critical path of the step; beyond the longest parts all others of a kind are one."""
+    played, step_us = _recorded(evidence), evidence.analysis.steps.wall_us
     parts = path_parts(evidence, played, step_us) if played.wall_us > 0 else ()
-    return CriticalPath(check_replay(evidence), step_us, parts)
+    return CriticalPath(check_replay(evidence), step_us, _folded(parts))
+
+
+def _folded(parts: Sequence[PathPart]) -> tuple[PathPart, ...]:
+    """The longest parts, and one for all others on the device, on the host and in waits."""
+    rest = parts[_MOST_PARTS:]
+    others = []
+    for what in dict.fromkeys(part.what for part in rest):
+        mine = [part for part in rest if part.what == what]
+        us, share = math.fsum(part.us for part in mine), math.fsum(part.share for part in mine)
+        others.append(PathPart(what, f"other parts ({what})", None, us, share))
+    return tuple(sorted((*parts[:_MOST_PARTS], *others), key=lambda part: -part.us))
 
 
 def speedup_of(evidence: Evidence, change: Change) -> Interval:
@@ -147,8 +168,7 @@ def gain_of(evidence: Evidence, change: Change) -> Interval | None:
     if check_replay(evidence).reason is not None:
         return None
     graph, bases = graph_of(evidence), _base(evidence)
-    (*_, recorded) = bases.values()
-    scale = evidence.analysis.steps.wall_us / recorded.wall_us
+    scale = evidence.analysis.steps.wall_us / _recorded(evidence).wall_us
     saved = [
         (base.wall_us - replay_steps(graph, _on_host(evidence, factor) & change).wall_us) * scale
         for factor, base in bases.items()
@@ -168,7 +188,7 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
     Raises UsageError for a text that is no change or fits nothing in the trace.
     """
     change, pace, path = change_of(tuple(texts), evidence), _pace(evidence), find_critical_path(evidence)
-    factor, base = list(_base(evidence).items())[-1]
+    factor, base = _pace(evidence).high, _recorded(evidence)
     step_us = evidence.analysis.steps.wall_us
     answer = WhatIf(
         trace=evidence.analysis.recording.path,
@@ -184,10 +204,11 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
         return replace(answer, best=best_changes(evidence))
     played = replay_steps(graph_of(evidence), _on_host(evidence, factor) & change)
     new_us = step_us * played.wall_us / base.wall_us
+    parts = path_parts(evidence, played, new_us) if new_us > 0 else ()
     return replace(
         answer,
         changed=_changed(evidence, tuple(texts), change),
-        changed_path=CriticalPath(path.check, new_us, path_parts(evidence, played, new_us) if new_us > 0 else ()),
+        changed_path=CriticalPath(path.check, new_us, _folded(parts)),
         changed_ledger=_ledger(evidence, played, base),
     )
 
@@ -221,7 +242,7 @@ def _ledger(evidence: Evidence, played: Replay, base: Replay) -> tuple[LedgerEnt
 def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
     """The single changes that would help most, of those that the steps show a reason for."""
     graph = graph_of(evidence)
-    factor, base = list(_base(evidence).items())[-1]
+    factor, base = _pace(evidence).high, _recorded(evidence)
     found = []
     for text in dict.fromkeys(_candidates(evidence)):
         try:

@@ -27,6 +27,7 @@ from bottleneck.schema.analysis import (
     UserRange,
     Verdict,
 )
+from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio, StepTimes, Timing
 
@@ -255,6 +256,15 @@ ADVICE = (
 """One finding of each kind: plain, sharing its time, worth nothing more, hidden by noise, without a gain."""
 
 
+def _critical_path() -> CriticalPath:
+    us = {"input": 5120.2, "dispatch": 3100.0, "python": 1210.5, "sync": 420.0}
+    host = [PathPart("host", name, "train.py:31", spent, spent / 12177.0) for name, spent in us.items()]
+    kernel = PathPart("device", "void cutlass::Kernel2<softmax_kernel>(int)", None, 2200.3, 2200.3 / 12177.0)
+    wait = PathPart("wait", "from launch to start", None, 126.0, 126.0 / 12177.0)
+    parts = sorted((*host, kernel, wait), key=lambda part: -part.us)
+    return CriticalPath(ReplayCheck(-0.0012, 0.031, 0.0, 6, None), 12177.0, tuple(parts))
+
+
 def gpu_overhead() -> Analysis:
     """A small model on a fast GPU: most of the step the device waits for the host."""
     accounts = {
@@ -405,6 +415,7 @@ def gpu_overhead() -> Analysis:
                 for option, times in _OPTION_TIMES.items()
             )
         ),
+        critical_path=_critical_path(),
         queue=Queue(0.97, 0.0, 14, ((0.0, 0.0), (5200.0, 2.0), (5900.0, 14.0), (9000.0, 1.0), (12176.0, 0.0))),
         telemetry=TelemetrySummary(
             samples=142,

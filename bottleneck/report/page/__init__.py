@@ -29,6 +29,7 @@ from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, LineChart
+from bottleneck.report.path_section import critical_path
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.report.text import clean
 from bottleneck.report.wording import bound_word, with_attribute_paths
@@ -42,6 +43,7 @@ _SCRIPTS = tuple(f"assets/{name}.js" for name in _PARTS)
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
 _LONGEST_LABEL = 200
+_HOPS = 5  # of the critical path
 _ROWS = 10  # of a table that only readers without JavaScript see
 _MOST_RANKS = 64
 _FIRST_FINDINGS, _FIRST_CAVEATS, _FIRST_TEXT, _FIRST_CODE = 3, 3, 360, 8
@@ -58,6 +60,11 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     segments, phases = _segments(analysis), analysis.phases
     doubts = (coverage(analysis), caveats(analysis))
     proofs, ranges = (batch_test(analysis.batch_test),), (tables.user_ranges(analysis, _ROWS),)
+    others = (
+        tables.idle(analysis, _ROWS),
+        critical_path(analysis.critical_path, _HOPS),
+        tables.collectives(analysis, _ROWS),
+    )
     named = (tables.kernels(analysis, _ROWS), tables.lines(analysis, _ROWS), tables.modules(analysis, _ROWS))
     return _render(
         "analysis.html",
@@ -80,7 +87,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         queue=_present((tables.queue_sparkline(analysis),)),
         has_timeline=timeline is not None,
         no_timeline=_NO_TIMELINE,
-        tables=_present((*named, tables.idle(analysis, _ROWS), tables.collectives(analysis, _ROWS))),
+        tables=_present((*named, *others)),
         job=job_sections(analysis),
         ranks=tables.ranks(analysis, _MOST_RANKS),
         straggler=_straggler(analysis),

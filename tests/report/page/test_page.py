@@ -67,7 +67,9 @@ def with_texts(value: Any, text: str) -> Any:
     """The same record with ``text`` in place of each text that may come from a trace."""
     if is_dataclass(value) and not isinstance(value, type):
         given = {field.name: getattr(value, field.name) for field in fields(value)}
-        fixed = _FIXED | {"Device": {"source"}, "Phase": {"name"}}.get(type(value).__name__, set())
+        fixed = _FIXED | {"Device": {"source"}, "Phase": {"name"}, "PathPart": {"what"}}.get(
+            type(value).__name__, set()
+        )
         return type(value)(**{name: each if name in fixed else with_texts(each, text) for name, each in given.items()})
     if isinstance(value, str):
         return text
