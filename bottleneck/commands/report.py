@@ -1,7 +1,7 @@
 """``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,11 +33,15 @@ from bottleneck.commands.report_options import (
 )
 
 if TYPE_CHECKING:
+    from bottleneck.commands.kept_reports import ReportParts
     from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis, Device
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.step_tracks import StepTracks
+
+    # A finished analysis, one that was just made, or one that was kept.
+    _Explained = Analysis | Explanation | ReportParts
 
 
 def report_command(
@@ -115,6 +119,12 @@ def report_command(
         bool,
         typer.Option("--resume", help="Read only the ranks that an earlier report of these traces did not."),
     ] = False,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            "--cache", help="Keep the report in the user's cache, and take it from there while no input changes."
+        ),
+    ] = False,
     full: Full = False,
     all_findings: AllFindings = False,
     open_page: Annotated[
@@ -134,12 +144,12 @@ def report_command(
     bottleneck report trace.json.gz --window 0.2s:0.9s
     bottleneck report job/ --resume       a folder of ranks, after an interrupt
     bottleneck report s3://bucket/job
+    bottleneck report trace.json --cache  a large trace, for a second look
     bottleneck report recording/ --repair
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.pipeline import explain, saved_analysis
-    from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.remote import located
 
     if open_page:
@@ -163,13 +173,20 @@ def report_command(
     options = with_kept_ceilings(paths, options)
     form = form_of(form, output, ReportFormat)
     if form is ReportFormat.PERFETTO:
+        if cache:
+            print("bottleneck: --cache is of no use here: an export copies the trace itself", file=sys.stderr)
         _export(paths, options, output)
         return
     reading = _rank_reading(jobs, cluster, resume=resume)
     with reading_progress() as on_trace:
-        explained = saved_analysis(paths, options) or explain(paths, options, on_trace, reading)
+        read = partial(explain, paths, options, on_trace, reading)
+        explained = saved_analysis(paths, options) or (
+            _kept_or_read(paths, options, read, needs_tracks=form is ReportFormat.HTML or timeline is not None)
+            if cache
+            else read()
+        )
     _tell_repeated(reading)
-    analysis = explained.analysis if isinstance(explained, Explanation) else explained
+    analysis = _analysis_of(explained)
     _draw_pictures(explained, analysis, pictures)
     if form is ReportFormat.HTML:
         write_report(_to_page(explained, all_findings=all_findings), output)
@@ -202,18 +219,51 @@ def _tell_repeated(reading: "RankReading") -> None:
         print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
 
 
-def _to_page(explained: "Analysis | Explanation", *, all_findings: bool) -> str:
+def _kept_or_read(
+    paths: Sequence[Path], options: "Options", read: "Callable[[], Explanation]", *, needs_tracks: bool
+) -> "ReportParts | Explanation":
+    """What was kept of these inputs; else what is read, which is kept if no input changed meanwhile."""
+    from bottleneck.analysis.step_tracks import lay_out
+    from bottleneck.commands.kept_reports import ReportFolder, ReportParts, key_of
+    from bottleneck.harness.machine import cache_folder
+
+    folder, key = ReportFolder(cache_folder() / "reports"), key_of(paths, options)
+    if key is None:
+        return read()
+    try:
+        kept = folder.read(key)
+    except ValueError as exc:
+        kept = None
+        print(f"warning: the kept report of {paths[0]} is not used: {exc}", file=sys.stderr, flush=True)
+    if kept is not None and (kept.has_tracks or not needs_tracks):
+        return kept
+    explained = read()
+    if key != key_of(paths, options):
+        print(f"warning: {paths[0]} changed while it was read; its report is not kept", file=sys.stderr, flush=True)
+        return explained
+    parts = ReportParts(explained.analysis, lay_out(explained) if needs_tracks else None, needs_tracks)
+    try:
+        folder.write(key, parts)
+    except (OSError, ValueError) as exc:
+        why = getattr(exc, "strerror", None) or exc
+        print(f"warning: the report of {paths[0]} is not kept: {why}", file=sys.stderr, flush=True)
+    return parts
+
+
+def _analysis_of(explained: "_Explained") -> "Analysis":
+    from bottleneck.schema.analysis import Analysis
+
+    return explained if isinstance(explained, Analysis) else explained.analysis
+
+
+def _to_page(explained: "_Explained", *, all_findings: bool) -> str:
     """The page; with the tracks of one step unless all that is left is a finished analysis, which holds sums only."""
     from bottleneck.report.page import to_html
-    from bottleneck.schema.evidence import Explanation
 
-    analysis = explained.analysis if isinstance(explained, Explanation) else explained
-    return to_html(analysis, _tracks(explained), all_findings=all_findings)
+    return to_html(_analysis_of(explained), _tracks(explained), all_findings=all_findings)
 
 
-def _draw_pictures(
-    explained: "Analysis | Explanation", analysis: "Analysis", pictures: Mapping[str, Path | None]
-) -> None:
+def _draw_pictures(explained: "_Explained", analysis: "Analysis", pictures: Mapping[str, Path | None]) -> None:
     """Draws those that were asked for; of one that cannot be drawn a warning says why."""
     from bottleneck.report import PICTURES
 
@@ -224,17 +274,20 @@ def _draw_pictures(
             draw_or_warn(partial(PICTURES[picture], analysis, path), path)
 
 
-def _draw_timeline(explained: "Analysis | Explanation", analysis: "Analysis", path: Path) -> None:
+def _draw_timeline(explained: "_Explained", analysis: "Analysis", path: Path) -> None:
     from bottleneck.report.plots.timeline_plot import save_timeline
 
     save_timeline(analysis, _tracks(explained), path)
 
 
-def _tracks(explained: "Analysis | Explanation") -> "StepTracks | None":
+def _tracks(explained: "_Explained") -> "StepTracks | None":
     """The tracks of one step; null where all that is left is a finished analysis."""
     from bottleneck.analysis.step_tracks import lay_out
+    from bottleneck.commands.kept_reports import ReportParts
     from bottleneck.schema.evidence import Explanation
 
+    if isinstance(explained, ReportParts):
+        return explained.tracks
     return lay_out(explained) if isinstance(explained, Explanation) else None
 
 
