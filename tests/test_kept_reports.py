@@ -20,7 +20,7 @@ from tests.samples import SAMPLES
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of kept reports, not there yet."""
-    monkeypatch.setattr("bottleneck.calibrate.cache.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("bottleneck.harness.machine.cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache" / "reports"
 
 
