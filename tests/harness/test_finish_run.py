@@ -87,10 +87,10 @@ def test_a_picture_that_cannot_be_drawn_does_not_cost_the_report(folder: Path) -
     said = tell(
         folder,
         """
-        from bottleneck.report.plots import roofline
+        from bottleneck.report.plots import roofline_plot
         def save_roofline(analysis, path):
             raise RuntimeError("no fonts here")
-        roofline.save_roofline = save_roofline
+        roofline_plot.save_roofline = save_roofline
         """,
     )
     assert any("aten::mm" in line for line in said)
