@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.report_options import Quiet, send
+from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
     from bottleneck.gate.acceptance import LockedWorkload
@@ -48,7 +49,6 @@ def accept_command(
     Takes the counts of the last `bottleneck gate`, or counts again where the sources have changed since. It changes no
     budget, and refuses in CI: the change of the lock-file is to be reviewed. Exit code 0 where nothing is to accept.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.errors import UsageError
     from bottleneck.gate.acceptance import accept_counts, locked_workloads, move_anchor, refuse_in_ci
     from bottleneck.gate.lockfile import write_lock
     from bottleneck.gate.settings import read_project

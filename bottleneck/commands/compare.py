@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
     Quiet,
     ResultFormat,
@@ -27,6 +28,8 @@ from bottleneck.commands.report_options import (
     window_options,
     write_report,
 )
+from bottleneck.errors import TraceError, UndecidedError, UsageError
+from bottleneck.report.output import write_status
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
@@ -108,11 +111,9 @@ def compare_command(
 
     A file or folder goes before a git ref of the same name. Exit code 0 whatever changed, unless --fail-on says so.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.interrupts import answered, says_what_is_kept
     from bottleneck.commands.report import chosen_device
     from bottleneck.gate.settings import limits_of_option
     from bottleneck.report.comparison import render
-    from bottleneck.report.output import write_status
 
     check_picture(plot)
     check_picture(ledger)
@@ -203,8 +204,6 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
 
 
 def _nothing_to_compare(text: str, path: Path) -> Exception:
-    from bottleneck.errors import TraceError
-
     if path.is_dir():
         why = "the folder has neither recording.json with a trace nor files ending in .json or .json.gz"
     else:
@@ -220,7 +219,6 @@ def _find_program(
     workload: Path | None, settings: tuple[str, ...], sources: Sequence[SideSource], *, train: bool
 ) -> "Program | None":
     """The program to record at refs; None where no side is one. UsageError where it is missing, or not needed."""
-    from bottleneck.errors import UsageError
     from bottleneck.experiment.git_clone import find_root
     from bottleneck.experiment.worktree import moved_target
     from bottleneck.harness.target import make_program
@@ -339,7 +337,6 @@ def _shared_ceilings(say: Say) -> "Ceilings":
 @contextmanager
 def _side_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator[Side]":
     """The working folder, or a worktree of the commit for the length of the block."""
-    from bottleneck.errors import UsageError
     from bottleneck.experiment.side import Side
     from bottleneck.experiment.worktree import base_side, lacks
     from bottleneck.gate.settings import find_pyproject, read_settings
@@ -368,7 +365,6 @@ def _touched(before: SideSource, after: SideSource) -> "Touched | None":
 
 def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[str]:
     """A line for each limit that the change exceeds; UndecidedError where a side does not know the metric."""
-    from bottleneck.errors import UndecidedError
     from bottleneck.gate.settings import STEP
 
     counters = {each.name: (each.before, each.after) for each in comparison.counters}
@@ -388,7 +384,6 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
 
 
 def _draw(comparison: "Comparison", path: Path) -> None:
-    from bottleneck.errors import UsageError
     from bottleneck.report.plots.waterfall_plot import save_waterfall
 
     if comparison.change_us is None:
@@ -403,7 +398,5 @@ def _draw_ledgers(comparison: "Comparison", path: Path) -> None:
 
 
 def _say(text: str) -> None:
-    from bottleneck.report.output import write_status
-
     if not text.startswith(" "):
         write_status(f"bottleneck: {text.removeprefix('bottleneck: ')}")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bottleneck.errors import UsageError
+
 # The page lies in the package where it was installed, and beside it in the repository.
 PACKAGED = Path(__file__).parents[1] / "data" / "findings.md"
 _PAGES = (PACKAGED, Path(__file__).parents[2] / "docs" / "reference" / "findings.md")
@@ -48,8 +50,6 @@ def explanation(name: str) -> str:
         return "\n".join(found)
     from difflib import get_close_matches
 
-    from bottleneck.errors import UsageError
-
     known = [*sections, *ACCOUNTS, *(account.cause for account in ACCOUNTS.values() if account.cause)]
     near = get_close_matches(wanted, known, n=_NEAR, cutoff=0.5)
     near += [each for each in known if wanted and wanted in each and each not in near][: _NEAR - len(near)]
@@ -62,8 +62,6 @@ def explanation(name: str) -> str:
 
 def page_sections() -> tuple[dict[str, str], dict[str, str]]:
     """The sections of findings and of caveats by their names; UsageError if the page is missing."""
-    from bottleneck.errors import UsageError
-
     page = next((path for path in _PAGES if path.is_file()), None)
     if page is None:
         raise UsageError("the page of findings is missing from this installation", fix="install bottleneck again")

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from bottleneck.commands.interrupts import Interrupted, held_back
+from bottleneck.errors import BottleneckError, TraceError, UsageError
+from bottleneck.report.output import write_status, write_text
 from bottleneck.units import counted, format_share
 
 if TYPE_CHECKING:
@@ -82,8 +84,6 @@ def _say_failure(settings: ReportSettings, result: FinishResult, folder: Path) -
 
 
 def _finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
-    from bottleneck.errors import BottleneckError
-
     folder, result = Path(plan.folder), FinishResult(succeeded=False, is_finished=False)
     try:
         recording = finish(plan, ending, settings)
@@ -119,7 +119,6 @@ def _finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings)
 
 def add_ending(folder: Path, ending: "Ending") -> None:
     """Adds how the program ended to a recording that was reported on before."""
-    from bottleneck.errors import BottleneckError
     from bottleneck.harness.finish import close_recording
 
     try:
@@ -184,11 +183,9 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.report_options import draw_or_warn, terminal_text
-    from bottleneck.errors import UsageError
     from bottleneck.pipeline import explain
     from bottleneck.report import FORMATS
     from bottleneck.report.analysis_document import headline
-    from bottleneck.report.output import write_text
     from bottleneck.report.page import to_html
     from bottleneck.report.plots.roofline_plot import save_roofline
 
@@ -250,8 +247,6 @@ def describe_steps(recording: "Recording") -> str:
 
 def say(text: str) -> None:
     """Writes a line for the user, after all that the program wrote itself."""
-    from bottleneck.report.output import write_status
-
     write_status(text)
 
 
@@ -370,7 +365,6 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
 
     TraceError while the program is still being recorded, or if the folder cannot be written to.
     """
-    from bottleneck.errors import TraceError
     from bottleneck.harness.folder import CLAIM_FILE, claim
     from bottleneck.schema.recording import is_recording
 

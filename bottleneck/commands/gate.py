@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import Quiet, form_of_suffix, send, stream_style, write_report
+from bottleneck.errors import UsageError
+from bottleneck.report.output import write_status
 
 if TYPE_CHECKING:
     from bottleneck.gate.run_gate import GateRun
@@ -100,7 +103,6 @@ def gate_command(
     Exit code 0 where all is within its budget, 1 for a regression, 4 where a workload fails, 5 where nothing could be
     measured; 5 too for what stays undecided or is new, where the settings or --strict require it.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.interrupts import answered, says_what_is_kept
     from bottleneck.gate.run_gate import GateRun, base_of, gate_programs, gate_recordings, touched_since
     from bottleneck.gate.settings import read_project
 
@@ -144,7 +146,6 @@ def gate_command(
 
 
 def _programs(texts: Sequence[str], project: "Project") -> "list[Program]":
-    from bottleneck.errors import UsageError
     from bottleneck.gate.settings import find_program, workload_name
 
     configured = project.settings.workloads
@@ -161,7 +162,6 @@ def _programs(texts: Sequence[str], project: "Project") -> "list[Program]":
 
 def _recordings(texts: Sequence[str], against: str | None) -> tuple[Path, ...]:
     """The recordings to gate; empty where workloads are to be gated."""
-    from bottleneck.errors import UsageError
     from bottleneck.gate.run_gate import is_recorded
 
     found = tuple(Path(text) for text in texts if is_recorded(Path(text)))
@@ -178,8 +178,6 @@ def _recordings(texts: Sequence[str], against: str | None) -> tuple[Path, ...]:
 
 def _recording_before(recordings: Sequence[Path], against: str | None, *, is_rerun: bool) -> Path:
     """The recording of --against; UsageError without one, or where an option needs to run a program again."""
-    from bottleneck.errors import UsageError
-
     if against is None:
         raise UsageError(
             "a recording is gated against another one", fix=f"bottleneck gate {recordings[0]} --against BEFORE.json.gz"
@@ -206,7 +204,6 @@ def _prove(run: "GateRun", programs: "Sequence[Program]") -> NoReturn:
 
 
 def _checked_formats(formats: str | None, output: Path | None) -> tuple[str, ...]:
-    from bottleneck.errors import UsageError
     from bottleneck.report.ci.outputs import GATE_FORMATS
 
     names = tuple(name.strip() for name in (formats or "").split(",") if name.strip())
@@ -247,7 +244,6 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
 
 def progress_printer(*, quiet: bool) -> Callable[[str], None]:
     """A function that writes progress to standard error, or drops it; indented details go to terminals only."""
-    from bottleneck.report.output import write_status
 
     def say(text: str) -> None:
         if not quiet and (not text.startswith(" ") or sys.stderr.isatty()):

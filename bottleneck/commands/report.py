@@ -31,6 +31,8 @@ from bottleneck.commands.report_options import (
     window_options,
     write_report,
 )
+from bottleneck.errors import TraceError, UsageError
+from bottleneck.report.output import compressed, write_blocks
 
 if TYPE_CHECKING:
     from bottleneck.commands.kept_reports import ReportParts
@@ -198,7 +200,6 @@ def report_command(
 
 def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "RankReading":
     """The processes that read the ranks of a job, and the folder that keeps their digests."""
-    from bottleneck.errors import UsageError
     from bottleneck.harness.machine import cache_folder
     from bottleneck.mapping.cluster import ClusterWorkers
     from bottleneck.mapping.digest_files import DigestFolder
@@ -295,8 +296,6 @@ def _page(form: ReportFormat | None, output: Path | None) -> tuple[ReportFormat,
     """Format and file of a page that is to be opened."""
     import tempfile
 
-    from bottleneck.errors import UsageError
-
     if form not in {None, ReportFormat.HTML} or str(output) == "-":
         raise UsageError(
             "--open shows a page for a browser",
@@ -317,7 +316,6 @@ def _open_in_browser(page: Path) -> None:
 def _export(paths: Sequence[Path], options: "Options", output: Path | None) -> None:
     """Writes the trace with our tracks added, compressed where the name of the file ends in .gz."""
     from bottleneck.pipeline import annotate
-    from bottleneck.report.output import compressed, write_blocks
     from bottleneck.report.perfetto import track_events
     from bottleneck.trace.extend import extend_trace
 
@@ -362,7 +360,6 @@ def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
 
 def _refuse_unfinished(folder: Path) -> None:
     from bottleneck.commands.finish_run import shown
-    from bottleneck.errors import TraceError
     from bottleneck.harness.folder import is_claimed
 
     if is_claimed(folder):
@@ -388,8 +385,6 @@ def _repair(path: Path) -> None:
 
 def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":
     """The device that the user names on the command line, or null to go by the trace."""
-    from bottleneck.errors import UsageError
-
     if name is not None and peaks is not None:
         raise UsageError("--device and --peaks exclude each other", fix="pass one of them")
     if peaks is not None:
@@ -407,7 +402,6 @@ def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":
 
 def _this_cpu() -> "Device":
     from bottleneck.calibrate.cache import load_calibration
-    from bottleneck.errors import UsageError
 
     calibrated = load_calibration()
     if calibrated is None:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 import typer
 from typer.core import TyperCommand
 
+from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.report.output import discard_output, write_text
+
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options
     from bottleneck.report.terminal import TerminalStyle
@@ -146,7 +149,6 @@ def usual_jobs() -> int:
 
 def window_options(steps: str | None, window: str | None, device: "Device | None", *, whole: bool) -> "Options":
     """The options of an analysis from ``--steps``, ``--window`` and ``--all``, of which at most one may be given."""
-    from bottleneck.errors import UsageError
     from bottleneck.pipeline import Options
 
     given = [name for name, value in (("--steps", steps), ("--window", window), ("--all", whole or None)) if value]
@@ -162,8 +164,6 @@ def window_options(steps: str | None, window: str | None, device: "Device | None
 
 def _parse_steps(text: str) -> slice:
     """The slice that 'A:B' spells; either side may be missing or count from the end."""
-    from bottleneck.errors import UsageError
-
     match = re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?", text, re.ASCII)
     if match is None:
         raise UsageError(
@@ -176,8 +176,6 @@ def _parse_steps(text: str) -> slice:
 
 def _parse_window(text: str) -> tuple[float | None, float | None]:
     """The two instants of 'A:B' in microseconds; either side may be missing."""
-    from bottleneck.errors import UsageError
-
     match = re.fullmatch(rf"(?:{_INSTANT})?:(?:{_INSTANT})?", text, re.ASCII)
     if match is None:
         raise UsageError(
@@ -240,8 +238,6 @@ def is_printed(output: Path | None) -> bool:
 
 def write_report(text: str, output: Path | None) -> None:
     """Writes to the file of ``--output``, or to standard output."""
-    from bottleneck.report.output import write_text
-
     if is_printed(output):
         send(text)
     else:
@@ -250,8 +246,6 @@ def write_report(text: str, output: Path | None) -> None:
 
 def check_picture(path: Path | None) -> None:
     """UsageError for a picture of a kind that cannot be drawn."""
-    from bottleneck.errors import UsageError
-
     if path is not None and path.suffix not in PICTURE_SUFFIXES:
         raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png, .svg or .pdf")
 
@@ -261,8 +255,6 @@ def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], Non
 
     ``warn`` takes the warning, which goes to stderr without it.
     """
-    from bottleneck.errors import BottleneckError
-
     try:
         draw()
     except BottleneckError as error:
@@ -277,8 +269,6 @@ def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], Non
 
 def send(text: str) -> None:
     """Writes to standard output; a reader that has gone ends the process quietly."""
-    from bottleneck.report.output import write_text
-
     try:
         write_text(text, None)
     except BrokenPipeError:
@@ -287,8 +277,6 @@ def send(text: str) -> None:
 
 def send_blocks(blocks: Iterable[bytes]) -> None:
     """Writes bytes to standard output, block by block; a reader that has gone ends the process quietly."""
-    from bottleneck.report.output import discard_output
-
     try:
         sys.stdout.buffer.writelines(blocks)
         sys.stdout.buffer.flush()

@@ -32,6 +32,7 @@ from bottleneck.commands.report_options import (
     extent_of,
     report_text,
 )
+from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
     from bottleneck.commands.finish_run import Render
@@ -193,7 +194,6 @@ def run_command(
 
 def _refuse_what_is_no_program(target: str) -> None:
     """UsageError for a file that is not there, as Python says with the same status, and for a trace or a recording."""
-    from bottleneck.errors import UsageError
     from bottleneck.schema.recording import is_recording
 
     path = Path(target)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
     PICTURE_SUFFIXES,
     Quiet,
@@ -22,6 +23,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError
+from bottleneck.report.output import write_status
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -172,12 +174,11 @@ def _by_param(error: UsageError) -> UsageError:
 def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Sweep, bool]":
     """The sweep, and whether it came to its end; after a signal it has the points measured so far."""
     from bottleneck.calibrate.cache import find_calibration
-    from bottleneck.commands.interrupts import Interrupted, answered
     from bottleneck.experiment.record_once import Ceilings
     from bottleneck.experiment.sweep import SweepProgress, run_sweep
     from bottleneck.report.sweep import render
 
-    tell: Callable[[str], None] = (lambda _: None) if quiet else _say
+    tell: Callable[[str], None] = (lambda _: None) if quiet else write_status
     progress, is_whole = SweepProgress(plan), False
     with tempfile.TemporaryDirectory(prefix="bottleneck-sweep-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) if keep is None else _kept(keep)
@@ -189,7 +190,7 @@ def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Swe
                 run_sweep(progress, ceilings, lambda name: _made(folder / name), tell)
             is_whole = True
         except Interrupted:
-            _say(_interrupted(progress, keep))
+            write_status(_interrupted(progress, keep))
         sweep = progress.sum_up("not measured: the sweep was interrupted")
         if keep is not None:
             write_report(render(sweep, "json"), folder / "sweep.json")
@@ -247,9 +248,3 @@ def _status(sweep: "Sweep", *, is_whole: bool) -> int:
     if not is_whole:
         return _INTERRUPTED
     return 0 if any(point.step_us is not None for point in sweep.points) else _FAILED
-
-
-def _say(text: str) -> None:
-    from bottleneck.report.output import write_status
-
-    write_status(text)

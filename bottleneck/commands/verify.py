@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
     ProgramArguments,
     Quiet,
@@ -31,6 +32,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError, WorkloadError
+from bottleneck.report.output import write_status
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -118,7 +120,6 @@ def verify_command(
         return _list_changes(form)
     if scoreboard:
         return _show_scoreboard(form, output)
-    from bottleneck.commands.interrupts import answered, says_what_is_kept
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
     from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
     from bottleneck.pipeline import analyse
@@ -372,8 +373,6 @@ def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
 
 
 def _say(text: str, _share: float | None) -> None:
-    from bottleneck.report.output import write_status
-
     if not text.startswith(" "):
         write_status(f"bottleneck: {text}")
 
