@@ -12,7 +12,12 @@ Planted: a slow host (its work takes 15 % longer), a rank with a slow loader (20
 transfers within one host take three times as long). Each rank's file lies in a folder of its host; faults.txt beside
 the folders says where the faults are.
 
-Without TRACE, a rank trace of torchrec among the public traces beside a development checkout is taken.
+Without TRACE, a rank trace of torchrec among the public traces beside a development checkout is taken. TRACE may also
+be trace.rank0.json.gz of a recording of ours by gloo (`bottleneck run --nproc-per-node 2 examples/ddp.py --slow-rank 0
+--slow-ms 2`), which is not repeated. Its collectives are all among all ranks, so that no link can be late, its slow
+host takes 50 % longer, and its loader is waited for where the program sleeps.
+
+What runs beside a collective is stretched with it: the map is one for all streams.
 """
 
 import argparse
@@ -33,12 +38,16 @@ import numpy.typing as npt
 from isal import igzip
 
 from benchmarks.repeat import repeat_trace
+from bottleneck.trace.damage import Damage
+from bottleneck.trace.inflate import read_blocks
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 RANK_TRACES = "pytorch+torchrec*sst_long_a2a*.json.gz"
 
 HOST_RANKS = 8
-_NOISE, _SLOW_WORK, _LATE_LINK = 0.01, 1.15, 3.0
+_NOISE, _LATE_LINK = 0.01, 3.0
+# Of a small program on CPUs work is a sixth of the step: a host that is slower by 15 % would not be worth a name.
+_SLOW_WORK, _SLOW_WORK_OF_OWN = 1.15, 1.5
 _LOADER_US, _SLOW_LOADER_US = 200.0, 20_000.0
 _LONGEST_TRANSFER_US = 2000.0
 _CLOCK_US = 2000.0
@@ -79,21 +88,27 @@ class Template:
     knots: Floats
     kinds: tuple[str, ...]
 
+    @property
+    def has_links(self) -> bool:
+        """True where there are collectives within hosts."""
+        return "host" in self.kinds
 
-def planted(ranks: int) -> Faults:
+
+def planted(ranks: int, has_links: bool = True) -> Faults:
     """Faults on hosts that are far apart: in a job of less than four hosts, those that have a place."""
     hosts = ranks // HOST_RANKS
     if hosts < 4:
         return Faults(None, ranks - 2, None)
-    return Faults(hosts // 4, (hosts // 2) * HOST_RANKS + 3, 3 * hosts // 4)
+    return Faults(hosts // 4, (hosts // 2) * HOST_RANKS + 3, 3 * hosts // 4 if has_links else None)
 
 
 def make_template(trace: Path, megabytes: float) -> Template:
     """The template of a rank of so many megabytes."""
     with tempfile.TemporaryDirectory() as folder:
         repeated = Path(folder) / "trace.json"
-        repeat_trace(trace, repeated, int(megabytes * 1e6))
-        text = repeated.read_bytes()
+        is_own = b'"gloo:' in b"".join(read_blocks(trace, Damage()))
+        repeat_trace(trace, repeated, 1 if is_own else int(megabytes * 1e6))
+        text = _in_microseconds(repeated.read_bytes()) if is_own else repeated.read_bytes()
     text = _NCCL_ARGS.sub(lambda found: found[1] + _GROUPS[found[2]] + b",", _without_distributed(text))
     numbers = iter(range(10**6))
     events = json.loads(re.sub(rb"@JOB@", b"null", re.sub(rb"@(HOST|WORLD)@,", b"", text)))["traceEvents"]
@@ -116,6 +131,17 @@ def make_template(trace: Path, megabytes: float) -> Template:
     )
 
 
+def _in_microseconds(text: bytes) -> bytes:
+    """The trace with whole microseconds, as older profilers wrote them, which keeps the nesting of its events."""
+    trace = json.loads(text)
+    for event in trace["traceEvents"]:
+        start, dur = float(event.pop("ts", 0.0)), event.pop("dur", None)
+        event["ts"] = int(start)
+        if dur is not None:
+            event["dur"] = int(start + float(dur)) - int(start)
+    return json.dumps(trace).encode()
+
+
 def _without_distributed(text: bytes) -> bytes:
     """The text with a mark in place of what it says about the job."""
     return re.sub(rb'"distributedInfo": \{[^}]*\}', b'"distributedInfo": @JOB@', text, count=1)
@@ -127,7 +153,26 @@ def _with_loaders(text: bytes, events: Sequence[dict[str, Any]], first_us: int) 
     Nothing runs then, and nothing is queued: a kernel that was launched before would be one that the device is late to
     start.
     """
-    steps = [event for event in events if str(event.get("name")).startswith("ProfilerStep")]
+    places = [*_sleeps(events), *_idle_instants(events)]
+    added = [
+        b'{\n    "ph": "X", "cat": "user_annotation", "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter'
+        b'.__next__", "pid": %d, "tid": %d,\n    "ts": %d, "dur": 1,\n    "args": {}\n  },\n  '
+        % (int(event["pid"]), int(event["tid"]), moment)
+        for moment, event in places
+    ]
+    moments = [float(moment - first_us) for moment, _ in places]
+    start = text.index(b"{", text.index(b'"traceEvents"'))
+    return moments, text[:start] + b"".join(added) + text[start:]
+
+
+def _sleeps(events: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """An instant in each call of ``time.sleep``, with an event of its thread."""
+    calls = [event for event in events if event.get("name") == "<built-in function sleep>" and event["dur"] > 2]
+    return [(event["ts"] + 1, event) for event in calls]
+
+
+def _idle_instants(events: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """The first instant of each step at which nothing runs or is queued, with an event of its thread."""
     busy = [
         event
         for event in events
@@ -146,29 +191,26 @@ def _with_loaders(text: bytes, events: Sequence[dict[str, Any]], first_us: int) 
         for event in busy
     ]
     begins, ends = (np.sort(np.array(side)) for side in zip(*work, strict=True))
-    moments, added = [], []
-    for step in steps:
+    found = []
+    for step in (event for event in events if str(event.get("name")).startswith("ProfilerStep")):
         instants = np.arange(step["ts"] + 1, step["ts"] + step["dur"] - 2)
         # Open at an instant: begun before the end of the next microsecond and not ended at its begin.
         is_open = np.searchsorted(begins, instants + 2, "left") > np.searchsorted(ends, instants, "right")
-        if is_open.all():
-            continue
-        moment = int(instants[~is_open][0])
-        moments.append(float(moment - first_us))
-        added.append(
-            b'{\n    "ph": "X", "cat": "user_annotation", "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter'
-            b'.__next__", "pid": %d, "tid": %d,\n    "ts": %d, "dur": 1,\n    "args": {}\n  },\n  '
-            % (int(step["pid"]), int(step["tid"]), moment)
-        )
-    start = text.index(b"{", text.index(b'"traceEvents"'))
-    return moments, text[:start] + b"".join(added) + text[start:]
+        if not is_open.all():
+            found.append((int(instants[~is_open][0]), step))
+    return found
+
+
+def _group_of(event: dict[str, Any]) -> str | None:
+    """The group of a collective, "host" or "world"; null for another event."""
+    if event.get("cat") == "kernel" and "nccl" in event["name"].lower():
+        return "host" if "SendRecv" in event["name"] else "world"
+    return "world" if event.get("cat") == "user_annotation" and event["name"].startswith("gloo:") else None
 
 
 def _knots(events: Sequence[dict[str, Any]], first_us: int, loaders: Sequence[float]) -> tuple[Floats, tuple[str, ...]]:
     calls = sorted(
-        (event["ts"] - first_us, event["dur"], "host" if "SendRecv" in event["name"] else "world")
-        for event in events
-        if event.get("cat") == "kernel" and "nccl" in event["name"].lower()
+        (event["ts"] - first_us, event["dur"], group) for event in events if (group := _group_of(event)) is not None
     )
     spans = sorted(
         [(float(start), float(dur), kind) for start, dur, kind in calls] + [(at, 1.0, "loader") for at in loaders]
@@ -189,7 +231,7 @@ def simulate(template: Template, ranks: int, faults: Faults, seed: int) -> Float
     host = np.arange(ranks) // HOST_RANKS
     pace = np.ones(ranks)
     if faults.slow_host is not None:
-        pace[host == faults.slow_host] = _SLOW_WORK
+        pace[host == faults.slow_host] = _SLOW_WORK if template.has_links else _SLOW_WORK_OF_OWN
     at_us = np.zeros((ranks, template.knots.size))
     lengths = np.diff(template.knots)
     for knot, (length, kind) in enumerate(zip(lengths.tolist(), template.kinds, strict=False)):
@@ -240,7 +282,7 @@ def rank_text(template: Template, at_us: Floats, rank: int, ranks: int, clock_us
         b"".join(made)
         .replace(b"@WORLD@", world)
         .replace(b"@HOST@", local)
-        .replace(b"@JOB@", _job(rank, ranks, host), 1)
+        .replace(b"@JOB@", _job(rank, ranks, host) if template.has_links else _own_job(rank, ranks), 1)
     )
 
 
@@ -272,6 +314,11 @@ def _job(rank: int, ranks: int, host: int) -> bytes:
     ]
     info = {"backend": "nccl", "rank": rank, "world_size": ranks, "pg_count": len(groups), "pg_config": groups}
     return json.dumps(info).encode()
+
+
+def _own_job(rank: int, ranks: int) -> bytes:
+    """The same as our recordings of gloo say it, which know no groups."""
+    return json.dumps({"backend": "gloo", "rank": rank, "world_size": ranks}).encode()
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +354,7 @@ def write_job(
     compress: bool = False,
 ) -> Faults:
     """Writes the traces of a job into folders of its hosts; returns the faults."""
-    faults = Faults(None, None, None) if healthy else planted(ranks)
+    faults = Faults(None, None, None) if healthy else planted(ranks, template.has_links)
     clocks_us = np.random.default_rng(seed + 1).uniform(-_CLOCK_US, _CLOCK_US, -(-ranks // HOST_RANKS))
     plan = _Plan(folder, template, simulate(template, ranks, faults, seed), clocks_us, compress)
     folder.mkdir(parents=True, exist_ok=True)

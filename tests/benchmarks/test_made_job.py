@@ -18,6 +18,8 @@ from benchmarks.made_job import (
     simulate,
     write_job,
 )
+from bottleneck.pipeline import analyse
+from tests.harness.driver import record
 
 RANKS = 4 * HOST_RANKS
 
@@ -82,3 +84,19 @@ def test_nothing_is_queued_while_the_slow_loader_is_waited_for(template: Templat
             launch = launched.get(kernel["args"]["correlation"], kernel)
             is_over = kernel["ts"] + kernel["dur"] <= wait["ts"] + 1
             assert is_over or launch["ts"] >= wait["ts"] + wait["dur"] - 1
+
+
+@pytest.mark.process
+def test_a_job_of_our_own_gloo_traces_has_its_faults_named_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    example = (Path(__file__).parents[2] / "examples" / "ddp.py").read_text()
+    arguments = ("--steps", "60", "--slow-rank", "0", "--slow-ms", "2")
+    run = record(tmp_path, example, "--nproc-per-node", "2", arguments=arguments)
+    assert run.status == 0
+    template = make_template(run.folder / "trace.rank0.json.gz", 1.0)
+    faults = write_job(tmp_path / "job", template, RANKS)
+    job = analyse([tmp_path / "job"]).job
+    assert job is not None and job.slow_links == () and faults.late_link is None
+    loader, host = sorted(job.slow, key=lambda one: len(one.ranks))
+    assert (loader.name, host.name) == (f"rank {faults.slow_loader}", f"host node-{faults.slow_host:04d}")
+    assert loader.cause.startswith("waiting for data ")
