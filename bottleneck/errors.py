@@ -11,10 +11,11 @@ BottleneckError            70  a broken promise of ours
 class BottleneckError(Exception):
     """Three short lines for the user: what happened and where, why, and what to do next.
 
-    ``why`` and ``fix`` may be empty when ``what`` says it all.
+    ``why`` and ``fix`` may be empty when ``what`` says it all. ``rank`` is set where the trace tells whose it is.
     """
 
     exit_code = 70
+    rank: int | None = None
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
         super().__init__(what)

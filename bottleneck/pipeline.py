@@ -185,7 +185,7 @@ def digest_all(
     cut_off = [one for one, _ in digests if one.is_cut_off and one.steps.source == "whole" and have_steps]
     digests = [pair for pair in digests if all(pair[0] is not one for one in cut_off)]
     left_out = [
-        *(LeftOut(str(source.trace), None, error.what) for source, error in errors),
+        *(LeftOut(str(source.trace), error.rank, error.what) for source, error in errors),
         *(LeftOut(one.path, one.rank, "the file is cut off before the end of its first step") for one in cut_off),
     ]
     if not digests:
@@ -232,7 +232,11 @@ def examine(
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
     trace = read_trace(source.trace, options.jobs, on_bytes)
     return_freed_memory()
-    window = _window(trace, source, options)
+    try:
+        window = _window(trace, source, options)
+    except BottleneckError as error:
+        error.rank = trace.rank
+        raise
     trace = fold_rare_names(trace)
     evidence = _examine(trace, window, source, options)
     sides = evidence.sides

@@ -10,6 +10,7 @@ from bottleneck import pipeline
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.mapping.digest_files import DigestFolder
 from bottleneck.mapping.rank_reading import RankReading
+from bottleneck.mapping.workers import LocalWorkers
 from bottleneck.pipeline import DEFAULTS, Options, analyse, digest
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.sources import TraceSource, find_traces
@@ -105,8 +106,21 @@ def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_reported(job: Pa
 def test_a_rank_without_the_chosen_steps_is_named(job: Path) -> None:
     short = [event for event in gpu_events() if "#" not in event["name"] or event["name"].endswith("#1")]
     write_trace(job / "node-1" / "2.json", short, distributedInfo={"rank": 2, "world_size": 6})
-    [(name, reason)] = _names_left_out([job], Options(steps=slice(0, 2))).items()
-    assert name == "2.json" and "--steps" in reason
+    summary = analyse([job], Options(steps=slice(0, 2))).job
+    assert summary is not None
+    [left_out] = summary.left_out
+    assert (Path(left_out.path).name, left_out.rank) == ("2.json", 2) and "--steps" in left_out.reason
+
+
+@pytest.mark.process
+def test_the_rank_of_a_trace_without_the_chosen_steps_comes_back_from_another_process(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = [event for event in gpu_events() if "#" not in event["name"] or event["name"].endswith("#1")]
+    write_trace(job / "node-1" / "2.json", short, distributedInfo={"rank": 2, "world_size": 6})
+    monkeypatch.setattr("bottleneck.mapping.workers._WORTH_PROCESSES_BYTES", 0)
+    summary = analyse([job], Options(steps=slice(0, 2)), reading=RankReading(LocalWorkers(2))).job
+    assert summary is not None and [one.rank for one in summary.left_out] == [2]
 
 
 def test_a_rank_that_is_cut_off_before_its_first_step_ends_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
