@@ -153,7 +153,7 @@ def gate_program(run: GateRun, program: Program, workloads: int = 1) -> Workload
     return replace(result, seconds=time.monotonic() - started)
 
 
-def update_lock(run: GateRun, program: Program, runs: int = 2) -> tuple[Lock | None, Path, Lock]:
+def update_lock(run: GateRun, program: Program) -> tuple[Lock | None, Path, Lock]:
     """The lock before, the file, and the new lock, with the counts of the program in two processes.
 
     Its anchor and acceptances are kept.
@@ -161,7 +161,7 @@ def update_lock(run: GateRun, program: Program, runs: int = 2) -> tuple[Lock | N
     name = workload_name(program.words)
     path = run.lock_file(name)
     before = _lock(path)
-    counted = count_program(program, run.scratch / f"update-{name}", run.candidate, runs, tell=run.say)
+    counted = count_program(program, run.scratch / f"update-{name}", run.candidate, runs=2, tell=run.say)
     lock = Lock(
         name,
         program.words,

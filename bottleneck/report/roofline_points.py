@@ -12,7 +12,7 @@ _INTENSITIES = (1e-4, 1e6)
 _RATES = (1e3, 1e19)
 # How far flops / floor may lie above a peak, as a factor, to count as compared with it: some floors mix two engines.
 _SAME_PEAK = 1.5
-_MOST_POINTS = 300
+_MOST_POINTS, _MOST_ROOFS = 300, 4
 _FASTER_CACHE = 1.2  # a cache by this factor faster than memory has a slope of its own
 _MOVING = frozenset({"transfer", "copy", "communication", "dispatch"})  # bounds of work without arithmetic
 _ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
@@ -76,7 +76,7 @@ def whole_step(analysis: Analysis) -> tuple[float, float] | None:
     return clip(intensity, _INTENSITIES), clip(rate, _RATES)
 
 
-def roofs(analysis: Analysis, most: int = 4) -> tuple[RooflineRoof, ...]:
+def roofs(analysis: Analysis) -> tuple[RooflineRoof, ...]:
     """The peaks that the kernels are compared with, by the time of those kernels.
 
     Where no kernel is modelled, those of the kernels' engines and dtypes; where these are not known, the highest.
@@ -86,7 +86,7 @@ def roofs(analysis: Analysis, most: int = 4) -> tuple[RooflineRoof, ...]:
     us = us if any(us.values()) else _us_by_peak(analysis, peaks, _peak_by_name)
     used = sorted((key for key in peaks if us[key] > 0), key=lambda key: -us[key])
     by_height = {peaks[key]: key for key in reversed(used)}  # of roofs at one height, that with the most time
-    shown = [key for key in used if key in by_height.values()][:most]
+    shown = [key for key in used if key in by_height.values()][:_MOST_ROOFS]
     shown = shown or sorted(peaks, key=lambda key: -peaks[key])[:1]
     return tuple(sorted((RooflineRoof(key, peaks[key]) for key in shown), key=lambda roof: -roof.flops_per_s))
 

@@ -12,7 +12,7 @@ from bottleneck.units import counted
 
 Named = TypeVar("Named", KernelSummary, IdleCause, LiveAllocations)
 
-_LONGEST_SHAPES = 60
+_LONGEST_SHAPES, _MOST_SHAPES = 60, 4
 _UNSURE = {"medium": "?", "low": "??"}
 _BOUNDS = {"dispatch": "calls ops", "unknown": UNKNOWN}
 
@@ -65,14 +65,14 @@ def calls_number(calls: float) -> str:
     return f"{calls:.1f}" if calls >= 0.05 else "<0.1"
 
 
-def describe_shapes(shapes: str, most: int = 4) -> str:
+def describe_shapes(shapes: str) -> str:
     """Shapes of an op's inputs such as '512x512, 141x512', scalars left out; of what is no JSON only the spaces go."""
     try:
         listed = json.loads(shapes)
     except (ValueError, RecursionError):
         return "".join(shapes.split())[:_LONGEST_SHAPES]
     sizes = [_shape(shape) for shape in listed if shape] if isinstance(listed, list) else [shapes]
-    return ", ".join([*sizes[:most], *(["…"] if len(sizes) > most else [])])
+    return ", ".join([*sizes[:_MOST_SHAPES], *(["…"] if len(sizes) > _MOST_SHAPES else [])])
 
 
 def _shape(shape: object) -> str:
