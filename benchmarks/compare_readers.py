@@ -1,6 +1,6 @@
 """Times the report of a trace beside HolisticTraceAnalysis doing the same: breakdown, kernels, idle time, launches.
 
-    python -m benchmarks.compare_readers [TRACE] [--megabytes 80 300] [--python PYTHON]
+    python -m benchmarks.compare_readers [TRACE] [--megabytes 80 300 1000] [--python PYTHON]
 
 TRACE is repeated up to each size. Each tool is a process of its own; CPU time and memory are that process's. PYTHON is
 an interpreter that can import hta; without one, an environment is made in a temporary folder (`pip install
@@ -67,7 +67,7 @@ def main() -> None:
     """Prints a row for each size and tool."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", type=Path)
-    parser.add_argument("--megabytes", nargs="+", type=int, default=[80, 300])
+    parser.add_argument("--megabytes", nargs="+", type=int, default=[80, 300, 1000])
     parser.add_argument("--python", help="an interpreter that can import hta")
     given = parser.parse_args()
     trace = given.trace or next(iter(sorted(_TRACES.glob(_DENSE))), None)

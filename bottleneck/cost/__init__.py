@@ -86,7 +86,7 @@ def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
     """COSTS, row for row as SIGNATURES or CALLS; an unmodelled call has nulls and the reason."""
     unknown = [None] * len(signatures)
     columns = [signatures.get(name, unknown) for name in ("name", "dims", "types", "strides", "concrete", "result")]
-    results = [_compute_cost(*(_text(value) for value in row)) for row in zip(*columns, strict=True)]
+    results = [_compute_cost(*map(_text, row)) for row in zip(*columns, strict=True)]
     return cost_table(results, list(signatures.get("evidence", unknown)))
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.cost.attribution import Ints
+from bottleneck.cost.call import load_json
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
 from bottleneck.schema.intervals import numbered
@@ -354,7 +355,7 @@ def _indexed_results(index: _CallIndex) -> _Found:
 def _list(text: object) -> list[Any] | None:
     """A JSON list, which is not to be changed; null for anything else."""
     try:
-        value = json.loads(text) if isinstance(text, str) else None
+        value = load_json(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, list) else None

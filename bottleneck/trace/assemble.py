@@ -5,8 +5,9 @@ The last step of ``read_trace``, after ``Columns`` has collected all events.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -102,7 +103,8 @@ def signature_table(shapes: list[bytes], shape: Array, labels: list[str], name: 
 
     ``shapes`` are texts as ``Columns`` joins them; ``shape`` and ``name`` hold a code among shapes and labels per op.
     """
-    texts = [_parts(joined) for joined in shapes]
+    plain = cache(_plain)  # of a hundred shapes, types and strides are mostly the same
+    texts = [_parts(joined, plain) for joined in shapes]
     rank = np.array(_ranks(texts), np.int64)
     key = name.astype(np.int64) << 32 | (rank[shape] if shape.size else shape)
     has_shape = np.array([bool(parts[0]) for parts in texts], bool)
@@ -119,9 +121,9 @@ def signature_table(shapes: list[bytes], shape: Array, labels: list[str], name: 
     return SIGNATURES.check(frame), row
 
 
-def _parts(joined: bytes) -> tuple[str | None, ...]:
+def _parts(joined: bytes, plain: Callable[[str], str]) -> tuple[str | None, ...]:
     dims, types, strides, concrete, dims_1_8 = joined.decode("utf-8", errors="replace").split("\0")
-    return tuple(_plain(text) or None for text in (dims or dims_1_8, types, strides, concrete))
+    return tuple(plain(text) or None for text in (dims or dims_1_8, types, strides, concrete))
 
 
 def _plain(text: str) -> str:
