@@ -185,12 +185,17 @@ def digest_all(
     cut_off = [one for one, _ in digests if one.is_cut_off and one.steps.source == "whole" and have_steps]
     digests = [pair for pair in digests if all(pair[0] is not one for one in cut_off)]
     left_out = [
-        *(LeftOut(str(source.trace), error.rank, error.what) for source, error in errors),
+        *(_left_out(str(source.trace), error) for source, error in errors),
         *(LeftOut(one.path, one.rank, "the file is cut off before the end of its first step") for one in cut_off),
     ]
     if not digests:
         raise _none_usable([error for _, error in sorted(errors, key=lambda pair: str(pair[0].trace))])
     return digests, sorted(left_out, key=lambda one: one.path)
+
+
+def _left_out(path: str, error: BottleneckError) -> LeftOut:
+    """The trace and the error, which names the file: beside its path it is "it"."""
+    return LeftOut(path, error.rank, error.what.replace(path, "it"))
 
 
 def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:

@@ -11,6 +11,7 @@ from bottleneck.report.plots import save_figure, trace_name
 from bottleneck.report.text import clean
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import Analysis
+from bottleneck.units import counted
 
 _WIDTH, _ROW, _AROUND, _DPI = 8.0, 0.17, 2.3, 150
 _MOST_ACCOUNTS, _LEAST_SHARE = 14, 0.005
@@ -49,9 +50,11 @@ def ranks_figure(analysis: Analysis) -> Figure:
     axes.spines[:].set_visible(False)
     figure.text(0.03, 1.0 - 0.32 / height, "Where does the step of each rank go?", fontsize=12, fontweight="bold")
     name = trace_name(analysis, 40)
+    every = len(analysis.ranks)
+    shown = f" {len(ranks)} of {counted(every, 'rank')} are shown, the slow ones first." if len(ranks) < every else ""
     told = [
         name if analysis.job is None else f"{name}: {describe_job(analysis.job)}",
-        "Darker: more of the slowest step.",
+        f"Darker: more of the slowest step.{shown}",
     ]
     for line, words in enumerate(told):
         figure.text(0.03, 1.0 - (0.56 + 0.16 * line) / height, words, fontsize=8, color="0.3")
