@@ -166,6 +166,12 @@ def _with_critical_path(evidence: Evidence) -> Evidence:
     return replace(evidence, analysis=replace(evidence.analysis, critical_path=find_critical_path(evidence)))
 
 
+def _predict(evidence: Evidence, changes: Sequence[str]) -> float | None:
+    from bottleneck.simulate.whatif import predict_gain_us  # noqa: PLC0415 - for findings that need a replay only
+
+    return predict_gain_us(evidence, changes)
+
+
 def digest_all(
     sources: Sequence[TraceSource],
     options: Options,
@@ -308,6 +314,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         kernel_time=times.table(),
         sides=ledger.sides,
         samples=samples_of_trace(source, costed.linked),
+        predict=_predict,
     )
 
 

@@ -26,6 +26,7 @@ from bottleneck.advice import (
     transfers,
 )
 from bottleneck.advice.ranking import Draft, rank
+from bottleneck.advice.replayed import with_replayed_gain
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
@@ -57,7 +58,11 @@ RULES: tuple[Rule, ...] = (
 
 def advise(evidence: Evidence) -> tuple[Finding, ...]:
     """The findings of all rules on this evidence, ranked by the time that each would save."""
-    drafts = [draft for rule in RULES if (draft := rule(evidence)) is not None]
+    drafts = [
+        draft
+        for rule in RULES
+        if (made := rule(evidence)) is not None and (draft := with_replayed_gain(evidence, made)) is not None
+    ]
     return rank(servers.fit_to_server(evidence, drafts), evidence.analysis, _program(evidence.recording))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bottleneck.advice.quantities import claims_of, idle_lines, idle_rows, outermost, rows_of_events
-from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Spans, union
@@ -76,6 +76,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
         tries=("replay-batch",) if loader_kinds(evidence) else (),
         remedies=("loader-without-workers",),
         confidence="high" if share >= _SEVERE else "medium",
+        transformation=Transformation(("remove input",), _LEAST_REMOVED),
     )
 
 

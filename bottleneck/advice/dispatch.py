@@ -20,7 +20,7 @@ from bottleneck.advice.quantities import (
     timing_confidence,
     work_in_window,
 )
-from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -82,6 +82,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
         tries=("compile-reduce-overhead", "cuda-graph"),
         confidence="low" if waits else timing_confidence(evidence),
+        transformation=Transformation(("graph",), least=0.25 if waits else 0.5),
     )
 
 
@@ -122,6 +123,7 @@ def eager_overhead(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high * late_us),
         tries=("compile",),
         confidence=timing_confidence(evidence),
+        transformation=Transformation(("graph",), low, high),
     )
 
 

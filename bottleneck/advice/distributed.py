@@ -10,7 +10,7 @@ import numpy as np
 
 from bottleneck.advice.kernel_work import has_backward_pass
 from bottleneck.advice.quantities import claims_of, format_count, format_per_step, idle_lines, idle_rows, rows_of_events
-from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
@@ -183,6 +183,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         gain_us=up_to(hideable_us) if is_known and not alone else Interval(0.0, hideable_us),
         claims=claims_of(evidence, COMMUNICATION, most_us=hideable_us),
         confidence="medium" if is_known and not alone else "low",
+        transformation=Transformation(("overlap collective",), 0.5 if is_known and not alone else 0.0),
     )
 
 

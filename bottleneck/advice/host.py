@@ -16,7 +16,7 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
     sources_of,
 )
-from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.advice.transfers import waits_in_copies
 from bottleneck.schema.accounts import PAGES
 from bottleneck.schema.analysis import IdleCause, Interval
@@ -82,6 +82,10 @@ def host_sync(evidence: Evidence) -> Draft | None:
         gain_us=Interval(min(waited_us, high_us) / 2, high_us),
         claims=claims_of(
             evidence, "overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch", most_us=high_us
+        ),
+        transformation=Transformation(
+            ("remove sync",),
+            accounts=("overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch"),
         ),
     )
 
@@ -156,6 +160,7 @@ def gc_pauses(evidence: Evidence) -> Draft | None:
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.gc"),
         tries=("gc-freeze",),
+        transformation=Transformation(("remove gc",)),
     )
 
 

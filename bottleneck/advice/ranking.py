@@ -11,6 +11,20 @@ from bottleneck.schema.measurements import StepTimes
 
 
 @dataclass(frozen=True)
+class Transformation:
+    """The change of the replayed step that a finding's advice makes, in words that `bottleneck whatif` takes.
+
+    The advice brings between ``least`` and ``most`` of what the change saves. ``accounts`` are those of the ledger that
+    the gain comes from, where it may be more than the rule's formula; empty where the formula is a bound.
+    """
+
+    changes: tuple[str, ...]
+    least: float = 0.5
+    most: float = 1.0
+    accounts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Draft:
     """A finding as its rule makes it; ranking adds the speedup, the additional gain, and whether noise would hide it.
 
@@ -19,7 +33,7 @@ class Draft:
     accounts of the ledger, or "kernel:N" for row N of the analysis' kernels, that the gain comes from, in microseconds
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
-    The four fields before it are those of ``Finding``.
+    The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain.
     """
 
     slug: str
@@ -37,6 +51,7 @@ class Draft:
     per: Literal["step", "sample"] = "step"
     on_request: bool = False
     remedies: tuple[str, ...] = ()
+    transformation: Transformation | None = None
 
 
 def up_to(us: float) -> Interval:
@@ -93,6 +108,7 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
                 per=draft.per,
                 on_request=draft.on_request,
                 claims=dict(draft.claims),
+                changes=() if draft.transformation is None else draft.transformation.changes,
             )
         )
     return tuple(findings)

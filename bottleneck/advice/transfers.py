@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.advice.quantities import claims_of, format_count, sources_of
-from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import as_integers, text_matches
@@ -278,6 +278,7 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
         "torch.cuda.current_stream().wait_stream(copying)  # before it is used",
         gain_us=up_to(hidden_us),
         claims=claims_of(evidence, TRANSFER, most_us=hidden_us),
+        transformation=Transformation(("overlap copy",)),
     )
 
 

@@ -515,6 +515,10 @@ class Finding:
             "us",
         ),
     ] = field(default_factory=dict)
+    changes: Annotated[
+        tuple[str, ...],
+        Doc("the change in words that `bottleneck whatif` takes; empty where a formula of the rule gives the gain"),
+    ] = ()
 
     def describe_speedup(self) -> str | None:
         """The predicted speedup in words; null where none is predicted.

@@ -58,6 +58,9 @@ class Evidence:
     of the window and idle in the other. ``samples`` are the readings of the sensors around the trace, oldest first;
     empty where it has no sensor log or no wall clock.
 
+    ``predict`` gives the time per step that changes of the step save, by a replay; null where the steps cannot be
+    replayed. Without it no replay is at hand.
+
     ``cache`` is the one place for values derived from it; functions that are ``remembered`` fill it.
     """
 
@@ -71,6 +74,7 @@ class Evidence:
     sides: TwoSided | None = None
     straggler: str | None = None
     samples: Sequence[Sample] = ()
+    predict: "Predict | None" = None
     cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -138,6 +142,10 @@ class Evidence:
     def mark_sums(self) -> Mapping[str, OpSum]:
         """The same of annotations (optimizer steps, loaders, garbage collection …); their self time is the full one."""
         return _sum_annotations(self)
+
+
+# The time per step that some changes save, in words that `bottleneck whatif` takes.
+Predict = Callable[[Evidence, Sequence[str]], float | None]
 
 
 @dataclass(frozen=True, eq=False)

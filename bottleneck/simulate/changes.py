@@ -138,7 +138,7 @@ def find_target(kind: str, glob: str, line: str, evidence: Evidence) -> Target:
         device, host = ops[as_integers(kernels["op"])], ops[graph.host.op]
         points = ops[ops_of_points(graph)] & _syncs(evidence)
     elif kind == "sync":
-        points = _syncs(evidence) & _fits(linked.trace.events["name"].iloc[graph.call], glob)
+        points = _syncs(evidence) & _fits(_calls(evidence), glob)
         host = (graph.host.state == _SYNC) & ~graph.host.held & np.isin(graph.host.event, graph.call[points])
     else:
         states = [state for state in HOST_STATES if fnmatchcase(state, glob or "*")] if kind == "host" else [kind]
@@ -176,17 +176,31 @@ def _of_kind(kind: str, evidence: Evidence) -> Flags:
 
 @remembered
 def _syncs(evidence: Evidence) -> Flags:
-    """Mask of the points at which a call of the program's own waits for the device, not the allocator or a launch."""
+    """Mask of the points at which a call of the program's own waits to go on or to read: not for copies to the device.
+
+    The allocator and launches with a full queue wait too, but nobody asked them to.
+    """
     graph = graph_of(evidence)
-    names = evidence.linked.trace.events["name"].iloc[graph.call]
-    is_sync = text_matches(names, lambda name: state_of("runtime", name) == "sync" or "Memcpy" in name)
-    return np.asarray(is_sync & graph.waits)
+    is_sync = text_matches(_calls(evidence), lambda name: state_of("runtime", name) == "sync" and "Memcpy" not in name)
+    reads = text_matches(evidence.linked.kernels["name"], lambda name: "DtoH" in name, 200)[graph.device.row]
+    return np.asarray(
+        graph.waits & (is_sync | (_copy_calls(evidence) & np.append(reads, False)[graph.awaited.clip(-1)]))
+    )
+
+
+def _calls(evidence: Evidence) -> "pd.Series[str]":
+    """The name of the call at each point."""
+    return evidence.linked.trace.events["name"].iloc[graph_of(evidence).call]
+
+
+def _copy_calls(evidence: Evidence) -> Flags:
+    return text_matches(_calls(evidence), lambda name: "Memcpy" in name)
 
 
 def _waits_for(device: Flags, evidence: Evidence) -> Flags:
     """Mask of the points at which a call waits for some of this work."""
     graph = graph_of(evidence)
-    return np.asarray(_syncs(evidence) & np.append(device, False)[np.maximum(graph.awaited, -1)])
+    return np.asarray(_copy_calls(evidence) & graph.waits & np.append(device, False)[graph.awaited.clip(-1)])
 
 
 def _fits(names: "pd.Series[str]", glob: str) -> Flags:
@@ -304,10 +318,11 @@ def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> 
 
 
 def _as_one_graph(evidence: Evidence) -> Change:
-    """All work issued at once, as the replay of a graph does: the host no longer issues op by op."""
+    """All work issued at once, as the replay of a graph does; of a long stretch what is beyond issuing an op stays."""
     graph = graph_of(evidence)
-    issues = np.isin(graph.host.state, _ISSUES) & (graph.host.us <= _LONGEST_ISSUE_US)
-    return Change(host=np.where(issues, 0.0, 1.0))
+    beyond_us = np.maximum(graph.host.us - _LONGEST_ISSUE_US, 0.0)
+    stays = np.divide(beyond_us, graph.host.us, out=np.zeros(beyond_us.size), where=graph.host.us > 0)
+    return Change(host=np.where(np.isin(graph.host.state, _ISSUES), stays, 1.0))
 
 
 def _batch(text: str, to: str | None, evidence: Evidence) -> Change:

@@ -49,8 +49,9 @@ _LOOK_BACK = 200
 _LATENCY_OTHERWISE_US, _GAP_OTHERWISE_US = 5.0, 1.0
 # Of a longer window the first steps are taken: a replay of so many takes a tenth of a second.
 MOST_KERNELS = 20_000
-# A batch of a loader's workers that comes within this time was there already.
-_BATCH_WAS_THERE_US = 500.0
+# A batch of a loader's workers that comes within this time was there: taking it takes time too. Workers that are waited
+# for in less than this part of the window keep up with the program.
+_BATCH_WAS_THERE_US, _WORKERS_KEEP_UP = 500.0, 0.02
 # Work of the autograd engine; before PyTorch 1.9 its nodes have no prefix.
 _BACKWARD = re.compile(rf"{AUTOGRAD_PREFIX}|torch::autograd::|\w+Backward\d*$")
 _WORKERS = "_MultiProcessingDataLoaderIter"
@@ -325,6 +326,8 @@ def _batches(linked: Linked, chain: _Chain) -> _Waits:
     calls = calls[np.argsort(start[calls], kind="stable")]
     apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, end[calls]))[:-1]
     calls = calls[apart]
+    if (end - start)[calls].sum() < _WORKERS_KEEP_UP * (chain.high - chain.low):
+        return _NO_WAITS
     return _Waits(calls, start[calls], end[calls], np.full(calls.size, NOTHING_AWAITED))
 
 

@@ -1,7 +1,7 @@
 """Replays a graph of steps, as it was recorded or with changes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -67,7 +67,7 @@ class Replay:
     (``BY_ISSUE`` …), ``gone`` marks work that is not launched and ``lane`` counts streams, with those of detached
     work apart. ``at_us`` is when the host passed each point, behind the last one its end, and ``waited_us`` how long it
     had waited there. ``host_us`` are the lengths of the host's stretches and ``host_at_us`` their starts. Steps that
-    repeat are shown in their last run, which may begin before ``begin_us``.
+    repeat are shown in their last run, which may begin before ``begin_us``; ``first_us`` is the time of the first one.
     """
 
     begin_us: float
@@ -81,6 +81,7 @@ class Replay:
     waited_us: Floats
     host_us: Floats
     host_at_us: Floats
+    first_us: float
 
     @property
     def wall_us(self) -> float:
@@ -159,6 +160,7 @@ class _Player:
             waited_us=np.array(self.waited),
             host_us=self.host_us,
             host_at_us=np.asarray(passed + ran - (ran[first] if ran.size else ran)),
+            first_us=end_us - begin_us,
         )
 
     def _start(self, number: int) -> None:
@@ -188,9 +190,10 @@ def replay_steps(graph: StepGraph, change: Change = NO_CHANGE) -> Replay:
     for turn in range(_MOST_ROUNDS):
         player.run(turn)
         done.append(max(player.done_us, graph.lag_us))
-        if turn > 1 and abs(done[-1] - 2 * done[-2] + done[-3]) <= _SETTLED * (done[-1] - done[-2]):
+        if turn > 0 and abs(done[-1] - 2 * done[-2] + done[-3]) <= _SETTLED * (done[-1] - done[-2]):
             break
-    return player.result(done[-2], max(done[-1], done[-2] + change.least_us))
+    last = player.result(done[-2], max(done[-1], done[-2] + change.least_us))
+    return replace(last, first_us=max(done[1] - done[0], change.least_us))
 
 
 def replay_once(graph: StepGraph, change: Change = NO_CHANGE) -> Replay:

@@ -52,10 +52,10 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
     graph = graph_of(evidence)
     if not graph.wall_us > 0:
         return ReplayCheck(0.0, 0.0, 0.0, graph.steps, "the window has no length")
-    once_us = replay_once(graph).wall_us
-    held = 1.0 - replay_once(graph, WITHOUT_DELAYS).wall_us / once_us if once_us > 0 else 0.0
-    error = once_us / graph.wall_us - 1.0
-    settled = _settled_us(evidence) / graph.wall_us - 1.0
+    played = _as_recorded(evidence)
+    once_us, delays = played.first_us, bool(graph.device.held_us.any() or graph.host.held.any())
+    held = 1.0 - replay_once(graph, WITHOUT_DELAYS).wall_us / once_us if delays and once_us > 0 else 0.0
+    error, settled = once_us / graph.wall_us - 1.0, played.wall_us / graph.wall_us - 1.0
     reason = None
     if not evidence.is_host_only and not graph.device.row.size:
         reason = "no device work is tied to the steps"
@@ -71,11 +71,9 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
     return ReplayCheck(error, max(held, 0.0), settled, graph.steps, reason)
 
 
-def _settled_us(evidence: Evidence) -> float:
-    """The time of the steps as recorded, among others like them."""
-    if _pace(evidence).high == 1.0:
-        return _recorded(evidence).wall_us
-    return replay_steps(graph_of(evidence)).wall_us
+def _as_recorded(evidence: Evidence) -> Replay:
+    """The steps with the host at the pace that was recorded."""
+    return _unchanged(evidence) if _pace(evidence).high == 1.0 else replay_steps(graph_of(evidence))
 
 
 @remembered
@@ -121,7 +119,7 @@ def _on_host(evidence: Evidence, factor: float) -> Change:
 
 
 @remembered
-def _recorded(evidence: Evidence) -> Replay:
+def _unchanged(evidence: Evidence) -> Replay:
     """The unchanged steps, with the host at the higher end of its pace."""
     return replay_steps(graph_of(evidence), _on_host(evidence, _pace(evidence).high))
 
@@ -131,13 +129,13 @@ def _base(evidence: Evidence) -> Mapping[float, Replay]:
     """The unchanged steps at each end of the host's pace."""
     graph, pace = graph_of(evidence), _pace(evidence)
     lower = {pace.low: replay_steps(graph, _on_host(evidence, pace.low))} if pace.low < pace.high else {}
-    return {**lower, pace.high: _recorded(evidence)}
+    return {**lower, pace.high: _unchanged(evidence)}
 
 
 @remembered
 def find_critical_path(evidence: Evidence) -> CriticalPath:
     """The critical path of the step; beyond the longest parts all others of a kind are one."""
-    played, step_us = _recorded(evidence), evidence.analysis.steps.wall_us
+    played, step_us = _unchanged(evidence), evidence.analysis.steps.wall_us
     parts = path_parts(evidence, played, step_us) if played.wall_us > 0 else ()
     return CriticalPath(check_replay(evidence), step_us, _folded(parts))
 
@@ -168,12 +166,28 @@ def gain_of(evidence: Evidence, change: Change) -> Interval | None:
     if check_replay(evidence).reason is not None:
         return None
     graph, bases = graph_of(evidence), _base(evidence)
-    scale = evidence.analysis.steps.wall_us / _recorded(evidence).wall_us
+    scale = evidence.analysis.steps.wall_us / _unchanged(evidence).wall_us
     saved = [
         (base.wall_us - replay_steps(graph, _on_host(evidence, factor) & change).wall_us) * scale
         for factor, base in bases.items()
     ]
     return Interval(max(min(saved), 0.0), max(*saved, 0.0))
+
+
+def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
+    """The time per step that changes save with the host at its recorded pace, the one of the reported step.
+
+    Null where the step cannot be replayed, or nothing in it fits.
+    """
+    if check_replay(evidence).reason is not None:
+        return None
+    try:
+        change = change_of(tuple(texts), evidence)
+    except UsageError:
+        return None
+    base = _unchanged(evidence)
+    changed = replay_steps(graph_of(evidence), _on_host(evidence, _pace(evidence).high) & change)
+    return max(base.wall_us - changed.wall_us, 0.0) * evidence.analysis.steps.wall_us / base.wall_us
 
 
 def _changed(evidence: Evidence, texts: tuple[str, ...], change: Change) -> ChangedStep:
@@ -188,7 +202,7 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
     Raises UsageError for a text that is no change or fits nothing in the trace.
     """
     change, pace, path = change_of(tuple(texts), evidence), _pace(evidence), find_critical_path(evidence)
-    factor, base = _pace(evidence).high, _recorded(evidence)
+    factor, base = _pace(evidence).high, _unchanged(evidence)
     step_us = evidence.analysis.steps.wall_us
     answer = WhatIf(
         trace=evidence.analysis.recording.path,
@@ -242,7 +256,7 @@ def _ledger(evidence: Evidence, played: Replay, base: Replay) -> tuple[LedgerEnt
 def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
     """The single changes that would help most, of those that the steps show a reason for."""
     graph = graph_of(evidence)
-    factor, base = _pace(evidence).high, _recorded(evidence)
+    factor, base = _pace(evidence).high, _unchanged(evidence)
     found = []
     for text in dict.fromkeys(_candidates(evidence)):
         try:
