@@ -139,11 +139,35 @@ HELP = "from bottleneck.cli import _run\nassert _run({}) == 0"
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["run", "--help"], ["report", "--help"], ["verify", "--help"], ["--version"], ["explain", "sync"]],
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["report", "--help"],
+        ["verify", "--help"],
+        ["whatif", "--help"],
+        ["--version"],
+        ["explain", "sync"],
+    ],
     ids=str,
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not modules_after(HELP.format(arguments)) & HEAVY
+
+
+def test_a_finished_analysis_is_shown_without_the_simulator(tmp_path: Path) -> None:
+    saved = tmp_path / "analysis.json"
+    saved.write_text((PACKAGE.parents[0] / "tests/golden/report/gpu_overhead.json").read_text(encoding="utf-8"))
+    code = (
+        HELP.format(["report", str(saved)])
+        + "\nassert not any(m.startswith('bottleneck.simulate') for m in sys.modules)"
+    )
+    assert "bottleneck" in modules_after(code)
+
+
+def test_a_trace_is_explained_with_it(traces: Path) -> None:
+    file = traces / "AMD-AGI+TraceLens__tests__traces__h100__gaunernst_bert-small-uncased__1016001.json.gz"
+    code = HELP.format(["report", str(file)]) + "\nassert 'bottleneck.simulate.whatif' in sys.modules"
+    assert "bottleneck" in modules_after(code)
 
 
 def test_rendering_imports_no_numerics_and_no_plots() -> None:
