@@ -1,5 +1,6 @@
 """Builds the document of a what-if: the replay check, the changed step, and ledger and critical path beside the old."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from bottleneck.report import markdown, terminal
@@ -7,7 +8,7 @@ from bottleneck.report.document import Document, TableColumn, TableRow, TableSec
 from bottleneck.report.json_text import encode
 from bottleneck.report.path_section import PATH_NOTE, check_words, part_name, path_table
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import UNKNOWN, scale_of
+from bottleneck.report.text import UNKNOWN, cut_text, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import Interval, LedgerEntry
 from bottleneck.schema.critical_path import CriticalPath, PathPart
@@ -15,6 +16,7 @@ from bottleneck.schema.whatif import ChangedStep, WhatIf
 from bottleneck.units import counted, format_us
 
 _PARTS = 10
+_LONGEST_OPTION = 60
 
 
 def build(answer: WhatIf) -> Document:
@@ -27,7 +29,7 @@ def build(answer: WhatIf) -> Document:
         sections.append(path_table(answer.path, _PARTS))
     return Document(
         headline="what if",
-        subject=", ".join(changes) or answer.trace,
+        subject=" ".join(map(option_of, changes)) or answer.trace,
         sentence=sentence(answer),
         facts=_facts(answer),
         fact_width=7,
@@ -51,10 +53,18 @@ def sentence(answer: WhatIf) -> str:
         )
     if not answer.best:
         return f"The step takes {format_us(answer.step_us)}, and no single change that was tried would shorten it."
+    best = answer.best[0]
+    option = cut_text(" ".join(map(option_of, best.changes)), _LONGEST_OPTION)
     return (
-        f"The step takes {format_us(answer.step_us)}. Of the single changes that were tried, "
-        f"{answer.best[0].changes[0]} would help most: {_speedup(answer.best[0])}."
+        f"The step takes {format_us(answer.step_us)}. Of the single changes that were tried, {option} would help most: "
+        f"{_speedup(best)}."
     )
+
+
+def option_of(change: str) -> str:
+    """The option of `bottleneck whatif` that asks for a change, as it is typed in a shell."""
+    verb, _, what = change.partition(" ")
+    return f"--{verb} {shlex.quote(what)}" if what else f"--{verb}"
 
 
 def _speedup(changed: ChangedStep) -> str:
@@ -86,7 +96,7 @@ def _best(answer: WhatIf) -> TableSection:
     rows = tuple(
         TableRow(
             (
-                ", ".join(each.changes),
+                " ".join(map(option_of, each.changes)),
                 _range(each.step_us, format_us),
                 _range(each.speedup, lambda value: f"{value:.2f}"),
             )

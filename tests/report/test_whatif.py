@@ -67,7 +67,7 @@ def test_without_a_change_the_best_changes_come_first() -> None:
         "Changes that would help most",
         "Critical path",
     ]
-    assert "set kernel:softmax*=0.5x would help most" in " ".join(to_terminal(OPEN).split())
+    assert "--set 'kernel:softmax*=0.5x' would help most" in " ".join(to_terminal(OPEN).split())
 
 
 def test_parts_beyond_the_longest_are_one_row_and_the_table_adds_up() -> None:
