@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.schema.accounts import HOST_STATES
+from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import NOTHING, Codes, Flags, Floats, Integers, Segments, grouped, innermost, outermost
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
@@ -301,6 +302,7 @@ def read_host(linked: Linked) -> Host:
     def by_thread(chosen: Flags) -> dict[int, Segments]:
         return {code: outermost(start, end, rows, mine) for code, mine in _of_each(thread, chosen)}
 
+    return_freed_memory()
     threads: dict[int, dict[int, Segments]] = {}
     everywhere: dict[int, Segments] = {}
     for state in np.unique(states).tolist():

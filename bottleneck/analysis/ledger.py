@@ -484,7 +484,10 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     sides = find_sides(busy, linked.window.wall_us)
     del work, busy
     return_freed_memory()
-    told = fold(explain(pieces, idle, linked, host))
+    waits = explain(pieces, idle, linked, host)
+    return_freed_memory()
+    told = fold(waits)
+    del waits
     return_freed_memory()
     times = _times_on_device(pieces, idle, linked, host)
     return _DeviceLedger(kernel_us, pieces.by_cause(), told, overlap, times, sides, lost_us(pieces, idle, linked))
