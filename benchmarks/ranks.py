@@ -102,8 +102,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
         if {1, 2} <= found.keys():
             one, two = found[1], found[2]
             lines.append(
-                f"{ranks:,} ranks: two processes take {one.wall_s / two.wall_s:.2f} of the speed of one in wall time "
-                f"(efficiency {one.wall_s / two.wall_s / 2:.0%}), and {one.cpu_s / two.cpu_s:.0%} by CPU time"
+                f"{ranks:,} ranks: two processes are {one.wall_s / two.wall_s:.2f} times as fast as one (efficiency "
+                f"{one.wall_s / two.wall_s / 2:.0%}), and take {two.cpu_s / one.cpu_s:.2f} times the CPU time"
             )
     return lines
 

@@ -40,6 +40,14 @@ def test_picture_has_a_row_per_rank_and_a_column_per_account() -> None:
     assert image.get_array().shape == (64, 4)
 
 
+def test_picture_of_some_ranks_says_how_many_there_are() -> None:
+    some, every = (
+        [text.get_text() for text in ranks_figure(analysis).texts] for analysis in (_many(1024, 515), multi_rank())
+    )
+    assert some[-1].endswith("64 of 1,024 ranks are shown, the slow ones first.")
+    assert every[-1] == "Darker: more of the slowest step."
+
+
 def test_one_rank_is_not_drawn() -> None:
     with pytest.raises(UsageError, match="no ranks to draw"):
         ranks_figure(cpu())
