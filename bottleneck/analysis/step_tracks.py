@@ -44,7 +44,8 @@ def lay_out(evidence: Evidence) -> StepTracks | None:
     linked = evidence.linked
     step, low, high = _median_step(linked)
     host = read_host(linked)
-    tracks = [*_device_tracks(evidence), *_idle_tracks(evidence, host), *_host_tracks(evidence, host)]
+    span = low, high
+    tracks = [*_device_tracks(evidence, span), *_idle_tracks(evidence, host), *_host_tracks(evidence, host, span)]
     inside = [part for track in tracks if (part := _inside(track, low, high)).start.size]
     return _packed(inside, step, low, high, evidence) if inside and high > low else None
 
@@ -61,22 +62,29 @@ def _median_step(linked: Linked) -> tuple[str, float, float]:
     return step.name, step.start_us, max(step.end_us, float(ends.max(initial=step.end_us)))
 
 
-def _device_tracks(evidence: Evidence) -> list[_Track]:
-    """A track for each stream of each device."""
+def _device_tracks(evidence: Evidence, span: tuple[float, float]) -> list[_Track]:
+    """A track for each stream of each device, with the work that overlaps a span of time."""
     linked = evidence.linked
     if linked.is_host_only:
         return []
     kernels, several = linked.kernels, len(set(linked.kernels["device"].tolist())) > 1
-    names, (group, row), module = kernels["name"].astype(str).to_numpy(), _accounts(evidence), _modules(evidence)
+    (group, row), module = _accounts(evidence), _modules(evidence)
     start = kernels["ts_us"].to_numpy()
     end = start + kernels["dur_us"].to_numpy()
+    shown = np.flatnonzero((start < span[1]) & (end > span[0]))
     tracks = []
-    for code, rows in grouped(kernels["stream"].cat.codes.to_numpy().astype(np.int64)):
+    for code, members in grouped(kernels["stream"].cat.codes.to_numpy()[shown].astype(np.int64)):
+        rows = shown[members]
         title = f"stream {str(kernels['stream'].cat.categories[code]).rpartition('/')[2]}"
         whole = f"device {kernels['device'].iloc[rows[0]]}, {title}" if several else title
-        told = names[rows].tolist(), group[rows], row[rows], module[rows]
+        told = _labels_of(kernels["name"], rows), group[rows], row[rows], module[rows]
         tracks.append(_Track(whole, "device", start[rows], end[rows], *told))
     return sorted(tracks, key=lambda track: -float(np.sum(track.end - track.start)))
+
+
+def _labels_of(names: "pd.Series[str]", rows: Integers) -> list[str]:
+    labels = names.cat.categories.tolist()
+    return [labels[code] for code in names.cat.codes.to_numpy()[rows].tolist()]
 
 
 def _accounts(evidence: Evidence) -> tuple[Integers, Integers]:
@@ -128,12 +136,11 @@ def _key(cause: IdleCause) -> tuple[str, str | None, str | None, str | None]:
     return cause.cause, cause.source, cause.module, cause.detail
 
 
-def _host_tracks(evidence: Evidence, host: Host) -> list[_Track]:
-    """The ranges that the program marked, then ops and calls of each host thread, the main thread first."""
+def _host_tracks(evidence: Evidence, host: Host, span: tuple[float, float]) -> list[_Track]:
+    """The ranges that the program marked, then ops and calls of each host thread in a span, the main thread first."""
     linked = evidence.linked
     events, ops = linked.trace.events, linked.ops
     thread = events["thread"].cat.codes.to_numpy().astype(np.int64)
-    names = events["name"].cat.categories.to_numpy(dtype=object)[events["name"].cat.codes.to_numpy()]
     start = events["ts_us"].to_numpy()
     end = start + events["dur_us"].to_numpy()
     group, row, module = (np.full(len(events), -1, dtype=np.int64) for _ in range(3))
@@ -142,7 +149,8 @@ def _host_tracks(evidence: Evidence, host: Host) -> list[_Track]:
         (group[of_op], row[of_op]), module[of_op] = _accounts(evidence), _modules(evidence)
 
     def track(title: str, kind: str, rows: Integers) -> _Track:
-        told = names[rows].tolist(), group[rows], row[rows], module[rows]
+        rows = rows[(start[rows] < span[1]) & (end[rows] > span[0])]
+        told = _labels_of(events["name"], rows), group[rows], row[rows], module[rows]
         return _Track(title, kind, start[rows], end[rows], *told, nests=True)
 
     ranges = np.flatnonzero((events["category"] == "annotation").to_numpy() & (thread == host.main_thread))
