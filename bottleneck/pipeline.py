@@ -12,11 +12,9 @@ import pandas as pd
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
-from bottleneck.analysis.digest import digest_rank
 from bottleneck.analysis.host import read_host
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
-from bottleneck.analysis.ranks import combine_ranks, reduce_ranks
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
     LightAmounts,
@@ -154,6 +152,8 @@ def explain(
     else:
         options = replace(options, split=False)
         digests, left_out = digest_all(sources, replace(options, jobs=1), on_trace, reading or RankReading())
+        from bottleneck.analysis.ranks import combine_ranks, reduce_ranks  # noqa: PLC0415 - for several ranks only
+
         reduced = reduce_ranks([one for one, _ in digests], left_out)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
@@ -234,6 +234,8 @@ def digest(source: TraceSource, options: Options = DEFAULTS) -> RankDigest:
 
     Depends on the files of the source and the options alone, so that it may run in any process.
     """
+    from bottleneck.analysis.digest import digest_rank  # noqa: PLC0415 - for several ranks only
+
     return digest_rank(examine(source, replace(options, split=False, jobs=1)), source.host)
 
 

@@ -214,15 +214,19 @@ def _import_pipeline() -> None:
 def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "RankReading":
     """The processes that read the ranks of a job, and the folder that keeps their digests."""
     from bottleneck.harness.machine import cache_folder
-    from bottleneck.mapping.cluster import ClusterWorkers
     from bottleneck.mapping.digest_files import DigestFolder
     from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.mapping.workers import LocalWorkers
 
     if jobs is not None and cluster is not None:
         raise UsageError("--jobs and --cluster exclude each other", fix="pass one of them")
-    workers = LocalWorkers(jobs or usual_jobs()) if cluster is None else ClusterWorkers(cluster)
-    return RankReading(workers, DigestFolder(cache_folder() / "ranks"), resume)
+    digests = DigestFolder(cache_folder() / "ranks")
+    if cluster is None:
+        return RankReading(LocalWorkers(jobs or usual_jobs()), digests, resume)
+
+    from bottleneck.mapping.cluster import ClusterWorkers
+
+    return RankReading(ClusterWorkers(cluster), digests, resume)
 
 
 def _tell_repeated(reading: "RankReading") -> None:

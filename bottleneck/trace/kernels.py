@@ -8,6 +8,7 @@ names that none of those traces holds follow vendors' documents and are marked "
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 # A C++ template argument list can be megabytes long; the part that distinguishes kernels is near the front.
 NAME_LIMIT = 2000
@@ -341,11 +342,16 @@ KERNEL_RULES = (
     *_MEMORY,
 )
 
-_COMPILED = tuple((re.compile(rule.pattern), rule.traits) for rule in KERNEL_RULES)
 _OTHER = KernelTraits("other")
+
+
+@cache
+def _compiled() -> tuple[tuple[re.Pattern[str], KernelTraits], ...]:
+    """The patterns of the rows, compiled at the first name: most reports of a CPU need none of them."""
+    return tuple((re.compile(rule.pattern), rule.traits) for rule in KERNEL_RULES)
 
 
 def describe_kernel(name: str) -> KernelTraits:
     """The traits of the first row that matches a kernel's name; family 'other' and no more when none matches."""
     text = name[:NAME_LIMIT].lower()
-    return next((traits for pattern, traits in _COMPILED if pattern.search(text)), _OTHER)
+    return next((traits for pattern, traits in _compiled() if pattern.search(text)), _OTHER)
