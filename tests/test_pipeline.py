@@ -140,6 +140,15 @@ def test_a_trace_file_is_analysed_with_the_steps_and_the_device_that_it_names(gp
     assert analysis.ranks == ()
 
 
+def test_a_trace_of_very_many_events_is_reported_without_a_replay(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed = analyse([gpu])
+    monkeypatch.setattr("bottleneck.pipeline._MOST_REPLAYED_EVENTS", 10)
+    larger = analyse([gpu])
+    assert replayed.critical_path is not None
+    assert larger.critical_path is None
+    assert larger.ledger == replayed.ledger
+
+
 def test_a_step_of_the_hand_built_trace_is_told_to_the_microsecond(gpu: Path) -> None:
     """Per step: relu takes 300 us and hides the collective, the product and its helper take 50, the copy 60."""
     analysis = analyse([gpu])

@@ -637,7 +637,8 @@ class StepAnalysis:
         ),
     ] = field(default_factory=dict)
     critical_path: Annotated[
-        CriticalPath | None, Doc("what the time of the step consists of, by a replay; null where none was made")
+        CriticalPath | None,
+        Doc("what the time of the step consists of, by a replay; null where none was made: beyond a million events"),
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
