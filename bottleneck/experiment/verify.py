@@ -1,6 +1,7 @@
 """Tries the changes that findings name, and keeps each prediction beside its measurement."""
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
+from bottleneck.experiment.trial import Prediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.trials import Score, Trial, TrialVerdict, Verification
@@ -69,7 +70,7 @@ def verify(
             break
         try:
             announce(name, number, len(names))
-            limited = replace(setup, effort=_share_of(setup.effort, left_s / (len(names) - number)))
+            limited = _limited(setup, left_s, len(names) - number)
             trials.append(try_changes(limited, (name,), prediction_of(name, findings)))
         except KeyboardInterrupt:
             trials += [_untried(setup, each, "skipped", _INTERRUPTED) for each in names[number:]]
@@ -131,13 +132,18 @@ def left_out(done: Verification) -> tuple[str, ...]:
     return tuple(trial.change for trial in done.trials if (trial.reason or "").startswith(NO_TIME))
 
 
-def _share_of(effort: TrialEffort, seconds: float) -> TrialEffort:
-    """The effort of a trial that is to take so many seconds.
+def _limited(setup: TrialSetup, left_s: float, rest: int) -> TrialSetup:
+    """The setup of the next trial, where so many seconds are left for it and the others of ``rest``.
 
-    A fifth of them is for its pairs and as much for those that confirm an effect: the rest goes to making the step, in
-    up to four processes.
+    A fifth of its share is for its pairs and as much for those that confirm an effect: making the step, in up to four
+    processes, takes the rest. A compiler may take longer than that, but leaves the others the least that they need.
     """
-    return replace(effort, budget_s=min(effort.budget_s, max(_BUDGET_AT_LEAST_S, seconds / 5)))
+    if math.isinf(left_s):
+        return setup
+    share_s = left_s / rest
+    budget_s = min(setup.effort.budget_s, max(_BUDGET_AT_LEAST_S, share_s / 5))
+    reserved_s = min(_SECONDS_AT_LEAST * (rest - 1), left_s - share_s)
+    return replace(setup, effort=replace(setup.effort, budget_s=budget_s), until=setup.until - reserved_s)
 
 
 def _untried(setup: TrialSetup, name: str, verdict: TrialVerdict, reason: str) -> Trial:

@@ -125,6 +125,22 @@ def test_changes_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) ->
     assert budgets == [pytest.approx(6, abs=0.1), pytest.approx(12, abs=0.1), 30.0]
 
 
+def test_a_change_that_takes_long_leaves_the_others_the_least_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def note(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+        limits.append(setup.until - until)
+        return trial(names[0], "no effect")
+
+    monkeypatch.setattr(module, "try_changes", note)
+    until = time.monotonic() + 60
+    verify(replace(LAB, until=until), ("a", "b", "c"), None)
+    assert limits == [pytest.approx(-16), pytest.approx(-8), pytest.approx(0)]
+    until = time.monotonic() + 9
+    verify(replace(LAB, until=until), ("a", "b", "c"), None)
+    assert limits[3] == pytest.approx(-6, abs=0.1)
+
+
 def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
         if names == ("tf32",):
