@@ -62,6 +62,7 @@ class Options:
     (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
     the trace states. ``captures`` are traces of the captures of graphs that the program replays. ``split`` allows to
     judge one side of a window that has two. ``jobs`` processes decode a large trace; the result is the same.
+    ``critical_path`` asks for that of the step, which the first screen of a report does not show.
     """
 
     whole: bool = False
@@ -71,6 +72,7 @@ class Options:
     stretch_us: tuple[float | None, float | None] | None = None
     split: bool = True
     jobs: int = 1
+    critical_path: bool = True
 
     @property
     def has_own_window(self) -> bool:
@@ -153,13 +155,15 @@ def explain(
         evidence = examine(sources[0], options, partial(on_trace, 0, 1, sources[0].trace))
     else:
         options = replace(options, split=False)
-        digests, left_out = digest_all(sources, replace(options, jobs=1), on_trace, reading or RankReading())
+        digests, left_out = digest_all(
+            sources, replace(options, jobs=1, critical_path=True), on_trace, reading or RankReading()
+        )
         from bottleneck.analysis.ranks import combine_ranks, reduce_ranks  # noqa: PLC0415 - for several ranks only
 
         reduced = reduce_ranks([one for one, _ in digests], left_out)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    return finish(_with_critical_path(evidence), advise(evidence))
+    return finish(_with_critical_path(evidence) if options.critical_path else evidence, advise(evidence))
 
 
 def _is_replayed(evidence: Evidence) -> bool:

@@ -16,6 +16,7 @@ from bottleneck import __version__
 from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.pipeline import Options, analyse
+from bottleneck.report.analysis_document import to_screen, to_terminal
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Device
 from bottleneck.schema.measurements import Timing
@@ -147,6 +148,13 @@ def test_a_trace_of_very_many_events_is_reported_without_a_replay(gpu: Path, mon
     assert replayed.critical_path is not None
     assert larger.critical_path is None
     assert larger.ledger == replayed.ledger
+
+
+def test_the_first_screen_is_the_same_without_the_critical_path(gpu: Path) -> None:
+    whole, short = analyse([gpu]), analyse([gpu], Options(critical_path=False))
+    assert short == replace(whole, critical_path=None) != whole
+    assert to_screen(short) == to_screen(whole)
+    assert to_terminal(short) != to_terminal(whole)
 
 
 def test_a_step_of_the_hand_built_trace_is_told_to_the_microsecond(gpu: Path) -> None:

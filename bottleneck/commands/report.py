@@ -181,6 +181,8 @@ def report_command(
             print("bottleneck: --cache is of no use here: an export copies the trace itself", file=sys.stderr)
         _export(paths, options, output)
         return
+    is_screen = form is ReportFormat.TERMINAL and is_printed(output) and not (full or all_findings)
+    options = replace(options, critical_path=cache or not is_screen)
     reading = _rank_reading(jobs, cluster, resume=resume)
     with reading_progress() as on_trace:
         read = partial(explain, paths, options, on_trace, reading)
