@@ -186,7 +186,7 @@ _COMPILE_PAYS = 0.05  # and the low end must not lose: examples/mlp.py was promi
 
 
 @dataclass(frozen=True)
-class _Calls:
+class _ModelOverhead:
     """The model's part of a CPU step: overhead per step, and ops that do work: those that a compiler fuses, and others.
 
     ``us`` leaves out what the optimizer and the zeroing of gradients take: compiling the model does not touch them.
@@ -206,7 +206,7 @@ class _Calls:
 
 
 @remembered
-def _model_calls(evidence: Evidence) -> _Calls:
+def _model_calls(evidence: Evidence) -> _ModelOverhead:
     share = optimizer_share(evidence)
     us = (issue_us(evidence) + evidence.account_us("overhead.launch_floor")) * (1 - share.overhead)
     works = work_in_window(evidence)
@@ -218,7 +218,7 @@ def _model_calls(evidence: Evidence) -> _Calls:
     random_us = math.fsum(row.us for row in rows if _RANDOM.search(row.name))
     floors = ((row, max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)) for row in rows)
     slow_us = math.fsum(max(row.us - floor, 0.0) for row, floor in floors if floor and not _RANDOM.search(row.name))
-    return _Calls(us, fused, stays, min(slow_us, us) * (1 - share.overhead), random_us)
+    return _ModelOverhead(us, fused, stays, min(slow_us, us) * (1 - share.overhead), random_us)
 
 
 def us_per_call(evidence: Evidence) -> float:

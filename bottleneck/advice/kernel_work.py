@@ -35,7 +35,7 @@ _QUEUE_IS_FULL = 1000
 
 
 @dataclass(frozen=True)
-class _Track:
+class _StreamTrack:
     """The kernels of one stream in the window, in order.
 
     ``gap_us`` is the pause of the queue before each, ``ready_us`` the earliest start that the host allows: a kernel
@@ -70,7 +70,7 @@ def saved_us(evidence: Evidence, less_us: Floats, spared: Flags | None = None) -
     return sum(_saved(*each) for each in saves) / evidence.steps
 
 
-def _saved(track: _Track, less_us: Floats, spared: Flags | None) -> float:
+def _saved(track: _StreamTrack, less_us: Floats, spared: Flags | None) -> float:
     if not less_us.any():
         return 0.0
     run_us = np.cumsum(track.gap_us + track.dur_us - less_us)
@@ -81,7 +81,7 @@ def _saved(track: _Track, less_us: Floats, spared: Flags | None) -> float:
     return float(saved[track.ends].sum())
 
 
-def _earlier_us(track: _Track, spared: Flags) -> Floats:
+def _earlier_us(track: _StreamTrack, spared: Flags) -> Floats:
     """Time by which the host comes earlier to each kernel; counted anew after each wait of the host."""
     return np.where(track.movable, _since_wait(np.where(spared, track.host_us, 0.0), track.ends), 0.0)
 
@@ -111,7 +111,7 @@ def _blocked_us(evidence: Evidence) -> Floats:
 
 
 @remembered
-def _tracks(evidence: Evidence) -> tuple[_Track, ...]:
+def _tracks(evidence: Evidence) -> tuple[_StreamTrack, ...]:
     """The streams of the evidence."""
     kernels = evidence.linked.kernels
     rows = np.flatnonzero(evidence.kernels_in_window)
@@ -140,7 +140,9 @@ def _host_us(evidence: Evidence) -> Floats:
     return host_us
 
 
-def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], read: Flags, host_us: Floats) -> _Track:
+def _track(
+    evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], read: Flags, host_us: Floats
+) -> _StreamTrack:
     kernels = evidence.linked.kernels
     start, dur = (kernels[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     launch = kernels["launch_ts_us"].to_numpy()[rows]
@@ -155,7 +157,7 @@ def _track(evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], rea
     # The launches before a kernel, not its own, hold the host up on its way to it.
     blocked_us = np.concatenate(([0.0], _blocked_us(evidence)[rows][:-1]))
     ends = np.concatenate((fixed[1:] & (read[:-1] | _covers(waits, end[:-1])), [True]))
-    return _Track(
+    return _StreamTrack(
         rows=rows,
         gap_us=np.where(fixed, 0.0, gap),
         dur_us=dur,

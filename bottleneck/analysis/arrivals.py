@@ -56,7 +56,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class CallBlock:
     """Some calls of a group: rows are its ranks, columns calls; in microseconds on the clock of its first rank.
 
     ``inside`` tells which lie in the window of each rank, ``message`` is the call's in the messages of each rank.
@@ -105,13 +105,13 @@ class Arrivals:
         """Calls that all of the ranks have."""
         return int(self.label.size)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[CallBlock]:
         """The calls, as many at a time as fit in a bounded matrix."""
         shift = self.shift_us[:, None]
         for part, cells in self.cells.blocks():
             start = cells["start"] + shift
             step = np.searchsorted(self.step_start_us, start[0], side="right") - 1
-            yield Block(
+            yield CallBlock(
                 start=start,
                 end=cells["end"] + shift,
                 own_us=np.ascontiguousarray(cells["own_us"]),
@@ -208,7 +208,7 @@ def match_collectives(digests: Sequence[RankDigest], group: Group, spool: Spool)
     group do not match by order, but for unnamed ones, which may be part of a collective whose op was not recorded.
     The calls are put into ``spool``.
     """
-    tracks = _Tracks(digests, group)
+    tracks = _RankTracks(digests, group)
     columns = tracks.aligned()
     most = max((len(found) for found in columns.values()), default=0)
     members = next((sorted(found) for found in columns.values() if len(found) == most), [])
@@ -265,7 +265,7 @@ def _clock_us(digest: RankDigest, origin_ns: int) -> float | None:
     return None if digest.start_unix_ns is None else (digest.start_unix_ns - origin_ns) / 1e3
 
 
-class _Tracks:
+class _RankTracks:
     """The calls of the ranks of a group by label, of one rank at a time; ``clocks`` are the wall clocks by row."""
 
     def __init__(self, digests: Sequence[RankDigest], group: Group) -> None:

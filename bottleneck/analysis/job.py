@@ -69,7 +69,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Delay:
-    """What a suspect's lateness costs the others of its groups, over all steps: in all, and by kind of collective."""
+    """The time that a suspect's lateness costs the others of its groups over all steps, also by kind of collective."""
 
     us: float
     by_label: Mapping[str, float]
@@ -132,7 +132,7 @@ def summarise_job(
     times: Sequence[GroupTimes],
     left_out: Sequence[LeftOut],
 ) -> JobSummary:
-    """What the ranks say together; ``numbers`` are theirs, ``times`` of the groups that could be matched."""
+    """The summary of the ranks; ``numbers`` are theirs, ``times`` of the groups that could be matched."""
     job = _Job(digests, numbers, groups, times)
     hosts = {digest.host for digest in digests}
     uses = job.uses()

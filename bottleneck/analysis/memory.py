@@ -29,7 +29,7 @@ _TWO_MOMENTS = re.compile(r"^Optimizer\.step#(Adam|AdamW|NAdam|RAdam|Adamax)\.st
 
 
 @dataclass(frozen=True)
-class _Events:
+class _MemoryEvents:
     """Events of one allocator in order: bytes, total after each, and for allocations when they are freed.
 
     ``freed`` is the position of the event that frees an allocation, beyond the last where none does, also for frees.
@@ -78,7 +78,7 @@ def measure_memory(linked: Linked) -> tuple[MemoryUse | None, str | None]:
     return _describe(linked, events, peak, peak_bytes, _curve(events, inside, before, window.host_us[0])), None
 
 
-def _events(frame: pd.DataFrame, device: int | None) -> _Events:
+def _events(frame: pd.DataFrame, device: int | None) -> _MemoryEvents:
     size = frame["bytes"].to_numpy(dtype=np.int64)
     totals, address = frame["total_allocated"], frame["address"]
     has_totals, has_addresses = bool(totals.notna().all()), bool(address.notna().all())
@@ -91,17 +91,17 @@ def _events(frame: pd.DataFrame, device: int | None) -> _Events:
         earlier, later = order[:-1], order[1:]
         ends = (key[earlier] == key[later]) & (size[earlier] > 0) & (size[later] < 0)
         freed[earlier[ends]] = later[ends]
-    return _Events(frame, device, frame["ts_us"].to_numpy(), size, total, freed, has_totals, has_addresses)
+    return _MemoryEvents(frame, device, frame["ts_us"].to_numpy(), size, total, freed, has_totals, has_addresses)
 
 
-def _inside(events: _Events, linked: Linked) -> Integers:
+def _inside(events: _MemoryEvents, linked: Linked) -> Integers:
     """Positions of the events in the window, on the clock of the host."""
     low, high = linked.window.host_us
     return np.flatnonzero((events.at_us >= low) & (events.at_us <= high))
 
 
 def _curve(
-    events: _Events, inside: Integers, before: int, start_us: float
+    events: _MemoryEvents, inside: Integers, before: int, start_us: float
 ) -> tuple[tuple[float, int, int | None], ...]:
     reserved = as_integers(events.frame["total_reserved"])
     rows = inside[marked_rows(events.total[inside])]
@@ -112,9 +112,9 @@ def _curve(
 
 
 def _describe(
-    linked: Linked, events: _Events, peak: int, peak_bytes: int, curve: tuple[tuple[float, int, int | None], ...]
+    linked: Linked, events: _MemoryEvents, peak: int, peak_bytes: int, curve: tuple[tuple[float, int, int | None], ...]
 ) -> MemoryUse:
-    """What lives after the event at position ``peak``."""
+    """The blocks that live after the event at position ``peak``."""
     order = np.arange(events.bytes.size)
     live = np.flatnonzero((events.bytes > 0) & (order <= peak) & (events.freed > peak) & events.has_addresses)
     limits = [
@@ -150,9 +150,9 @@ def _describe(
 
 
 class _Origins:
-    """Where and in which phase of the step allocations were made."""
+    """The place and the phase of the step of each allocation."""
 
-    def __init__(self, linked: Linked, events: _Events) -> None:
+    def __init__(self, linked: Linked, events: _MemoryEvents) -> None:
         self._linked = linked
         self._events = events
         self.op = open_ops(linked.ops, events.frame)
@@ -286,7 +286,7 @@ def _kind(phase: PhaseName, past_phase: bool, past_op: bool) -> tuple[MemoryKind
 
 
 def _kinds(
-    events: _Events, live: Integers, kinds: list[MemoryKind], reasons: list[str | None], earlier: list[KindBytes]
+    events: _MemoryEvents, live: Integers, kinds: list[MemoryKind], reasons: list[str | None], earlier: list[KindBytes]
 ) -> tuple[KindBytes, ...]:
     """Bytes by kind, most first; each reason once."""
     each = [

@@ -26,7 +26,7 @@ _CLOCKS_AGREE_US = 1000.0
 
 @dataclass(frozen=True)
 class Reduced:
-    """What the digests of a job say.
+    """The digests of a job, compared with one another.
 
     ``pace`` is the digest of the rank that sets the pace, whose tables stand for the job; ``collectives`` are its own
     beside the quickest calls of all ranks. ``straggler`` is a sentence on the rank or host that the others wait for.
@@ -58,7 +58,7 @@ class _Straggler:
 
 
 def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()) -> Reduced:
-    """What the ranks say together, whatever the order of their digests; ``left_out`` are traces without a digest.
+    """The summary of all ranks, whatever the order of their digests; ``left_out`` are traces without a digest.
 
     Every rank waits for the last one, so an average over ranks would describe none of them. The pace is set by the
     straggler, the rank that starts collectives last; without one, by the rank with the longest step.

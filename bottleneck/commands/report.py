@@ -242,7 +242,7 @@ def _tell_repeated(reading: "RankReading") -> None:
 def _kept_or_read(
     paths: Sequence[Path], options: "Options", read: "Callable[[], Explanation]", *, needs_tracks: bool
 ) -> "ReportParts | Explanation":
-    """What was kept of these inputs; else what is read, which is kept if no input changed meanwhile."""
+    """The kept report of these inputs; else one that is made now, and kept if no input changed meanwhile."""
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.kept_reports import ReportFolder, ReportParts, key_of
     from bottleneck.harness.machine import cache_folder

@@ -24,7 +24,7 @@ _TRIALS = 3
 
 
 class Workers(Protocol):
-    """Where tasks run."""
+    """The processes or the cluster in which tasks run."""
 
     @property
     def at_once(self) -> int:

@@ -13,7 +13,7 @@ _MOST_SHOWN, _MOST_OF_ONE = 64, 8
 
 
 def job_sections(analysis: Analysis) -> tuple[Section, ...]:
-    """What the ranks say together, the worst first; nothing where there is one rank."""
+    """The sections on a job of many ranks, the worst rank first; none where there is one rank."""
     job = analysis.job
     if job is None:
         return ()

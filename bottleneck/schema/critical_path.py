@@ -35,7 +35,7 @@ class ReplayCheck:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """What the time of the step consists of, hop by hop: the parts add up to ``step_us``, the longest first."""
+    """The chain of work that sets the time of the step: its parts add up to ``step_us``, the longest first."""
 
     check: Annotated[ReplayCheck, Doc("how well the replay that it comes from reproduces the step")]
     step_us: Annotated[float, Doc("time of the step", "us")]

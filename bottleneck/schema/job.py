@@ -76,7 +76,7 @@ class GroupUse:
 
 @dataclass(frozen=True)
 class JobSummary:
-    """What the ranks of a job say together."""
+    """Findings about the ranks of a job, from all of them together."""
 
     ranks: Annotated[int, Doc("ranks in the result")]
     hosts: Annotated[int | None, Doc("hosts they ran on; null where the traces do not tell")]

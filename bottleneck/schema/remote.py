@@ -131,7 +131,7 @@ class RemotePath(_Base):
             return False
 
     def _listing(self) -> dict[str, Mapping[str, Any]]:
-        """What the folder holds, by name; names that lead elsewhere are left out."""
+        """The entries of the folder, by name; names that lead elsewhere are left out."""
         entries = self._asked(lambda files, path: files.ls(path, detail=True))
         named = {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in entries if not entry.get("islink")}
         return {name: entry for name, entry in named.items() if name not in {"", ".", "..", self.name}}

@@ -21,7 +21,7 @@ class ChangedStep:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What the step would take with some changes, or the single changes that would help most."""
+    """The predicted step with some changes, or the single changes that would help most."""
 
     trace: Annotated[str, Doc("path of the trace or recording")]
     step_us: Annotated[float, Doc("time of the step as it is", "us")]

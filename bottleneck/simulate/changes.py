@@ -23,7 +23,7 @@ from bottleneck.schema.intervals import Flags, Floats, Integers, grouped
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 from bottleneck.simulate.labels import Texts, graph_of, ops_of_points, sources_of_host, sources_of_points
-from bottleneck.simulate.replay import NO_CHANGE, Change
+from bottleneck.simulate.replay import NO_CHANGE, GraphChange
 
 _CHANGE = re.compile(
     r"(?P<verb>set|remove|fuse|overlap|graph)(?: (?P<kind>[a-z]+)(?::(?P<glob>[^@]*?))?(?:@(?P<line>.*?))?)?"
@@ -58,12 +58,12 @@ class Target:
         return not (self.device.any() or self.host.any() or self.points.any())
 
 
-def change_of(texts: tuple[str, ...], evidence: Evidence) -> Change:
+def change_of(texts: tuple[str, ...], evidence: Evidence) -> GraphChange:
     """The changes of some texts together; raises UsageError for one that is none or that nothing in the trace fits."""
     return reduce(and_, (_parsed(text.strip(), evidence) for text in texts), NO_CHANGE)
 
 
-def _parsed(text: str, evidence: Evidence) -> Change:
+def _parsed(text: str, evidence: Evidence) -> GraphChange:
     found = _CHANGE.fullmatch(text)
     if found is None or (found["verb"] == "graph") is not (found["kind"] is None):
         raise UsageError(f"{text!r} is no change to a step", fix=f"write it as one of: {EXAMPLES}")
@@ -231,9 +231,9 @@ def _is_module(path: str, glob: str) -> bool:
     )
 
 
-def _remove(_text: str, target: Target, _to: str | None, evidence: Evidence) -> Change:
+def _remove(_text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
     host = target.host | _only_for(target.device, evidence)
-    return Change(
+    return GraphChange(
         host=np.where(host, 0.0, 1.0),
         device=np.where(target.device, 0.0, 1.0),
         arrival=np.where(target.points, 0.0, 1.0),
@@ -250,12 +250,12 @@ def _only_for(device: Flags, evidence: Evidence) -> Flags:
     return np.asarray((chosen & ~others)[graph.host.op])
 
 
-def _set(text: str, target: Target, to: str | None, evidence: Evidence) -> Change:
+def _set(text: str, target: Target, to: str | None, evidence: Evidence) -> GraphChange:
     assert to is not None
     device_us = graph_of(evidence).device.us
     if to.endswith("x"):
         factor = float(to[:-1])
-        return Change(
+        return GraphChange(
             host=np.where(target.host, factor, 1.0),
             device=np.where(target.device, factor, 1.0),
             arrival=np.where(target.points, factor, 1.0),
@@ -267,10 +267,10 @@ def _set(text: str, target: Target, to: str | None, evidence: Evidence) -> Chang
     if to == "floor":
         floors_us = floors_of(evidence)
         factors = np.fmin(np.divide(floors_us, device_us, out=np.ones(device_us.size), where=device_us > 0), 1.0)
-        return Change(device=np.where(target.device, np.nan_to_num(factors, nan=1.0), 1.0))
+        return GraphChange(device=np.where(target.device, np.nan_to_num(factors, nan=1.0), 1.0))
     each_us = float(to[:-2]) * (1e3 if to.endswith("ms") else 1.0)
     factors = np.divide(each_us, device_us, out=np.ones(device_us.size), where=device_us > 0)
-    return Change(device=np.where(target.device, factors, 1.0))
+    return GraphChange(device=np.where(target.device, factors, 1.0))
 
 
 def floors_of(evidence: Evidence) -> Floats:
@@ -280,7 +280,7 @@ def floors_of(evidence: Evidence) -> Floats:
     return np.asarray(np.where(np.isnan(floors), np.nan, np.fmax(floors, rows["launch_us"].to_numpy(np.float64))))
 
 
-def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> Change:
+def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
     """Kernels of the target that follow one another become one, which takes as long as the longest of them did.
 
     A pass over the data that does all of the work cannot be shorter than one that does a part. Products stay as they
@@ -300,14 +300,14 @@ def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> Ch
                 factor[rows] = 0.0
                 factor[rows[0]] = graph.device.us[rows].max() / max(float(graph.device.us[rows[0]]), 1e-9)
     left = float((target.device & (factor > 0)).sum()) / max(float(target.device.sum()), 1.0)
-    return Change(host=np.where(target.host, left, 1.0), device=factor)
+    return GraphChange(host=np.where(target.host, left, 1.0), device=factor)
 
 
-def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> Change:
+def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
     """Device work that nothing waits for any more; data that one process loads beside the step."""
     graph = graph_of(evidence)
     if target.device.any() and not target.host.any():
-        return Change(detached=target.device, no_wait=target.points)
+        return GraphChange(detached=target.device, no_wait=target.points)
     is_input = target.host & (graph.host.state == _INPUT)
     if not (is_input.any() or target.points.any()):
         raise UsageError(
@@ -317,15 +317,15 @@ def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> 
     return replace(_remove(text, replace(target, host=is_input), None, evidence), least_us=waits_us)
 
 
-def _as_one_graph(evidence: Evidence) -> Change:
+def _as_one_graph(evidence: Evidence) -> GraphChange:
     """All work issued at once, as the replay of a graph does; of a long stretch what is beyond issuing an op stays."""
     graph = graph_of(evidence)
     beyond_us = np.maximum(graph.host.us - _LONGEST_ISSUE_US, 0.0)
     stays = np.divide(beyond_us, graph.host.us, out=np.zeros(beyond_us.size), where=graph.host.us > 0)
-    return Change(host=np.where(np.isin(graph.host.state, _ISSUES), stays, 1.0))
+    return GraphChange(host=np.where(np.isin(graph.host.state, _ISSUES), stays, 1.0))
 
 
-def _batch(text: str, to: str | None, evidence: Evidence) -> Change:
+def _batch(text: str, to: str | None, evidence: Evidence) -> GraphChange:
     """So many times the samples in a step: device work beyond its launch, and loading, take so many times as long."""
     if to is None or not to.endswith("x"):
         raise UsageError(f"{text!r}: a batch is set to a multiple", fix="write set batch=2x")
@@ -334,10 +334,12 @@ def _batch(text: str, to: str | None, evidence: Evidence) -> Change:
     us = graph.device.us
     fixed = np.divide(np.minimum(floor, us), us, out=np.ones(floor.size), where=us > 0)
     host = np.where(graph.host.state == _INPUT, factor, 1.0)
-    return Change(device=fixed + (1 - fixed) * factor, host=host, arrival=np.where(graph.ready_us > 0, factor, 1.0))
+    return GraphChange(
+        device=fixed + (1 - fixed) * factor, host=host, arrival=np.where(graph.ready_us > 0, factor, 1.0)
+    )
 
 
-_VERBS: Mapping[str, Callable[[str, Target, str | None, Evidence], Change]] = {
+_VERBS: Mapping[str, Callable[[str, Target, str | None, Evidence], GraphChange]] = {
     "set": _set,
     "remove": _remove,
     "fuse": _fuse,

@@ -28,7 +28,7 @@ from bottleneck.schema.intervals import (
 from bottleneck.schema.tables import text_matches
 from bottleneck.simulate.graph import ALL_WORK, StepGraph
 from bottleneck.simulate.labels import Texts, graph_of, sources_of_host
-from bottleneck.simulate.replay import BY_ISSUE, BY_OTHER_STREAM, BY_STREAM, Replay
+from bottleneck.simulate.replay import BY_ISSUE, BY_OTHER_STREAM, BY_STREAM, StepReplay
 
 LAUNCHING = "from launch to start"
 BETWEEN = "between kernels"
@@ -57,7 +57,7 @@ class PathTimes:
         return math.fsum((*self.device_us.tolist(), *self.host_us.tolist(), *self.waits_us.values()))
 
 
-def path_parts(evidence: Evidence, played: Replay, step_us: float) -> tuple[PathPart, ...]:
+def path_parts(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[PathPart, ...]:
     """The parts of the critical path of a step of so much time, longest first: each instant belongs to one of them.
 
     Where the host does the work itself, its parts are ops.
@@ -106,12 +106,12 @@ def _folded(
         yield what, str(names[name[at]]), str(sources[at]) or None, spent
 
 
-def path_times(graph: StepGraph, played: Replay) -> PathTimes:
+def path_times(graph: StepGraph, played: StepReplay) -> PathTimes:
     """The critical path, from the end of the step back to its beginning.
 
     Device work goes back to what set its start, the host to what it waited for.
     """
-    walk = _Walk(graph, played)
+    walk = _PathWalk(graph, played)
     while walk.at_us > played.begin_us:
         if walk.kernel >= 0:
             walk.pass_device_work()
@@ -120,13 +120,13 @@ def path_times(graph: StepGraph, played: Replay) -> PathTimes:
     return PathTimes(walk.device_us, walk.host_us, walk.waits_us)
 
 
-class _Walk:
+class _PathWalk:
     """A walk along the critical path from its end: at device work, or with the host at a point where ``kernel`` is -1.
 
     ``at_us`` is how far it has come; it is at the beginning once all up to there is explained.
     """
 
-    def __init__(self, graph: StepGraph, played: Replay) -> None:
+    def __init__(self, graph: StepGraph, played: StepReplay) -> None:
         self.graph, self.played, self.at_us = graph, played, played.end_us
         self.device_us, self.host_us = np.zeros(graph.device.us.size), np.zeros(graph.host.us.size)
         self.waits_us: dict[str, float] = defaultdict(float)
@@ -196,7 +196,7 @@ def _last_up_to(points: Integers, point: int) -> int:
     return int(points[found]) if found >= 0 else -1
 
 
-def _awaited(graph: StepGraph, played: Replay, before: Integers, point: int) -> int:
+def _awaited(graph: StepGraph, played: StepReplay, before: Integers, point: int) -> int:
     """The device work whose end the host waited for at a point; -1 for work from before the step."""
     kernel = int(graph.awaited[point])
     if kernel != ALL_WORK:
@@ -206,7 +206,7 @@ def _awaited(graph: StepGraph, played: Replay, before: Integers, point: int) -> 
     return found if found >= 0 and ends[found] >= played.at_us[point] else -1
 
 
-def _before_on_lane(played: Replay) -> Integers:
+def _before_on_lane(played: StepReplay) -> Integers:
     """For each piece of device work the one before it on its lane, -1 for none; work that is gone is passed over."""
     before = np.full(played.lane.size, -1, dtype=np.int64)
     for _, mine in grouped(played.lane):
@@ -216,7 +216,7 @@ def _before_on_lane(played: Replay) -> Integers:
     return before
 
 
-def replayed_ledger(evidence: Evidence, played: Replay, step_us: float) -> tuple[LedgerEntry, ...]:
+def replayed_ledger(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[LedgerEntry, ...]:
     """The ledger of a replayed step of so much time: device work by account, idle time by what the host did."""
     graph = graph_of(evidence)
     if evidence.is_host_only or not graph.device.row.size:
@@ -233,7 +233,7 @@ def replayed_ledger(evidence: Evidence, played: Replay, step_us: float) -> tuple
     return ledger_of(accounts, step_us).entries
 
 
-def _charge_host(evidence: Evidence, graph: StepGraph, played: Replay) -> dict[str, float]:
+def _charge_host(evidence: Evidence, graph: StepGraph, played: StepReplay) -> dict[str, float]:
     """Time of each account where ops of the host are the work."""
     start, us = played.host_at_us, played.host_us
     inside = np.clip(start + us, played.begin_us, played.end_us) - np.clip(start, played.begin_us, played.end_us)
@@ -255,7 +255,7 @@ def _charge_host(evidence: Evidence, graph: StepGraph, played: Replay) -> dict[s
     return accounts
 
 
-def _charge_device(evidence: Evidence, graph: StepGraph, played: Replay, mine: Integers) -> dict[str, float]:
+def _charge_device(evidence: Evidence, graph: StepGraph, played: StepReplay, mine: Integers) -> dict[str, float]:
     """Time of each account on one device, whose work has these positions."""
     assert evidence.kernel_time is not None, "kernels are timed before steps are replayed"
     low, high = played.begin_us, played.end_us
@@ -283,7 +283,7 @@ def _charge_device(evidence: Evidence, graph: StepGraph, played: Replay, mine: I
     return accounts
 
 
-def _charge_idle(graph: StepGraph, played: Replay, idle: tuple[Floats, Floats], accounts: dict[str, float]) -> None:
+def _charge_idle(graph: StepGraph, played: StepReplay, idle: tuple[Floats, Floats], accounts: dict[str, float]) -> None:
     """Adds idle stretches to the accounts of what the host did meanwhile."""
     start, end = played.host_at_us, played.host_at_us + played.host_us
     kept = np.flatnonzero(end > start)

@@ -80,7 +80,7 @@ class HostWork:
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceWork:
+class IssuedWork:
     """Device work in the order of its launches.
 
     ``row`` is the row in KERNELS and ``point`` that of its launch, -1 where it is not on record. ``latency_us`` is the
@@ -120,7 +120,7 @@ class StepGraph:
     ready_us: Floats
     call: Integers
     host: HostWork
-    device: DeviceWork
+    device: IssuedWork
     backlog_us: Floats
     foreign_share: float = 0.0
 
@@ -136,7 +136,7 @@ class StepGraph:
 
 
 @dataclass(frozen=True, eq=False)
-class _Waits:
+class _HostWaits:
     """Calls of the host that waited: row in EVENTS, from when until when, the row in KERNELS waited for or ALL_WORK.
 
     For a batch of a loader's workers that row is NOTHING_AWAITED.
@@ -148,7 +148,7 @@ class _Waits:
     kernel: Integers
 
 
-_NO_WAITS = _Waits(*(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)))
+_NO_WAITS = _HostWaits(*(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +255,7 @@ def _foreign_share(linked: Linked, chain: _Chain, launch: Integers) -> float:
     return float(np.mean(~np.isin(thread, chain.threads))) if launch.size else 0.0
 
 
-def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _Waits:
+def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:
     """The calls of the step's threads that wait for device work: the last to end before they did.
 
     A call that found its work done is one too: in a faster program it may have to wait.
@@ -284,7 +284,7 @@ def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _Waits:
     apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, until))[:-1]
     calls, until, kernel = calls[apart], until[apart], rows[by_end[found[apart]]]
     for_all = text_matches(events["name"], lambda name: "DeviceSynchronize" in name or "CtxSynchronize" in name)
-    return _Waits(calls, start[calls], until, np.where(for_all[calls], ALL_WORK, kernel))
+    return _HostWaits(calls, start[calls], until, np.where(for_all[calls], ALL_WORK, kernel))
 
 
 def _may_wait(linked: Linked, chain: _Chain, calls: Integers, rows: Integers) -> Flags:
@@ -311,7 +311,7 @@ def _may_wait(linked: Linked, chain: _Chain, calls: Integers, rows: Integers) ->
     return np.asarray(may_wait & (chain.speaker(middle) == thread))
 
 
-def _batches(linked: Linked, chain: _Chain) -> _Waits:
+def _batches(linked: Linked, chain: _Chain) -> _HostWaits:
     """The stretches in which the main thread waited for a batch of a loader's workers, which keep their own pace."""
     events = linked.trace.events
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
@@ -328,11 +328,11 @@ def _batches(linked: Linked, chain: _Chain) -> _Waits:
     calls = calls[apart]
     if (end - start)[calls].sum() < _WORKERS_KEEP_UP * (chain.high - chain.low):
         return _NO_WAITS
-    return _Waits(calls, start[calls], end[calls], np.full(calls.size, NOTHING_AWAITED))
+    return _HostWaits(calls, start[calls], end[calls], np.full(calls.size, NOTHING_AWAITED))
 
 
-def _host_work(linked: Linked, chain: _Chain, waits: _Waits, at_us: Floats) -> HostWork:
-    """What the host did between its waits, cut at the points and wherever it began something else."""
+def _host_work(linked: Linked, chain: _Chain, waits: _HostWaits, at_us: Floats) -> HostWork:
+    """The host's work between its waits, cut at the points and wherever it began something else."""
     host, low, high = chain.host, chain.low, chain.high
     asleep = union(np.clip(waits.start_us, low, high), np.clip(waits.end_us, low, high))
     begun, ended, _ = gaps(asleep, low, high)
@@ -363,7 +363,7 @@ def _ops_by_thread(linked: Linked) -> dict[int, Segments]:
 
 def _device_work(
     linked: Linked, rows: Integers, point: Integers, issue_us: Floats, low: float
-) -> tuple[DeviceWork, Floats]:
+) -> tuple[IssuedWork, Floats]:
     """The device work with the lags of its kind, the delays beyond them, and the backlog of each stream."""
     kernels = linked.kernels
     start, us = kernels["ts_us"].to_numpy()[rows], kernels["dur_us"].to_numpy()[rows]
@@ -386,7 +386,7 @@ def _device_work(
     held = np.where(np.isfinite(ready) & (start - ready > usual), start - ready, 0.0)
     after = _ended_before(start, end, stream, held)
     held[after >= 0] = 0.0
-    return DeviceWork(
+    return IssuedWork(
         rows, point, stream, us, np.where(point >= 0, latency_us, -np.inf), gap_us, after, held
     ), backlog_us - low
 

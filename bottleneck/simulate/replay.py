@@ -18,7 +18,7 @@ T = TypeVar("T", Floats, Flags)
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class GraphChange:
     """A changed program: factors on stretches of the host, on device work and on the arrival of batches.
 
     The host does not stop at points with ``no_wait``. Device work with the factor 0 is not launched. ``detached`` work
@@ -35,9 +35,9 @@ class Change:
     least_us: float = 0.0
     without_delays: bool = False
 
-    def __and__(self, other: "Change") -> "Change":
+    def __and__(self, other: "GraphChange") -> "GraphChange":
         """Both changes at once."""
-        return Change(
+        return GraphChange(
             _both(self.host, other.host, np.multiply),
             _both(self.device, other.device, np.multiply),
             _both(self.arrival, other.arrival, np.multiply),
@@ -54,13 +54,13 @@ def _both(one: T | None, other: T | None, combine: Callable[[T, T], T]) -> T | N
     return combine(one, other)
 
 
-NO_CHANGE = Change()
+NO_CHANGE = GraphChange()
 # The change that takes away all that the graph holds without an explanation.
-WITHOUT_DELAYS = Change(without_delays=True)
+WITHOUT_DELAYS = GraphChange(without_delays=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Replay:
+class StepReplay:
     """A replay of the steps, on a clock that begins with the host: their time is that from ``begin_us`` to ``end_us``.
 
     ``starts_us`` and ``ends_us`` are those of device work in the order of the graph, ``by`` what set its start
@@ -92,7 +92,7 @@ class Replay:
 class _Player:
     """The graph with a change as plain lists, and the state that one run leaves to the next."""
 
-    def __init__(self, graph: StepGraph, change: Change) -> None:
+    def __init__(self, graph: StepGraph, change: GraphChange) -> None:
         work, points = graph.device, graph.awaited.size
         count = work.row.size
         host_us = graph.host.us if change.host is None else graph.host.us * change.host
@@ -142,13 +142,13 @@ class _Player:
         """When host and device are done with what has been run."""
         return float(max((self.now, *self.busy_until)))
 
-    def result(self, begin_us: float, end_us: float) -> Replay:
+    def result(self, begin_us: float, end_us: float) -> StepReplay:
         """The last run."""
         point = self.graph.host.point
         passed = np.concatenate(([self.began_us], self.at))[point]
         ran = np.cumsum(self.host_us) - self.host_us
         first = np.searchsorted(point, point)
-        return Replay(
+        return StepReplay(
             begin_us=begin_us,
             end_us=end_us,
             starts_us=np.array(self.start, dtype=np.float64),
@@ -182,7 +182,7 @@ class _Player:
         self.end[number] = self.busy_until[lane] = self.start[number] + self.us[number]
 
 
-def replay_steps(graph: StepGraph, change: Change = NO_CHANGE) -> Replay:
+def replay_steps(graph: StepGraph, change: GraphChange = NO_CHANGE) -> StepReplay:
     """Runs the steps of the graph with a change; steps that repeat as often as it takes until their time settles."""
     if not graph.repeats:
         return replay_once(graph, change)
@@ -196,7 +196,7 @@ def replay_steps(graph: StepGraph, change: Change = NO_CHANGE) -> Replay:
     return replace(last, first_us=max(done[1] - done[0], change.least_us))
 
 
-def replay_once(graph: StepGraph, change: Change = NO_CHANGE) -> Replay:
+def replay_once(graph: StepGraph, change: GraphChange = NO_CHANGE) -> StepReplay:
     """Runs the steps of the graph one time, from the state in which the recording found host and device."""
     player = _Player(graph, change)
     player.run(0)

@@ -18,7 +18,7 @@ from bottleneck.schema.whatif import ChangedStep, WhatIf
 from bottleneck.simulate.changes import change_of, floors_of, line_of
 from bottleneck.simulate.critical_path import path_parts, replayed_ledger
 from bottleneck.simulate.labels import graph_of, sources_of_points
-from bottleneck.simulate.replay import NO_CHANGE, WITHOUT_DELAYS, Change, Replay, replay_once, replay_steps
+from bottleneck.simulate.replay import NO_CHANGE, WITHOUT_DELAYS, GraphChange, StepReplay, replay_once, replay_steps
 
 # A replay that is further off, a step with more unexplained delays, a run of steps that settles further from the
 # measured one, or more launches by threads outside of the chain: each predicts nothing.
@@ -39,7 +39,7 @@ _NOT_FUSED = ("matmul", "convolution", "attention", "recurrent", "communication"
 
 
 @dataclass(frozen=True)
-class _Pace:
+class _HostPace:
     """Factors on the host's issue time between which its pace without the profiler lies."""
 
     low: float
@@ -71,21 +71,21 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
     return ReplayCheck(error, max(held, 0.0), settled, graph.steps, reason)
 
 
-def _as_recorded(evidence: Evidence) -> Replay:
+def _as_recorded(evidence: Evidence) -> StepReplay:
     """The steps with the host at the pace that was recorded."""
     return _unchanged(evidence) if _pace(evidence).high == 1.0 else replay_steps(graph_of(evidence))
 
 
 @remembered
-def _pace(evidence: Evidence) -> _Pace:
+def _pace(evidence: Evidence) -> _HostPace:
     """The pace of the host without the profiler: known where the step was also timed without it, else an interval."""
     steps, graph = evidence.analysis.steps, graph_of(evidence)
     if steps.unprofiled_us is not None:
         factor = _factor_for(evidence, steps.wall_us * graph.steps)
-        return _Pace(factor, factor)
+        return _HostPace(factor, factor)
     trace = evidence.linked.trace
     has_options = evidence.linked.places is not None or trace.signatures["dims"].notna().any() or len(trace.memory) > 0
-    return _Pace(1.0 / (_MOST_STRETCH if has_options else _LIGHT_STRETCH), 1.0)
+    return _HostPace(1.0 / (_MOST_STRETCH if has_options else _LIGHT_STRETCH), 1.0)
 
 
 def _factor_for(evidence: Evidence, wall_us: float) -> float:
@@ -114,18 +114,18 @@ def _stretched(evidence: Evidence) -> Flags:
     return np.asarray(mask & (graph.host.us <= _LONGEST_ISSUE_US))
 
 
-def _on_host(evidence: Evidence, factor: float) -> Change:
-    return NO_CHANGE if factor == 1.0 else Change(host=np.where(_stretched(evidence), factor, 1.0))
+def _on_host(evidence: Evidence, factor: float) -> GraphChange:
+    return NO_CHANGE if factor == 1.0 else GraphChange(host=np.where(_stretched(evidence), factor, 1.0))
 
 
 @remembered
-def _unchanged(evidence: Evidence) -> Replay:
+def _unchanged(evidence: Evidence) -> StepReplay:
     """The unchanged steps, with the host at the higher end of its pace."""
     return replay_steps(graph_of(evidence), _on_host(evidence, _pace(evidence).high))
 
 
 @remembered
-def _base(evidence: Evidence) -> Mapping[float, Replay]:
+def _base(evidence: Evidence) -> Mapping[float, StepReplay]:
     """The unchanged steps at each end of the host's pace."""
     graph, pace = graph_of(evidence), _pace(evidence)
     lower = {pace.low: replay_steps(graph, _on_host(evidence, pace.low))} if pace.low < pace.high else {}
@@ -151,7 +151,7 @@ def _folded(parts: Sequence[PathPart]) -> tuple[PathPart, ...]:
     return tuple(sorted((*parts[:_MOST_PARTS], *others), key=lambda part: -part.us))
 
 
-def speedup_of(evidence: Evidence, change: Change) -> Interval:
+def speedup_of(evidence: Evidence, change: GraphChange) -> Interval:
     """How many times as fast the steps are with a change, over the pace of the host."""
     graph = graph_of(evidence)
     speedups = [
@@ -161,7 +161,7 @@ def speedup_of(evidence: Evidence, change: Change) -> Interval:
     return Interval(min(speedups), max(speedups))
 
 
-def gain_of(evidence: Evidence, change: Change) -> Interval | None:
+def gain_of(evidence: Evidence, change: GraphChange) -> Interval | None:
     """The time per step that a change saves, over the pace of the host; null where the step cannot be replayed."""
     if check_replay(evidence).reason is not None:
         return None
@@ -190,7 +190,7 @@ def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
     return max(base.wall_us - changed.wall_us, 0.0) * evidence.analysis.steps.wall_us / base.wall_us
 
 
-def _changed(evidence: Evidence, texts: tuple[str, ...], change: Change) -> ChangedStep:
+def _changed(evidence: Evidence, texts: tuple[str, ...], change: GraphChange) -> ChangedStep:
     speedup = speedup_of(evidence, change)
     step_us = evidence.analysis.steps.wall_us
     return ChangedStep(texts, Interval(step_us / speedup.high, step_us / speedup.low), speedup)
@@ -227,7 +227,7 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
     )
 
 
-def _ledger(evidence: Evidence, played: Replay, base: Replay) -> tuple[LedgerEntry, ...]:
+def _ledger(evidence: Evidence, played: StepReplay, base: StepReplay) -> tuple[LedgerEntry, ...]:
     """The ledger of a replayed step; on a CPU the measured one, changed by what the replay changes.
 
     Several threads of a CPU work at once, and the ledger counts what each of them does; the replay follows one.

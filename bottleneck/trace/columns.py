@@ -230,7 +230,7 @@ _ROLES = ("ops", "launches", "devices", "frames", "memory")
 
 
 @dataclass(frozen=True)
-class Block:
+class EventBlock:
     """Columns of one block of events that another process decoded, with the values of the codes that it used first."""
 
     arrays: Sequence[Array]
@@ -252,7 +252,7 @@ class Recoding:
             numbers.add(map(codes.__getitem__, new), len(new))
 
     def of(self, column: GrowingColumn, array: Array) -> Array:
-        """What the other process wrote to a column, in our codes where it holds codes."""
+        """The values of a column of the other process, in our codes where it holds codes."""
         if not isinstance(column, CodedColumn):
             return array
         return next(numbers.rows() for codes, numbers in self._ours if codes is column.codes)[array]
@@ -329,9 +329,9 @@ class Columns:
         found = {id(column.codes): column.codes for _, column in self.each() if isinstance(column, CodedColumn)}
         return [*found.values()]
 
-    def block(self, known: Sequence[int]) -> Block:
-        """What was added since ``clear``, with the values after the ``known`` number of each of ``codes``."""
-        return Block(
+    def block(self, known: Sequence[int]) -> EventBlock:
+        """The events added since ``clear``, with the values after the ``known`` number of each of ``codes``."""
+        return EventBlock(
             arrays=[column.rows() for _, column in self.each()],
             values=[codes.since(count) for codes, count in zip(self.codes(), known, strict=True)],
             counts=self.counts,
@@ -350,7 +350,7 @@ class Columns:
         """True where so many categories were met that those of the next events may be counted under one name."""
         return len(self.counts) > _MOST_CATEGORIES // 2 or MANY_CATEGORIES in self.counts
 
-    def append(self, block: Block, recoding: Recoding) -> None:
+    def append(self, block: EventBlock, recoding: Recoding) -> None:
         """Adds a block whose values ``recoding`` knows, as ``add`` would have added its events."""
         for (name, column), array in zip(self.each(), block.arrays, strict=True):
             column.add_array(array + self.count if name.endswith(".row") else recoding.of(column, array))

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from bottleneck.trace.columns import Array, Block, Columns, Recoding
+from bottleneck.trace.columns import Array, Columns, EventBlock, Recoding
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS, AnyEvent, EventDecoder
 from bottleneck.trace.salvage import Salvager
@@ -52,7 +52,7 @@ class Inseparable(Exception):  # noqa: N818 - a property of the file, not an err
 
 @dataclass(frozen=True)
 class _State:
-    """What the events read so far say of those that follow; each changes once, if ever."""
+    """Properties of the events read so far that hold for those that follow; each changes once, if ever."""
 
     needs_exact: bool
     any_fraction: bool
@@ -77,7 +77,7 @@ class _Reply:
 
     before: _State
     after: _State
-    block: Block
+    block: EventBlock
     lengths: list[int] | None
 
 
@@ -93,13 +93,13 @@ def add_events(
     ``share_read`` tells how much of the file was read to get the last text. Raises Inseparable where one process has to
     read the file from its beginning.
     """
-    workers: Workers | None = None
+    workers: DecoderProcesses | None = None
     taken = 0
     try:
         for text in document.texts():
             taken += len(text)
             if workers is None and jobs > 1 and _are_worth_it(taken, share_read()):
-                workers = Workers(document.salvager, columns, decoder, jobs)
+                workers = DecoderProcesses(document.salvager, columns, decoder, jobs)
             if workers is None or not workers.give(text, document.boundary):
                 if workers is not None:
                     workers.finish()
@@ -117,7 +117,7 @@ def _are_worth_it(taken_bytes: int, share_read: float) -> bool:
     return taken_bytes > LOOK_AFTER_BYTES and taken_bytes * (1 / share_read - 1) > WORTH_WORKERS_BYTES
 
 
-class Workers:
+class DecoderProcesses:
     """Processes that decode stretches of text in turn, and the memory that they share with this one."""
 
     def __init__(self, salvager: Salvager[AnyEvent], columns: Columns, decoder: EventDecoder, jobs: int) -> None:
@@ -196,7 +196,7 @@ class Workers:
             raise Inseparable
         self._columns.add(events)
 
-    def _with_arrays(self, reply: _Reply, task: _Task) -> Block:
+    def _with_arrays(self, reply: _Reply, task: _Task) -> EventBlock:
         assert reply.lengths is not None
         dtypes = [column.dtype for _, column in self._columns.each()]
         return replace(reply.block, arrays=_arrays(self._memory, task.offset + _TEXT_BYTES, dtypes, reply.lengths))
@@ -285,14 +285,14 @@ def work(memory_file: int) -> None:
 
 def serve(memory: mmap.mmap, tasks: IO[bytes], replies: IO[bytes]) -> None:
     """Decodes the tasks in turn, until there are no more."""
-    worker = _Worker(memory)
+    worker = _BlockDecoder(memory)
     _send(_READY, replies)
     while isinstance(task := _received(tasks), _Task):
         _send(worker.reply(task), replies)
         worker.clear()
 
 
-class _Worker:
+class _BlockDecoder:
     """The decoders and columns of a worker, of which only the codes and the state outlive a task."""
 
     def __init__(self, memory: mmap.mmap) -> None:

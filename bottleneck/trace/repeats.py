@@ -53,7 +53,7 @@ def period_of(codes: Ints) -> int:
 
 
 @dataclass(frozen=True)
-class _DeviceWork:
+class _RepeatedWork:
     """Device work: launch time (-inf: before the trace began) and end of each piece."""
 
     called_us: Floats
@@ -105,7 +105,7 @@ def called_us(trace: Trace) -> Floats:
     return at_us
 
 
-def _device_work(trace: Trace, first_us: float) -> _DeviceWork:
+def _device_work(trace: Trace, first_us: float) -> _RepeatedWork:
     """Work with a known call, and work that ran before any of it that was called from ``first_us`` on."""
     event = trace.device_args["event"].to_numpy()
     start_us = trace.events["ts_us"].to_numpy()[event]
@@ -115,7 +115,7 @@ def _device_work(trace: Trace, first_us: float) -> _DeviceWork:
     if np.isfinite(first_work_us):
         at_us[np.isnan(at_us) & (start_us < first_work_us)] = -np.inf
     known = ~np.isnan(at_us)
-    return _DeviceWork(at_us[known], end_us[known])
+    return _RepeatedWork(at_us[known], end_us[known])
 
 
 _DIFFERENT = "made of other ops than most steps"

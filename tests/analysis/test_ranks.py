@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.analysis.arrivals import Block, find_groups, match_collectives
+from bottleneck.analysis.arrivals import CallBlock, find_groups, match_collectives
 from bottleneck.analysis.digest import digest_rank
 from bottleneck.analysis.ranks import combine_ranks, reduce_ranks
 from bottleneck.pipeline import finish
@@ -46,7 +46,7 @@ def _combined(ranks: Sequence[Evidence]) -> Analysis:
     return finish(combine_ranks(pace, reduced)).analysis
 
 
-def _matched(ranks: Sequence[Evidence]) -> Block | None:
+def _matched(ranks: Sequence[Evidence]) -> CallBlock | None:
     """The collectives that all of the ranks have; null when none can be matched."""
     digests = [digest_rank(one) for one in ranks]
     found = [match_collectives(digests, group, Spool()) for group in find_groups(digests)]

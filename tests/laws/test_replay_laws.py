@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bottleneck.schema.intervals import Flags
 from bottleneck.simulate.critical_path import path_times
 from bottleneck.simulate.graph import StepGraph
-from bottleneck.simulate.replay import Change, replay_once, replay_steps
+from bottleneck.simulate.replay import GraphChange, replay_once, replay_steps
 from tests.simulate.graphs import Script, ones, scaled
 
 _TIMES = st.integers(1, 300).map(float)
@@ -45,7 +45,7 @@ def _some(draw: st.DrawFn, size: int) -> Flags:
 
 @given(graphs())
 def test_removing_nothing_changes_nothing(graph: StepGraph) -> None:
-    nothing = Change(
+    nothing = GraphChange(
         host=ones(graph.host.us),
         device=ones(graph.device.us),
         arrival=ones(graph.ready_us),
@@ -64,21 +64,21 @@ def test_the_step_scales_with_its_times(graph: StepGraph, factor: float) -> None
 def test_removing_work_never_makes_a_step_longer(data: st.DataObject, graph: StepGraph) -> None:
     gone = data.draw(st.composite(_some)(graph.device.us.size))
     idle = data.draw(st.composite(_some)(graph.host.us.size))
-    change = Change(host=np.where(idle, 0.0, 1.0), device=np.where(gone, 0.0, 1.0))
+    change = GraphChange(host=np.where(idle, 0.0, 1.0), device=np.where(gone, 0.0, 1.0))
     assert replay_once(graph, change).wall_us <= replay_once(graph).wall_us + 1e-6
 
 
 @given(st.data(), graphs(repeats=False))
 def test_removing_waits_never_makes_a_step_longer(data: st.DataObject, graph: StepGraph) -> None:
     passed = data.draw(st.composite(_some)(graph.awaited.size))
-    change = Change(no_wait=passed, arrival=np.where(passed, 0.0, 1.0))
+    change = GraphChange(no_wait=passed, arrival=np.where(passed, 0.0, 1.0))
     assert replay_once(graph, change).wall_us <= replay_once(graph).wall_us + 1e-6
 
 
 @given(st.data(), graphs(repeats=False), st.floats(0.0, 1.0))
 def test_shorter_work_never_makes_a_step_longer(data: st.DataObject, graph: StepGraph, factor: float) -> None:
     chosen = data.draw(st.composite(_some)(graph.device.us.size))
-    change = Change(device=np.where(chosen, max(factor, 1e-6), 1.0))
+    change = GraphChange(device=np.where(chosen, max(factor, 1e-6), 1.0))
     assert replay_once(graph, change).wall_us <= replay_once(graph).wall_us + 1e-6
 
 
@@ -92,7 +92,7 @@ def test_a_step_is_no_shorter_than_its_busiest_stream_or_the_host(graph: StepGra
 @given(st.data(), graphs())
 def test_the_critical_path_adds_up_to_the_step(data: st.DataObject, graph: StepGraph) -> None:
     gone = data.draw(st.composite(_some)(graph.device.us.size))
-    changes = (Change(), Change(device=np.where(gone, 0.0, 1.0)), Change(detached=gone))
+    changes = (GraphChange(), GraphChange(device=np.where(gone, 0.0, 1.0)), GraphChange(detached=gone))
     played = replay_steps(graph, data.draw(st.sampled_from(changes)))
     assume(played.wall_us > 0)
     times = path_times(graph, played)

@@ -7,7 +7,7 @@ import numpy as np
 
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.intervals import Floats
-from bottleneck.simulate.graph import ALL_WORK, NOTHING_AWAITED, DeviceWork, HostWork, StepGraph
+from bottleneck.simulate.graph import ALL_WORK, NOTHING_AWAITED, HostWork, IssuedWork, StepGraph
 
 LATENCY_US, GAP_US = 5.0, 1.0
 PYTHON = HOST_STATES.index("python")
@@ -53,7 +53,7 @@ class Script:
         host = HostWork(
             np.cumsum(us) - us, us, point, np.full(us.size, PYTHON), none, none, none, np.zeros(us.size, dtype=bool)
         )
-        device = DeviceWork(
+        device = IssuedWork(
             row=np.arange(count),
             point=np.array(points, dtype=int),
             stream=np.array(streams, dtype=int),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bottleneck.simulate.replay import WITHOUT_DELAYS, Change, replay_once, replay_steps
+from bottleneck.simulate.replay import WITHOUT_DELAYS, GraphChange, replay_once, replay_steps
 from tests.simulate.graphs import GAP_US, LATENCY_US, Script
 
 
@@ -51,7 +51,7 @@ def test_a_wait_for_the_device_is_for_all_streams() -> None:
 def test_without_a_sync_the_host_runs_ahead_until_the_device_binds() -> None:
     graph = Script().launch(100).wait(0).work(60).launch(100).wait(1).work(60).graph()
     with_waits = replay_once(graph).wall_us
-    without = replay_once(graph, Change(no_wait=graph.waits))
+    without = replay_once(graph, GraphChange(no_wait=graph.waits))
     assert with_waits == 2 * (LATENCY_US + 100 + 60)
     assert without.at_us[-1] == 120
     assert without.wall_us == LATENCY_US + 100 + GAP_US + 100
@@ -60,7 +60,7 @@ def test_without_a_sync_the_host_runs_ahead_until_the_device_binds() -> None:
 def test_a_wait_that_found_its_work_done_binds_once_the_host_is_faster() -> None:
     graph = Script().launch(100).work(200).wait(0).work(10).graph()
     assert replay_once(graph).waited_us[1] == 0
-    faster = replay_once(graph, Change(host=np.array([0.1, 1.0])))
+    faster = replay_once(graph, GraphChange(host=np.array([0.1, 1.0])))
     assert faster.waited_us[1] == LATENCY_US + 100 - 20
     assert faster.wall_us == LATENCY_US + 100 + 10
 
@@ -68,21 +68,21 @@ def test_a_wait_that_found_its_work_done_binds_once_the_host_is_faster() -> None
 def test_a_batch_of_workers_does_not_come_earlier_because_the_host_is_faster() -> None:
     graph = Script().work(50).batch(200.0).work(30).graph()
     assert replay_once(graph).wall_us == 230
-    assert replay_once(graph, Change(host=np.array([0.1, 1.0]))).wall_us == 230
-    assert replay_once(graph, Change(arrival=np.array([0.5]))).wall_us == 130
-    assert replay_once(graph, Change(arrival=np.array([0.0]))).wall_us == 80
+    assert replay_once(graph, GraphChange(host=np.array([0.1, 1.0]))).wall_us == 230
+    assert replay_once(graph, GraphChange(arrival=np.array([0.5]))).wall_us == 130
+    assert replay_once(graph, GraphChange(arrival=np.array([0.0]))).wall_us == 80
 
 
 def test_work_that_is_gone_is_neither_run_nor_waited_for() -> None:
     graph = Script().launch(100).launch(50).wait(1).work(10).graph()
-    played = replay_once(graph, Change(device=np.array([0.0, 1.0])))
+    played = replay_once(graph, GraphChange(device=np.array([0.0, 1.0])))
     assert played.wall_us == LATENCY_US + 50 + 10
 
 
 def test_overlapped_work_holds_nothing_but_other_overlapped_work() -> None:
     graph = Script().launch(100).launch(70, stream=1, after=0).launch(70, stream=1).launch(40, after=1).wait(1).graph()
     detached = np.array([False, True, True, False])
-    played = replay_once(graph, Change(detached=detached))
+    played = replay_once(graph, GraphChange(detached=detached))
     assert played.starts_us[3] == LATENCY_US + 100 + GAP_US
     assert played.starts_us[2] == played.ends_us[1] + GAP_US
     assert played.waited_us.sum() == 0
@@ -102,12 +102,12 @@ def test_steps_that_repeat_take_as_long_as_what_binds_them() -> None:
 
 
 def test_a_step_takes_at_least_what_the_change_says() -> None:
-    assert replay_once(Script().work(30).graph(), Change(least_us=80)).wall_us == 80
+    assert replay_once(Script().work(30).graph(), GraphChange(least_us=80)).wall_us == 80
 
 
 def test_changes_add_up() -> None:
     graph = Script().work(100).launch(100).wait(0).work(100).graph()
-    both = Change(host=np.array([0.5, 1.0])) & Change(host=np.array([0.5, 0.5]), no_wait=graph.waits)
+    both = GraphChange(host=np.array([0.5, 1.0])) & GraphChange(host=np.array([0.5, 0.5]), no_wait=graph.waits)
     assert both.host is not None
     assert both.host.tolist() == [0.25, 0.5]
     assert replay_once(graph, both).at_us[-1] == 75

@@ -40,9 +40,9 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each task that is taken back, whether its columns were those of a worker."""
     kept: list[bool] = []
-    take, append = parallel.Workers._take_oldest, parallel.Columns.append
+    take, append = parallel.DecoderProcesses._take_oldest, parallel.Columns.append
 
-    def counted_take(self: parallel.Workers) -> None:
+    def counted_take(self: parallel.DecoderProcesses) -> None:
         kept.append(False)
         take(self)
 
@@ -50,7 +50,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         kept[-1] = True
         append(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(parallel.Workers, "_take_oldest", counted_take)
+    monkeypatch.setattr(parallel.DecoderProcesses, "_take_oldest", counted_take)
     monkeypatch.setattr(parallel.Columns, "append", counted_append)
     return kept
 
@@ -167,16 +167,16 @@ def test_thousands_of_categories(tmp_path: Path, assert_workers_agree: Check) ->
 def test_the_reader_goes_on_without_a_worker_that_was_killed(
     at_once: None, blocks: None, taken: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, give = read_trace(SAMPLES[0]), parallel.Workers.give
+    alone, give = read_trace(SAMPLES[0]), parallel.DecoderProcesses.give
 
-    def give_and_kill(self: parallel.Workers, *arguments: object) -> bool:
+    def give_and_kill(self: parallel.DecoderProcesses, *arguments: object) -> bool:
         given = give(self, *arguments)  # type: ignore[arg-type]
         if len(taken) > 5:
             self._processes[0].kill()
             self._processes[0].wait()
         return given
 
-    monkeypatch.setattr(parallel.Workers, "give", give_and_kill)
+    monkeypatch.setattr(parallel.DecoderProcesses, "give", give_and_kill)
     assert_same(read_trace(SAMPLES[0], 2), alone)
     assert any(taken) and not taken[-1]
 
@@ -211,7 +211,7 @@ def wait(self):
 
 parallel.LOOK_AFTER_BYTES, parallel.WORTH_WORKERS_BYTES = 0, -1
 parallel.PATIENCE_MS, inflate.BLOCK_BYTES = None, 700
-parallel.Workers.finish = wait
+parallel.DecoderProcesses.finish = wait
 read_trace(sys.argv[1], 2)
 """
 
