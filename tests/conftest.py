@@ -1,6 +1,8 @@
 """Fixtures shared by all tests."""
 
+import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -25,10 +27,14 @@ def traces() -> Path:
 
 
 def pytest_configure() -> None:
-    """Lets signals end what the tests start, also where the tests themselves run in the background or below nohup."""
+    """Lets signals end what the tests start, also in the background or below nohup; gives ranks a port of their own."""
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, usual)
+    # torchrun takes port 29500 where none is given, so that two tests beside each other could not both start ranks.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ["PET_MASTER_PORT"] = str(free.getsockname()[1])
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
