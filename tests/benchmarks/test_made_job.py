@@ -86,6 +86,14 @@ def test_nothing_is_queued_while_the_slow_loader_is_waited_for(template: Templat
             assert is_over or launch["ts"] >= wait["ts"] + wait["dur"] - 1
 
 
+def test_the_cause_of_the_slow_loader_is_told(template: Template, tmp_path: Path) -> None:
+    faults = write_job(tmp_path, template, RANKS)
+    job = analyse([tmp_path]).job
+    assert job is not None
+    (loader,) = [slow for slow in job.slow if slow.name == f"rank {faults.slow_loader}"]
+    assert loader.cause.startswith("waiting for data ")
+
+
 @pytest.mark.process
 def test_a_job_of_our_own_gloo_traces_has_its_faults_named_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("torch")
