@@ -72,6 +72,7 @@ TORCH_SCRIPTS = {
         print(model[0].bias.sum().item())
 """,
     "spawns_ranks": """
+    import gc
     import torch.distributed, torch.multiprocessing
 
     def rank(number, file):
@@ -81,7 +82,10 @@ TORCH_SCRIPTS = {
         loss = train(30, parallel, torch.optim.SGD(parallel.parameters(), lr=0.01))
         if number == 0:
             print(loss, flush=True)
-        # torch 2.13 can lock up where a group is destroyed right after its last collective.
+        # The reducer must not be the last to hold the group: torch 2.13 frees the group of a reducer with the GIL held
+        # and joins gloo's thread, which waits for the GIL to free the work of the last collective.
+        del parallel
+        gc.collect()
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
