@@ -31,7 +31,7 @@ from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, CostedTrace, ass
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace

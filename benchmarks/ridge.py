@@ -26,7 +26,8 @@ from benchmarks.pages import write_between_markers
 from bottleneck.devices.catalogue import device_to_json
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json
-from bottleneck.schema.analysis import REGIMES, Device
+from bottleneck.schema.analysis import REGIMES
+from bottleneck.schema.device import Device
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pointwise.py"
 ELEMENTS = 32 * 2**20

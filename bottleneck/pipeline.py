@@ -37,8 +37,9 @@ from bottleneck.devices.match import choose_device
 from bottleneck.errors import BottleneckError, TraceError, UsageError
 from bottleneck.mapping.rank_reading import RankReading, stamp
 from bottleneck.report.json_text import from_json
-from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Device, Finding, RecordingInfo
+from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
+from bottleneck.schema.device import Device
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.evidence import Annotations, Evidence, Explanation, conclude
 from bottleneck.schema.files import cannot_read, read_file

@@ -18,7 +18,8 @@ from bottleneck.errors import TraceError, UsageError
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.analysis_document import to_screen, to_terminal
 from bottleneck.report.json_text import from_json, to_json
-from bottleneck.schema.analysis import Analysis, Device
+from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import (
     LightWindow,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers, tally
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S

@@ -30,7 +30,8 @@ from bottleneck.analysis.idle import (
     split_host_gaps,
 )
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODELLED_BY_FAMILY
-from bottleneck.schema.analysis import GROUPS, KERNELS_MISSING, Caveat, Device, Ledger, LedgerEntry
+from bottleneck.schema.analysis import GROUPS, KERNELS_MISSING, Caveat, Ledger, LedgerEntry
+from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import (

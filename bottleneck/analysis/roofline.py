@@ -26,7 +26,8 @@ from bottleneck.analysis.floors import (
 )
 from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
-from bottleneck.schema.analysis import REGIMES, Device
+from bottleneck.schema.analysis import REGIMES
+from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import ROOFLINE, as_integers, category
 from bottleneck.units import US_PER_S, format_si

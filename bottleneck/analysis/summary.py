@@ -24,7 +24,6 @@ from bottleneck.schema.analysis import (
     TWO_SIDED,
     Caveat,
     Coverage,
-    Device,
     Fold,
     IdleCause,
     KernelSummary,
@@ -34,6 +33,7 @@ from bottleneck.schema.analysis import (
     Totals,
     UnknownWork,
 )
+from bottleneck.schema.device import Device
 from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import Flags, Integers, tally
 from bottleneck.schema.linked_trace import Linked, Window

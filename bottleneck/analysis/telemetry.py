@@ -8,7 +8,8 @@ import numpy as np
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.errors import TraceError
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import CONTENDED, Caveat, Device, TelemetrySummary
+from bottleneck.schema.analysis import CONTENDED, Caveat, TelemetrySummary
+from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing

@@ -18,7 +18,8 @@ from bottleneck.analysis.ledger import (
     read_device,
 )
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES
-from bottleneck.schema.analysis import Device, LedgerEntry
+from bottleneck.schema.analysis import LedgerEntry
+from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import TIMELINE, category

@@ -15,7 +15,8 @@ from typing import Any
 from bottleneck.calibrate.calibration import Calibration, best_of_both
 from bottleneck.devices.catalogue import device_from_json, device_to_json
 from bottleneck.harness.machine import allowance, cache_folder, cpu_facts, torch_version
-from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.device import Device
 from bottleneck.schema.recording import Recording, is_recording, read_recording, write_recording
 
 _FORMAT = "bottleneck/calibration/4"

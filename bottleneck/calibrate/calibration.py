@@ -10,7 +10,8 @@ from typing import Literal
 from bottleneck.calibrate.probes import ClockStamp, ProbeEffort, ProbeResults, agree, descending
 from bottleneck.devices.catalogue import ridges
 from bottleneck.harness.machine import torch_version
-from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.device import Device
 from bottleneck.units import format_share, format_si, format_us
 
 _MOST_NAMED = 3

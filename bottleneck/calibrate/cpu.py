@@ -44,7 +44,7 @@ from bottleneck.calibrate.probes import (
 )
 from bottleneck.devices.catalogue import ridges
 from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, find_compiler
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 
 # Independent numbers in flight: enough for two units of the widest vectors at four cycles each, and few enough for the
 # registers of narrow ones. The faster of the two counts.

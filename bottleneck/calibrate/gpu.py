@@ -30,7 +30,8 @@ from bottleneck.calibrate.probes import (
 from bottleneck.devices.catalogue import ridges
 from bottleneck.devices.match import match_device
 from bottleneck.harness.torch_state import describe_torch
-from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.units import format_share
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from bottleneck.commands.kept_reports import ReportParts
     from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.pipeline import Options
-    from bottleneck.schema.analysis import Analysis, Device
+    from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.device import Device
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.step_tracks import StepTracks
 

@@ -17,7 +17,8 @@ from bottleneck.report.output import discard_output, write_text
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options
     from bottleneck.report.terminal import TerminalStyle
-    from bottleneck.schema.analysis import Analysis, Device
+    from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.device import Device
 
 # As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
 _READER_GONE = 141

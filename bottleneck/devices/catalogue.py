@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.errors import UsageError
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 
 HERE = Path(__file__).parent
 GIB = 2.0**30

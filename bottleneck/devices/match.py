@@ -8,7 +8,8 @@ from typing import Literal
 
 from bottleneck.devices.catalogue import Entry, entries, rates, ridges
 from bottleneck.errors import UsageError
-from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import DeviceProperties, Trace
 from bottleneck.schema.recording import Recording
 

@@ -29,7 +29,8 @@ from bottleneck.experiment.turns import TimedStep, take_rounds
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.pipeline import analyse
-from bottleneck.schema.analysis import Analysis, Device, Interval
+from bottleneck.schema.analysis import Analysis, Interval
+from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording
 from bottleneck.schema.statistics import summarise_durations

@@ -25,7 +25,8 @@ from bottleneck.harness.nvml import match_sensors
 from bottleneck.harness.rank_coordination import WINDOW_FILE, ranks_present
 from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
 from bottleneck.harness.supervise import Child
-from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.device import Device
 from bottleneck.schema.recording import (
     RankTrace,
     Recording,

@@ -27,13 +27,13 @@ from bottleneck.schema.analysis import (
     REGIMES,
     Analysis,
     Caveat,
-    Device,
     Phase,
     RecordingInfo,
     TelemetrySummary,
     Totals,
     Verdict,
 )
+from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
 from bottleneck.units import counted, format_share, format_si, format_us
 

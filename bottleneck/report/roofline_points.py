@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bottleneck.schema.analysis import Analysis, Device, KernelSummary, Totals
+from bottleneck.schema.analysis import Analysis, KernelSummary, Totals
+from bottleneck.schema.device import Device
 from bottleneck.units import US_PER_S, format_share
 
 # Values outside are drawn at the edge: nothing real lies there, and a logarithmic axis must stay readable.

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Annotated, Literal
 
 from bottleneck.schema.critical_path import CriticalPath
+from bottleneck.schema.device import Device
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.job import JobSummary
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
@@ -132,53 +133,6 @@ class Caveat:
     slug: Annotated[str, Doc("stable name of the caveat")]
     message: Annotated[str, Doc("what is not known or not certain, and why")]
     share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
-
-
-@dataclass(frozen=True)
-class Device:
-    """Ceilings of one device. Peaks are dense, keyed '<dtype>_tensor' or '<dtype>_vector', in FLOP/s.
-
-    ``source`` is their origin, ``peak_clocks_mhz`` the clock at which a peak holds, where that is known. A CPU
-    has (working set in bytes, bytes/s) pairs in ``bandwidth_by_bytes``, smallest first, a GPU the size of its last
-    cache. ``fresh_bytes_per_s`` is the rate of new pages: what a CPU program's first write costs beyond a second one.
-    Blocks of 32 MiB and more come as new pages each time they are allocated.
-    """
-
-    name: Annotated[str, Doc("name reported by the device; empty where the trace does not record it")]
-    vendor: Annotated[str | None, Doc("manufacturer")]
-    kind: Annotated[Literal["cuda", "rocm", "xpu", "cpu", "other"], Doc("programming model")]
-    count: Annotated[int, Doc("devices in the recording")]
-    peaks_flops_per_s: Annotated[
-        Mapping[str, float], Doc("dense peaks by dtype and engine: 'bf16_tensor', 'fp32_vector' …", "FLOP/s")
-    ]
-    bandwidth_bytes_per_s: Annotated[float | None, Doc("of the device's memory", "B/s")]
-    launch_floor_us: Annotated[float | None, Doc("shortest time of any kernel", "us")]
-    source: Annotated[
-        Literal["measured", "datasheet", "derived", "user"] | None,
-        Doc("origin of the ceilings; null where there are none"),
-    ]
-    ridge_flops_per_byte: Annotated[Mapping[str, float], Doc("peak / bandwidth, keyed as the peaks", "FLOP/B")]
-    sm_count: Annotated[int | None, Doc("multiprocessors")] = None
-    memory_bytes: Annotated[int | None, Doc("size of the device's memory", "B")] = None
-    cache_bytes: Annotated[float | None, Doc("size of the last cache", "B")] = None
-    special_ops_per_s: Annotated[
-        float | None, Doc("rate of exponentials, square roots and similar functions", "1/s")
-    ] = None
-    link_bytes_per_s: Annotated[float | None, Doc("bandwidth between host and device", "B/s")] = None
-    bandwidth_by_bytes: Annotated[
-        tuple[tuple[float, float], ...], Doc("bandwidth by working set, smallest first; CPUs only", "B, B/s")
-    ] = ()
-    fresh_bytes_per_s: Annotated[
-        float | None,
-        Doc("rate at which the system supplies new pages: the extra time of a first write; CPUs only", "B/s"),
-    ] = None
-    peak_clocks_mhz: Annotated[
-        Mapping[str, float], Doc("clock at which each peak holds, keyed as the peaks; empty where not known", "MHz")
-    ] = field(default_factory=dict)
-    plausible_ridges: Annotated[
-        Mapping[str, tuple[float, float]],
-        Doc("lowest and highest ridge of the devices that it may be, by peak; empty where its own is known", "FLOP/B"),
-    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

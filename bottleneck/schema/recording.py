@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.doc import check_ranges
 from bottleneck.schema.files import read_file
 from bottleneck.schema.measurements import BatchTest, Compilation, Extras, OptionCosts, PageFaults, PeakMemory, Timing

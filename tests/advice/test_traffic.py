@@ -15,7 +15,7 @@ from bottleneck.advice.traffic import (
     strided_access,
     zeroed_gradients,
 )
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu

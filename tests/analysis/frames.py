@@ -8,7 +8,7 @@ import pandas as pd
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.devices.match import device_by_name
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.tables import ATTRIBUTION, COSTS, KERNELS, OPS, Table
 
 MIB = 2.0**20

@@ -11,7 +11,8 @@ from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import own_parts, scale_to_unprofiled
 from bottleneck.analysis.summary import assemble
 from bottleneck.pipeline import finish
-from bottleneck.schema.analysis import Analysis, Device, RecordingInfo
+from bottleneck.schema.analysis import Analysis, RecordingInfo
+from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.linked_trace import Linked, Step, Trace, Window
 from bottleneck.schema.tables import (

@@ -8,7 +8,8 @@ import pytest
 
 from bottleneck.analysis.ledger import LedgerResult, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import GROUPS, Device
+from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.tables import FRESH_FROM_BYTES, MEMORY
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, table

@@ -16,7 +16,7 @@ from bottleneck.cost.attribution import attribute
 from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import device_by_name, match_device, unknown_device
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace

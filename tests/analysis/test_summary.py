@@ -7,7 +7,8 @@ import pytest
 
 from bottleneck.analysis import kernel_rows
 from bottleneck.analysis.summary import fold_classes
-from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Device, Fold
+from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Fold
+from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.tables import COSTS, MEMORY, SIGNATURES
 from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of, table

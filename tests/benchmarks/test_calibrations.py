@@ -16,7 +16,8 @@ from benchmarks.calibrations import (
     tell_drift,
     tell_feats,
 )
-from bottleneck.schema.analysis import Device, KernelSummary
+from bottleneck.schema.analysis import KernelSummary
+from bottleneck.schema.device import Device
 from tests.report.samples import gpu_overhead
 
 CPU = Device(

@@ -14,7 +14,8 @@ from bottleneck.calibrate import cache
 from bottleneck.calibrate.cache import cpu_calibration, write_calibration
 from bottleneck.calibrate.calibration import Calibration
 from bottleneck.harness.machine import cpu_facts
-from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.device import Device
 from bottleneck.schema.recording import RankTrace, Recording, read_recording, write_recording
 from tests.calibrate.test_calibration import NOISY, made
 

@@ -43,7 +43,8 @@ from bottleneck.calibrate.probes import (
     settle,
 )
 from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, torch_version
-from bottleneck.schema.analysis import Caveat, Device
+from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.device import Device
 from tests.architecture.test_imports import modules_after, run_fresh
 
 FACTS = CpuFacts("Some CPU", "Some CPU 1 2 3", "AMD", 2**15, 2**20, 2**25, 2**34)

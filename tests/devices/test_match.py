@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.devices.match import choose_device, device_by_name, match_device
 from bottleneck.errors import UsageError
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.trace.read import read_trace
 from tests.advice.cases import case_of, cpu_events

@@ -13,7 +13,7 @@ import pytest
 from bottleneck.commands.record import record
 from bottleneck.errors import UsageError
 from bottleneck.pipeline import analyse
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.recording import Recording, read_recording, write_recording
 
 from .driver import record as run_supervised

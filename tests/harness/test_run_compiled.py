@@ -6,8 +6,9 @@ import pytest
 
 from bottleneck.calibrate.cpu import build_native
 from bottleneck.pipeline import Options, analyse
-from bottleneck.schema.analysis import Analysis, Device, KernelSummary
+from bottleneck.schema.analysis import Analysis, KernelSummary
 from bottleneck.schema.compiled_kernels import compiled_file, read_compiled
+from bottleneck.schema.device import Device
 
 from .driver import record
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from tests.builders import Event, complete, frame, op, step
 from tests.laws.programs import MAIN, ORIGIN_US, SECONDS_PER_US, Ids, Told
 

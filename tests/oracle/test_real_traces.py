@@ -9,7 +9,7 @@ import pytest
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.devices.match import device_by_name
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from tests import trace_cache
 
 FOLDERS = {"h100": "NVIDIA H100 80GB HBM3", "mi300": "AMD Instinct MI300X"}

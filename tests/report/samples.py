@@ -10,7 +10,6 @@ from bottleneck.schema.analysis import (
     Caveat,
     CollectiveSummary,
     Coverage,
-    Device,
     Finding,
     Fold,
     IdleCause,
@@ -28,6 +27,7 @@ from bottleneck.schema.analysis import (
     Verdict,
 )
 from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
+from bottleneck.schema.device import Device
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio, StepTimes, Timing
 

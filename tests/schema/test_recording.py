@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import (
     RECORDING_FILE,

@@ -28,7 +28,8 @@ from bottleneck.report.roofline_points import (
     whole_step,
 )
 from bottleneck.report.text import clean
-from bottleneck.schema.analysis import Analysis, Device, Verdict
+from bottleneck.schema.analysis import Analysis, Verdict
+from bottleneck.schema.device import Device
 from bottleneck.units import format_share, format_si
 
 Line = tuple[tuple[float, float], ...]

@@ -21,7 +21,7 @@ from bottleneck.report.roofline_points import RooflineRoof
 from bottleneck.report.sweep import sentence
 from bottleneck.report.sweep_curves import SweepCurve, curves_of, fit_line, rate_name, rate_of
 from bottleneck.report.text import clean
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
 from bottleneck.units import format_si, format_us
 
