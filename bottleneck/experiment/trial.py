@@ -17,7 +17,7 @@ from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import NO_TIME, VARIANTS_CHILD, Refused, Worker
 from bottleneck.harness.messages import Program
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.measurements import Difference, Ratio
 from bottleneck.schema.statistics import (
     LOOKS,
     EffectRule,
@@ -27,7 +27,7 @@ from bottleneck.schema.statistics import (
     smallest_visible,
     summarise_durations,
 )
-from bottleneck.schema.trials import Difference, Trial
+from bottleneck.schema.trials import Trial
 from bottleneck.units import format_us
 
 ORIGINAL, CHANGED = "original", "changed"

@@ -20,6 +20,7 @@ from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import Limit, TimeResult
+from bottleneck.schema.measurements import TrialVerdict
 from bottleneck.schema.statistics import (
     GATE_LOOKS,
     LOOKS,
@@ -31,7 +32,6 @@ from bottleneck.schema.statistics import (
     summarise_durations,
     take_batches,
 )
-from bottleneck.schema.trials import TrialVerdict
 
 # A turn lasts at least this long: in a shorter one, ticks of the scheduler and caches that the other variant filled
 # count too much (gate statistics, section 3.2).

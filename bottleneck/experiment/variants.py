@@ -32,7 +32,7 @@ from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.program import load_file, show_only_their_frames
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
-from bottleneck.schema.trials import TrialVerdict
+from bottleneck.schema.measurements import TrialVerdict
 
 # What compilers and captures do at the first calls belongs to the set-up, not to a step.
 SETUP_CALLS = 3

@@ -14,7 +14,8 @@ from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trial import Prediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
 from bottleneck.schema.analysis import Analysis, Finding, Interval
-from bottleneck.schema.trials import Score, Trial, TrialVerdict, Verification
+from bottleneck.schema.measurements import TrialVerdict
+from bottleneck.schema.trials import Score, Trial, Verification
 
 # Called before each trial with its name, its number and the number of trials.
 Announce = Callable[[str, int, int], None]

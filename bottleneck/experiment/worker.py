@@ -20,7 +20,7 @@ from typing import Any, Self, cast
 from bottleneck.experiment.variants import Built
 from bottleneck.harness.messages import Program
 from bottleneck.harness.supervise import CHILD, Child, read_tail
-from bottleneck.schema.trials import Difference, TrialVerdict
+from bottleneck.schema.measurements import Difference, TrialVerdict
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
 

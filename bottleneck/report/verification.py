@@ -9,8 +9,8 @@ from bottleneck.report.markdown import prose
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.measurements import Ratio
-from bottleneck.schema.trials import Difference, Score, Trial, Verification
+from bottleneck.schema.measurements import Difference, Ratio
+from bottleneck.schema.trials import Score, Trial, Verification
 from bottleneck.units import counted, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000

@@ -1,4 +1,4 @@
-"""Frozen records of what the harness measures: step times, compilation, batch test and profiler options."""
+"""Frozen records of what the user's process measures: step times, compilation, results, profiler options."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,6 +10,12 @@ ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
 
 # What the batch test proves: the step is (mostly) fixed, proportional to the batch, some of both; or it was too noisy.
 Growth = Literal["fixed", "proportional", "both", "undecided"]
+
+# "wrong": the results differ by more than the change implies. "not applicable": the step has nothing for it to change.
+# "missing": something has to be installed first. "failed": it raised, or its process died.
+TrialVerdict = Literal[
+    "faster", "slower", "no effect", "inconclusive", "wrong", "not applicable", "missing", "failed", "skipped"
+]
 
 
 @dataclass(frozen=True)
@@ -210,3 +216,19 @@ class Extras:
     peak_memory: PeakMemory | None = None
     option_costs: OptionCosts | None = None
     batch_test: BatchTest | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference between original and changed in one kind of result, and how much the change implies.
+
+    ``relative`` is the largest difference over the largest magnitude of the original; null where nothing is comparable,
+    and ``reason`` says why.
+    """
+
+    what: Literal["outputs", "loss", "gradients", "parameters"]
+    absolute: float | None
+    relative: float | None
+    allowed: float | None
+    is_within: bool | None
+    reason: str | None = None

@@ -5,32 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bottleneck.schema.analysis import Bound, Interval
-from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.measurements import Difference, Ratio, Timing, TrialVerdict
 
 VERIFY_SCHEMA = "bottleneck/verify/1"
 SWEEP_SCHEMA = "bottleneck/sweep/1"
-
-# "wrong": the results differ by more than the change implies. "not applicable": the step has nothing for it to change.
-# "missing": something has to be installed first. "failed": it raised, or its process died.
-TrialVerdict = Literal[
-    "faster", "slower", "no effect", "inconclusive", "wrong", "not applicable", "missing", "failed", "skipped"
-]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The largest difference between original and changed in one kind of result, and how much the change implies.
-
-    ``relative`` is the largest difference over the largest magnitude of the original; null where nothing is comparable,
-    and ``reason`` says why.
-    """
-
-    what: Literal["outputs", "loss", "gradients", "parameters"]
-    absolute: float | None
-    relative: float | None
-    allowed: float | None
-    is_within: bool | None
-    reason: str | None = None
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,8 @@ def test_ending_a_step_costs_nothing_heavy(use: str) -> None:
 
 
 def test_the_code_in_the_users_process_imports_nothing_heavy() -> None:
-    seen = modules_after("import bottleneck.harness.run_child, bottleneck.harness.script, bottleneck.harness.workload")
+    entries = "harness.run_child", "harness.script", "harness.workload", "experiment.child_entry"
+    seen = modules_after("; ".join(f"import bottleneck.{entry}" for entry in entries))
     assert "dataclasses" in seen  # the probe sees what the records do import
     assert not seen & (HEAVY | {"typer", "rich", "psutil"})
 

@@ -13,7 +13,7 @@ from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import NO_TIME, Refused
 from bottleneck.harness.messages import Program
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.trials import Difference
+from bottleneck.schema.measurements import Difference
 from tests.experiment import own_changes
 
 pytestmark = pytest.mark.process

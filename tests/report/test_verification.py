@@ -9,8 +9,8 @@ import pytest
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.report.verification import SCORE_FORMATS, details, render, sentence
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.measurements import Ratio, Timing
-from bottleneck.schema.trials import Difference, Score, Trial, Verification
+from bottleneck.schema.measurements import Difference, Ratio, Timing
+from bottleneck.schema.trials import Score, Trial, Verification
 
 FASTER = Trial(
     change="compile",

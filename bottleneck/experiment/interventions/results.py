@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bottleneck.experiment.interventions.subject import Change, Precision, Subject, seed_all
-from bottleneck.schema.trials import Difference
+from bottleneck.schema.measurements import Difference
 from bottleneck.units import counted
 
 What = Literal["outputs", "loss", "gradients", "parameters"]

@@ -9,7 +9,7 @@ from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.interventions import results as differences
 from bottleneck.experiment.interventions.results import compare, distance_of, observe, refer
 from bottleneck.experiment.interventions.subject import Change, Precision, Subject, make_subject, subject_of
-from bottleneck.schema.trials import Difference
+from bottleneck.schema.measurements import Difference
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
