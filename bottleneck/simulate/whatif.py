@@ -18,7 +18,15 @@ from bottleneck.schema.whatif import ChangedStep, WhatIf
 from bottleneck.simulate.changes import change_of, floors_of, line_of
 from bottleneck.simulate.critical_path import path_parts, replayed_ledger
 from bottleneck.simulate.labels import graph_of, sources_of_points
-from bottleneck.simulate.replay import NO_CHANGE, WITHOUT_DELAYS, GraphChange, StepReplay, replay_once, replay_steps
+from bottleneck.simulate.replay import (
+    NO_CHANGE,
+    WITHOUT_DELAYS,
+    GraphChange,
+    StepReplay,
+    replay_steps,
+    time_once,
+    time_steps,
+)
 
 # A replay that is further off, a step with more unexplained delays, a run of steps that settles further from the
 # measured one, or more launches by threads outside of the chain: each predicts nothing.
@@ -54,7 +62,7 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
         return ReplayCheck(0.0, 0.0, 0.0, graph.steps, "the window has no length")
     played = _as_recorded(evidence)
     once_us, delays = played.first_us, bool(graph.device.held_us.any() or graph.host.held.any())
-    held = 1.0 - replay_once(graph, WITHOUT_DELAYS).wall_us / once_us if delays and once_us > 0 else 0.0
+    held = 1.0 - time_once(graph, WITHOUT_DELAYS) / once_us if delays and once_us > 0 else 0.0
     error, settled = once_us / graph.wall_us - 1.0, played.wall_us / graph.wall_us - 1.0
     reason = None
     if not evidence.is_host_only and not graph.device.row.size:
@@ -93,7 +101,7 @@ def _factor_for(evidence: Evidence, wall_us: float) -> float:
     low, high = 0.1, 1.25
     for _ in range(12):
         middle = (low + high) / 2
-        if replay_steps(graph_of(evidence), _on_host(evidence, middle)).wall_us < wall_us:
+        if time_steps(graph_of(evidence), _on_host(evidence, middle)) < wall_us:
             low = middle
         else:
             high = middle
@@ -155,7 +163,7 @@ def speedup_of(evidence: Evidence, change: GraphChange) -> Interval:
     """How many times as fast the steps are with a change, over the pace of the host."""
     graph = graph_of(evidence)
     speedups = [
-        base.wall_us / max(replay_steps(graph, _on_host(evidence, factor) & change).wall_us, _LEAST_LEFT * base.wall_us)
+        base.wall_us / max(time_steps(graph, _on_host(evidence, factor) & change), _LEAST_LEFT * base.wall_us)
         for factor, base in _base(evidence).items()
     ]
     return Interval(min(speedups), max(speedups))
@@ -168,7 +176,7 @@ def gain_of(evidence: Evidence, change: GraphChange) -> Interval | None:
     graph, bases = graph_of(evidence), _base(evidence)
     scale = evidence.analysis.steps.wall_us / _unchanged(evidence).wall_us
     saved = [
-        (base.wall_us - replay_steps(graph, _on_host(evidence, factor) & change).wall_us) * scale
+        (base.wall_us - time_steps(graph, _on_host(evidence, factor) & change)) * scale
         for factor, base in bases.items()
     ]
     return Interval(max(min(saved), 0.0), max(*saved, 0.0))
@@ -186,8 +194,8 @@ def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
     except UsageError:
         return None
     base = _unchanged(evidence)
-    changed = replay_steps(graph_of(evidence), _on_host(evidence, _pace(evidence).high) & change)
-    return max(base.wall_us - changed.wall_us, 0.0) * evidence.analysis.steps.wall_us / base.wall_us
+    changed_us = time_steps(graph_of(evidence), _on_host(evidence, _pace(evidence).high) & change)
+    return max(base.wall_us - changed_us, 0.0) * evidence.analysis.steps.wall_us / base.wall_us
 
 
 def _changed(evidence: Evidence, texts: tuple[str, ...], change: GraphChange) -> ChangedStep:
@@ -263,7 +271,7 @@ def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
             change = change_of((text,), evidence)
         except UsageError:  # a name that no pattern can spell
             continue
-        faster = base.wall_us / max(replay_steps(graph, _on_host(evidence, factor) & change).wall_us, 1e-9)
+        faster = base.wall_us / max(time_steps(graph, _on_host(evidence, factor) & change), 1e-9)
         found.append((faster, text, change))
     found.sort(key=lambda each: -each[0])
     best = [_changed(evidence, (text,), change) for faster, text, change in found[:_BEST] if faster > _LEAST_SPEEDUP]
