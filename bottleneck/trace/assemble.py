@@ -238,10 +238,11 @@ def _correlated(launches: Arrays, devices: Arrays) -> tuple[Arrays, Arrays]:
     A builder of ROCm traces has no field for the correlation: each piece of work shares an External id with one call.
     """
     called, issued = launches["external_id"], devices["external_id"]
-    has_other = (launches["correlation"] != ABSENT).any() or (devices["correlation"] != ABSENT).any()
+    if (launches["correlation"] != ABSENT).any() or (devices["correlation"] != ABSENT).any() or not issued.size:
+        return launches, devices
     called = called[called != ABSENT]
     is_own = np.unique(issued).size == issued.size and np.unique(called).size == called.size
-    if has_other or not issued.size or not is_own or not np.isin(issued, called).all():
+    if not is_own or not np.isin(issued, called).all():
         return launches, devices
     return {**launches, "correlation": launches["external_id"]}, {**devices, "correlation": issued}
 

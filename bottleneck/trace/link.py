@@ -59,8 +59,8 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
     begin, end = (np.sort(start_ns[are_named(trace, pattern, event)]) for pattern in (_BEGIN, _END))
     capture = np.searchsorted(begin, start_ns, side="right") - 1
     open_ = (capture >= 0) & (np.searchsorted(end, start_ns) == np.searchsorted(end, np.append(begin, 0)[capture]))
-    ran = np.isin(as_integers(trace.launch_args["correlation"]), as_integers(trace.device_args["correlation"]))
-    rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, event) & open_ & ~ran)
+    rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, event) & open_)
+    rows = rows[~_have_run(trace, rows)] if rows.size else rows
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
     return CAPTURED.check(
         pd.DataFrame(
@@ -166,11 +166,17 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
     return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
 
 
+def _have_run(trace: Trace, rows: Ints) -> Flags:
+    """True for the rows of LAUNCH_ARGS whose device work the trace holds."""
+    called = as_integers(trace.launch_args["correlation"])[rows]
+    # By hashing: the ids of an excerpt lie so far apart that NumPy would sort them.
+    return np.asarray(pd.Index(called).isin(as_integers(trace.device_args["correlation"])), dtype=np.bool_)
+
+
 def kernel_launches(trace: Trace, captured: pd.DataFrame | None) -> tuple[Ints, Flags, Flags]:
     """Rows in LAUNCH_ARGS of the calls that each launch a kernel; which of them entered a graph, and which lost it."""
     rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, trace.launch_args["event"].to_numpy()))
-    correlation = as_integers(trace.launch_args["correlation"])[rows]
-    missing = ~np.isin(correlation, as_integers(trace.device_args["correlation"]))
+    missing = ~_have_run(trace, rows)
     into_graph = () if captured is None else captured["event"]
     entered = missing & trace.launch_args["event"].iloc[rows].isin(into_graph).to_numpy(bool)
     return rows, entered, missing & ~entered
@@ -211,7 +217,10 @@ def id_density(trace: Trace) -> float | None:
         distances = np.diff(np.sort(ids[ids >= 0], kind="stable"))
         distances = distances[distances > 0]
         if len(distances) + 1 >= _FEWEST_IDS:
-            densities.append(1.0 / float(np.median(distances)))
+            # Most are equal, which a stable sort passes over at once and np.median takes longest for.
+            distances.sort(kind="stable")
+            middle = float(distances[(len(distances) - 1) // 2]) + float(distances[len(distances) // 2])
+            densities.append(2.0 / middle)
     return max(densities, default=None)
 
 

@@ -29,13 +29,14 @@ def fold_rare_names(trace: Trace, most: int = MOST_NAMES) -> Trace:
     caveats = []
     for position, (kind, common) in enumerate(_COMMON_NAMES.items(), start=len(names.categories)):
         rows = events_of(trace, kind)
-        used, name = np.unique(names.codes.to_numpy()[rows], return_inverse=True)
+        name = names.codes.to_numpy()[rows]
+        used = np.flatnonzero(np.bincount(name))
         if used.size <= most:
             continue
-        us = np.bincount(name, dur_us[rows], used.size)
+        us = np.bincount(name, dur_us[rows])[used]
         rare = np.ones(used.size, dtype=bool)
         rare[np.argsort(-us, kind="stable")[:most]] = False
-        code[rows[rare[name]]] = position
+        code[rows[np.isin(name, used[rare])]] = position
         share = format_share(float(us[rare].sum() / us.sum())) if us.sum() > 0 else "none"
         message = (
             f"the trace has {used.size:,} names of {common.removeprefix('other ')}; the {used.size - most:,} with the "

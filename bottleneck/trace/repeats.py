@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bottleneck.schema.intervals import some_rows
+from bottleneck.schema.intervals import longest_first, some_rows
 from bottleneck.schema.linked_trace import Step, Trace
 from bottleneck.schema.op_names import LOADER_FETCH, MODULE_PREFIX, PROFILER_STEP
 from bottleneck.schema.tables import as_integers, main_thread
@@ -188,7 +188,7 @@ def _items(trace: Trace, thread: int) -> _Items:
     issuing[trace.launch_args["event"].to_numpy()[launch[launch >= 0]]] = True
     event = np.flatnonzero(mine & (marks | annotation | issuing | is_any_of(trace, ("op",))))
     start_ns, end_ns = starts_ns(trace, event), ends_of(trace, event)
-    order = np.lexsort((-end_ns, start_ns))
+    order = longest_first(start_ns, end_ns)
     event = event[order]
     code = _codes(trace, event)
     return _Items(event, start_ns[order], end_ns[order], code, annotation[event], marks[event])

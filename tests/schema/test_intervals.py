@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.schema import intervals as module
-from bottleneck.schema.intervals import NOTHING, cut, numbered, outermost
+from bottleneck.schema.intervals import NOTHING, cut, longest_first, numbered, outermost
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
 _law = settings(max_examples=settings.default.max_examples * 8 // 10, deadline=None)
@@ -84,3 +84,14 @@ def test_combinations_are_numbered_in_sorted_order_with_their_first_rows(rows: l
     distinct = sorted(set(rows))
     assert number.tolist() == [distinct.index(row) for row in rows]
     assert first.tolist() == [rows.index(row) for row in distinct]
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
+def test_of_intervals_that_begin_at_once_the_longest_comes_first_and_equals_stay_as_they_are(
+    intervals: list[tuple[int, int]],
+) -> None:
+    start = np.array([begin for begin, _ in intervals], dtype=np.float64)
+    end = start + np.array([length for _, length in intervals], dtype=np.float64)
+    rows = sorted(range(len(intervals)), key=lambda row: (start[row], -end[row]))
+    assert longest_first(start, end).tolist() == rows
