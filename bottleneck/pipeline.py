@@ -12,7 +12,7 @@ import pandas as pd
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
-from bottleneck.analysis.host import read_host
+from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.analysis.roofline import classify
@@ -167,13 +167,13 @@ def explain(
     return finish(_with_critical_path(evidence) if options.critical_path else evidence, advise(evidence))
 
 
-def _is_replayed(evidence: Evidence) -> bool:
+def _is_replayed(linked: Linked) -> bool:
     """True where a report replays the step: of a larger trace it would take an eighth of the time and memory."""
-    return len(evidence.linked.trace.events) <= _MOST_REPLAYED_EVENTS
+    return len(linked.trace.events) <= _MOST_REPLAYED_EVENTS
 
 
 def _with_critical_path(evidence: Evidence) -> Evidence:
-    if not _is_replayed(evidence):
+    if not _is_replayed(evidence.linked):
         return evidence
 
     from bottleneck.simulate.whatif import find_critical_path  # noqa: PLC0415 - for reports that read a trace only
@@ -182,7 +182,7 @@ def _with_critical_path(evidence: Evidence) -> Evidence:
 
 
 def _predict(evidence: Evidence, changes: Sequence[str]) -> float | None:
-    if not _is_replayed(evidence):
+    if not _is_replayed(evidence.linked):
         return None
 
     from bottleneck.simulate.whatif import predict_gain_us  # noqa: PLC0415 - for findings that need a replay only
@@ -307,7 +307,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     return_freed_memory()
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
     return_freed_memory()
-    profiled_ledger = _ledger(costed.linked, roofline, device)
+    profiled_ledger, host = _ledger(costed.linked, roofline, device)
     ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
     return_freed_memory()
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
@@ -324,7 +324,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *clock_caveats,
     )
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)
-    return Evidence(
+    evidence = Evidence(
         analysis=step if options.has_own_window else add_measurements(step, source.recording, source.extras),
         linked=costed.linked,
         costs=costed.costs,
@@ -336,12 +336,16 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         samples=samples_of_trace(source, costed.linked),
         predict=_predict,
     )
+    if host is not None:
+        evidence.cache[read_host] = host
+    return evidence
 
 
-def _ledger(linked: Linked, roofline: pd.DataFrame, device: Device) -> LedgerResult:
+def _ledger(linked: Linked, roofline: pd.DataFrame, device: Device) -> tuple[LedgerResult, Host | None]:
+    """The ledger, and what the host did, which a replay needs too: null for a trace too large to replay."""
     host = read_host(linked)
     return_freed_memory()
-    return build_ledger(linked, roofline, device, host)
+    return build_ledger(linked, roofline, device, host), host if _is_replayed(linked) else None
 
 
 def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmounts | None:

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pandas as pd
 
 from bottleneck.schema.accounts import HOST_STATES
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import NOTHING, Codes, Flags, Floats, Integers, Segments, grouped, innermost, outermost
 from bottleneck.schema.linked_trace import Linked
@@ -323,6 +325,13 @@ def read_host(linked: Linked) -> Host:
         inner=_inner(linked, places),
         sync_calls=sync_calls,
     )
+
+
+def host_of(evidence: Evidence) -> Host:
+    """The host of the evidence's trace: read once, and not at all where the pipeline has kept it."""
+    if read_host not in evidence.cache:
+        evidence.cache[read_host] = read_host(evidence.linked)
+    return cast("Host", evidence.cache[read_host])
 
 
 # Up to so many threads, each is looked for by itself: to sort them takes three times the memory of what is sorted.

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from bottleneck.analysis.host import Host, owned_segments, read_host
+from bottleneck.analysis.host import Host, host_of, owned_segments
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import (
@@ -187,7 +187,7 @@ def build_graph(evidence: Evidence) -> StepGraph:
         high, wall_us, steps = window.steps[kept - 1].end_us, wall_us * kept / steps, kept
         rows = rows[as_integers(linked.kernels["step"])[rows] < kept]
     rows = rows[_launch_order(linked, rows)]
-    host = read_host(linked)
+    host = host_of(evidence)
     chain = _Chain(host, _autograd_threads(linked, host), low, high)
     issue_us = _issue_us(linked, rows)
     launch = as_integers(linked.kernels["launch"])[rows]
