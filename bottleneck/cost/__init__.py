@@ -130,6 +130,6 @@ def _compute_cost(name: str | None, *texts: str | None) -> Cost | str:
         # Recorded shapes are foreign data: a formula met sizes that no call of this op can have.
         return f"the recorded shapes do not fit {name}"
     amounts = (cost.matrix_flops, cost.vector_flops, cost.special_ops, cost.bytes_low, cost.bytes_high)
-    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts) or cost.bytes_low > cost.bytes_high:
+    if not (all(map(math.isfinite, amounts)) and min(amounts) >= 0) or cost.bytes_low > cost.bytes_high:
         return f"the recorded shapes do not fit {name}"
     return cost

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain, repeat, zip_longest
 from typing import TypeVar
 
 import msgspec
@@ -231,23 +232,22 @@ def parse_call(
     The first four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event;
     the last one is the JSON of the result's sizes, where they were found elsewhere.
     """
+    return OpCall(name, _arguments(dims, types, strides, concrete), _sizes(_load(result)) if result else None)
+
+
+@lru_cache(maxsize=4096)
+def _arguments(dims: str | None, types: str | None, strides: str | None, concrete: str | None) -> tuple[Argument, ...]:
+    """The arguments in four texts: an op and those that it calls often share them."""
     if not dims:
         raise Unmodelled("shapes were not recorded")
     if not types:
         raise Unmodelled("dtypes were not recorded")
-    shape_list, type_list = _load(dims), _load(types)
-    stride_list = _load(strides) if strides else []
-    text_list = _load(concrete) if concrete else []
-    if not type_list and any(shape_list):
+    shapes, dtypes = _load(dims), _load(types)
+    rest = zip_longest(dtypes, _load(strides) if strides else (), _load(concrete) if concrete else ())
+    if not dtypes and any(shapes):
         raise Unmodelled("dtypes were not recorded")
-    return OpCall(
-        name,
-        tuple(
-            _argument(shape, _at(type_list, index), _at(stride_list, index), _at(text_list, index))
-            for index, shape in enumerate(shape_list)
-        ),
-        _sizes(_load(result)) if result else None,
-    )
+    known = chain(rest, repeat((None, None, None)))
+    return tuple(_argument(shape, *each) for shape, each in zip(shapes, known, strict=False))
 
 
 _decode = msgspec.json.Decoder().decode
@@ -273,14 +273,15 @@ def _load(text: str) -> list[object]:
     return value
 
 
-def _at(values: list[object], index: int) -> object:
-    return values[index] if index < len(values) else None
-
-
 def _argument(shape: object, dtype: object, strides: object, text: object) -> Argument:
-    sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) else None
+    sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) and dtype.startswith("TensorList[") else None
     item_bytes = float(sized[1]) if sized else None
-    if isinstance(shape, list) and shape and all(isinstance(inner, list) for inner in shape):
+    if (
+        isinstance(shape, list)
+        and shape
+        and isinstance(shape[0], list)
+        and all(isinstance(each, list) for each in shape)
+    ):
         return TensorList(tuple(_sizes(inner) for inner in shape), item_bytes)
     if (sized or dtype in {"TensorList", "GenericList"}) and shape == []:
         return TensorList((), item_bytes)

@@ -138,12 +138,9 @@ def _plain(text: str) -> str:
 
 def _ranks(texts: list[tuple[str | None, ...]]) -> list[int]:
     """Position of each text among the distinct ones in sorted order."""
-    order = {key: rank for rank, key in enumerate(sorted({_sortable(parts) for parts in texts}))}
-    return [order[_sortable(parts)] for parts in texts]
-
-
-def _sortable(parts: tuple[str | None, ...]) -> tuple[str, ...]:
-    return tuple(part or "" for part in parts)
+    keys = [(a or "", b or "", c or "", d or "") for a, b, c, d in texts]
+    order = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    return [order[key] for key in keys]
 
 
 # Devices and streams have small numbers; elsewhere pid and tid are those of processes and threads.

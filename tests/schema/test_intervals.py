@@ -86,7 +86,7 @@ def test_combinations_are_numbered_in_sorted_order_with_their_first_rows(rows: l
     assert first.tolist() == [rows.index(row) for row in distinct]
 
 
-@settings(max_examples=settings().max_examples // 2)
+@_law
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
 def test_of_intervals_that_begin_at_once_the_longest_comes_first_and_equals_stay_as_they_are(
     intervals: list[tuple[int, int]],
