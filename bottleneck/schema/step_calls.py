@@ -1,0 +1,133 @@
+"""The op calls of one step of a program, without times: the record that a prediction for another device starts from.
+
+The harness makes it from a step under fake tensors, the command from the ops of a trace; ``predict`` prices it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["forward", "backward", "optimizer", "other"]
+
+# What a piece of memory holds. What is made in the step is an activation, a gradient or optimizer state.
+StorageKind = Literal["parameter", "buffer", "gradient", "optimizer state", "input", "activation"]
+
+# The call before the first one of a step: what is there when the step begins.
+BEFORE_THE_STEP = -1
+
+
+@dataclass(frozen=True)
+class TensorUse:
+    """A tensor that a call reads or writes; ``type`` is spelled as in a trace.
+
+    ``storage`` numbers the memory that it lies in (``StepCalls.storages``), which views of one tensor share; null where
+    that is not known, as in a trace.
+    """
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    type: str
+    storage: int | None = None
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """One call of an op that launches work on a device. Views and ops that only call others are left out.
+
+    ``dims``, ``types``, ``strides`` and ``concrete`` are JSON as the columns of SIGNATURES, so that ``parse_call``
+    takes them unchanged; the type of a list of tensors names their item size ('TensorList[2]').
+    ``inputs`` are its tensor arguments in order, those in lists included; ``outputs`` its results, which for an op in
+    place are inputs too. Both are empty where they are not known, as in a trace. ``host_ops`` counts the ops that the
+    host dispatched since the call before, this one included. With ``waits`` the host waits for its result.
+    """
+
+    name: str
+    dims: str
+    types: str
+    strides: str
+    concrete: str
+    inputs: tuple[TensorUse, ...] = ()
+    outputs: tuple[TensorUse, ...] = ()
+    phase: Phase = "other"
+    module: str | None = None
+    source: str | None = None
+    host_ops: int = 1
+    waits: bool = False
+    calls: float = 1.0
+
+    @property
+    def result(self) -> str | None:
+        """JSON of the sizes of the first result, as ``parse_call`` takes them; null where they are not known."""
+        return str(list(self.outputs[0].dims)) if self.outputs else None
+
+    @property
+    def result_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Sizes of the results."""
+        return tuple(output.dims for output in self.outputs)
+
+    @property
+    def result_dtypes(self) -> tuple[str, ...]:
+        """Types of the results, spelled as in a trace."""
+        return tuple(output.type for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A piece of device memory of the step: made by one call, freed before another.
+
+    ``created`` is the position of the call that made it, BEFORE_THE_STEP for what was there; ``freed`` the position of
+    the first call before which it is free again, null where it outlives the step.
+    """
+
+    bytes: int
+    kind: StorageKind
+    created: int = BEFORE_THE_STEP
+    freed: int | None = None
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Settings of the program that decide which engine of a GPU its arithmetic runs on.
+
+    ``origins`` tells for a setting, by the name of its field, where it was read. ``autocast`` holds the types of the
+    autocast regions in which products ran ('bf16'); empty where there were none. ``training`` tells whether the step
+    takes gradients. Null is unknown.
+    """
+
+    matmul_allow_tf32: bool | None = None
+    cudnn_allow_tf32: bool | None = None
+    float32_matmul_precision: str | None = None
+    cudnn_benchmark: bool | None = None
+    autocast: tuple[str, ...] = ()
+    channels_last: bool | None = None
+    training: bool | None = None
+    compiled: bool | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepCalls:
+    """One step of a program as op calls in the order of the host.
+
+    ``program`` names the file or trace, ``origin`` says how the calls were found. ``device_kind`` is the kind of device
+    whose ops these are. ``storages`` are numbered as the calls refer to them; empty where memory is not known.
+    ``batch_size`` is null where the program does not tell. ``host_ops`` counts all ops that the host dispatches in the
+    step. ``measured_us`` is the time of the step where it was measured, on ``measured_on``. ``notes`` say what is not
+    known, and what was assumed.
+    """
+
+    program: str
+    origin: Literal["fake step", "trace"]
+    calls: Sequence[StepCall]
+    settings: EngineSettings
+    device_kind: Literal["cuda", "rocm", "xpu", "cpu", "other"] = "cuda"
+    storages: Sequence[Storage] = ()
+    batch_size: int | None = None
+    host_ops: int = 0
+    measured_us: float | None = None
+    measured_on: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def bytes_of(self, kind: StorageKind) -> int:
+        """Bytes of all memory that holds this."""
+        return sum(storage.bytes for storage in self.storages if storage.kind == kind)
