@@ -1,0 +1,61 @@
+"""The predicted time of a step on a device: what ``predict`` makes of op calls, and reports show."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from bottleneck.schema.doc import Doc
+
+# How a program is run: op by op, or compiled. 'cudagraphs' replays the eager kernels as one graph; 'compile' fuses
+# them; 'reduce-overhead' does both; 'max-autotune' also fuses into products and chooses their kernels by timing.
+Backend = Literal["eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+PredictedBound = Literal["compute", "memory", "overhead", "mixed", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class PredictedKernels:
+    """The kernels of one call, or of the calls that a compiler fuses into one, with their time and their floors.
+
+    ``floor_us`` is the larger of the floors set by arithmetic and by bytes, less what the last cache may spare; no
+    device of this kind takes less. ``efficiency`` is the share of ``compute_us`` or of ``memory_us``, the larger, in
+    the predicted time.
+    """
+
+    calls: Annotated[tuple[int, ...], Doc("positions of the calls in the step")]
+    kind: Annotated[str, Doc("kind of work whose efficiency was used")]
+    us: Annotated[float, Doc("predicted time on the device", "us")]
+    compute_us: Annotated[float, Doc("floor set by the arithmetic on the engine that applies", "us")]
+    memory_us: Annotated[float, Doc("floor set by the bytes, without any cache", "us")]
+    floor_us: Annotated[float, Doc("least time that is possible", "us")]
+    launches: Annotated[float, Doc("kernels launched")]
+    engine: Annotated[str | None, Doc("ceiling that its arithmetic is held against: 'fp32_vector', 'tf32_tensor' …")]
+    bound: Annotated[Literal["compute", "memory", "overhead"], Doc("largest part of the predicted time")]
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the larger ideal time in the predicted one."""
+        return max(self.compute_us, self.memory_us) / self.us if self.us else 0.0
+
+
+@dataclass(frozen=True)
+class PredictedStep:
+    """One step on one device with one backend.
+
+    ``low_us`` and ``high_us`` hold the time with the probability ``coverage``, by the errors of the same prices on
+    timed programs. The groups add up to ``us``. Null with ``reasons`` where nothing can be predicted.
+    """
+
+    device: Annotated[str, Doc("name of the device")]
+    backend: Annotated[Backend, Doc("how the program is run")]
+    us: Annotated[float | None, Doc("predicted time of the step", "us")]
+    low_us: Annotated[float | None, Doc("lower end of its interval", "us")]
+    high_us: Annotated[float | None, Doc("upper end of its interval", "us")]
+    coverage: Annotated[float, Doc("share of steps that the interval is made to hold", "share")]
+    floor_us: Annotated[float | None, Doc("least time that is possible on the device", "us")]
+    device_us: Annotated[float | None, Doc("time that the device is busy", "us")]
+    host_us: Annotated[float | None, Doc("time that the host needs to issue the step", "us")]
+    launches: Annotated[float, Doc("kernels launched")]
+    bound: Annotated[PredictedBound, Doc("what holds the step back")]
+    groups: Annotated[dict[str, float], Doc("time by group: compute, memory, overhead", "us")]
+    kernels: Annotated[tuple[PredictedKernels, ...], Doc("the work in the order of the step")]
+    unknown_calls: Annotated[int, Doc("calls without a price, which the time leaves out")]
+    reasons: Annotated[tuple[str, ...], Doc("what is not known, and what was assumed")]
