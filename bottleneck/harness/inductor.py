@@ -25,7 +25,7 @@ from bottleneck.schema.compiled_kernels import (
 )
 
 # Element types as a trace spells them.
-_TYPES: Mapping[str, str] = {
+TRACE_TYPES: Mapping[str, str] = {
     "torch.float32": "float",
     "torch.float64": "double",
     "torch.float16": "c10::Half",
@@ -147,7 +147,7 @@ def _described(graph: Any, name: str) -> CompiledBuffer:
 
 
 def _type(dtype: object) -> str:
-    return _TYPES.get(str(dtype), str(dtype))
+    return TRACE_TYPES.get(str(dtype), str(dtype))
 
 
 def _size(expression: Any) -> int:

@@ -129,5 +129,5 @@ class StepCalls:
     notes: tuple[str, ...] = ()
 
     def bytes_of(self, kind: StorageKind) -> int:
-        """Bytes of all memory that holds this."""
-        return sum(storage.bytes for storage in self.storages if storage.kind == kind)
+        """Bytes of the memory that holds this when the step ends."""
+        return sum(storage.bytes for storage in self.storages if storage.kind == kind and storage.freed is None)

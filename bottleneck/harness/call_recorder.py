@@ -1,0 +1,365 @@
+"""Records the op calls of a step under fake tensors, and from when to when each piece of its memory is held."""
+
+import json
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bottleneck.harness.inductor import TRACE_TYPES
+from bottleneck.harness.lines import is_program
+from bottleneck.schema.step_calls import BEFORE_THE_STEP, Phase, StepCall, Storage, StorageKind, TensorUse
+
+# c10::ScalarType by number, as a trace holds dtype arguments.
+_SCALAR_TYPES: Mapping[str, int] = {
+    "torch.uint8": 0,
+    "torch.int8": 1,
+    "torch.int16": 2,
+    "torch.int32": 3,
+    "torch.int64": 4,
+    "torch.float16": 5,
+    "torch.float32": 6,
+    "torch.float64": 7,
+    "torch.complex64": 9,
+    "torch.complex128": 10,
+    "torch.bool": 11,
+    "torch.bfloat16": 15,
+    "torch.float8_e5m2": 23,
+    "torch.float8_e4m3fn": 24,
+}
+
+
+def _op_names(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+# Ops that launch nothing though they are no views by their schemas.
+_FREE = _op_names(
+    """empty empty_like empty_strided new_empty new_empty_strided detach
+    detach_ lift_fresh lift alias _unsafe_view _reshape_alias set_
+    resize_ is_pinned record_stream _local_scalar_dense is_same_size item
+    sym_size sym_stride sym_numel sym_storage_offset"""
+)
+# On a GPU it launches its kernels itself.
+_KEPT = _op_names("native_batch_norm")
+_OURS = str(Path(__file__).parents[1])
+_SILENT = frozenset({"prim", "profiler"})
+_ONE_NUMBER = 1.0
+# A step counter of an optimizer, by which some choose between their early steps and all others.
+_LATE_STEP = 1000.0
+
+
+class DependsOnData(Exception):  # noqa: N818 - ends as a refusal in the words of the command
+    """The step does what a value tells it to, and a fake tensor has none; ``asked`` says for what it was asked."""
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+
+class UnknownNumber(float):
+    """A value read from a fake tensor: it can be added up and printed, and decides nothing."""
+
+    def _refuse(self, *_: object) -> bool:
+        raise DependsOnData("a number that was read from a tensor decides what the program does")
+
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __round__ = __trunc__ = _refuse
+    __hash__ = float.__hash__
+
+    def _unknown(self, *_: object) -> "UnknownNumber":
+        return UnknownNumber(_ONE_NUMBER)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
+    __pow__ = __rpow__ = __neg__ = __pos__ = __abs__ = _unknown
+
+
+@dataclass
+class _Memory:
+    """A storage that was seen; positions count recorded calls."""
+
+    bytes: int
+    created: int
+    freed: int | None = None
+    kind: StorageKind | None = None
+    is_seen_alive: bool = field(default=True)
+
+
+@dataclass(frozen=True)
+class _Place:
+    module: str | None
+    source: str | None
+
+
+class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every op below autograd. Memory is followed from the beginning, calls only between ``start`` and ``stop``.
+
+    ``replaced`` are ops that a CUDA device does otherwise, which autograd has replaced already wherever it is on.
+    """
+
+    def __init__(self, torch: Any, replaced: Mapping[Any, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[StepCall] = []
+        self.host_ops = 0
+        self.channels_last = False
+        self.gradients = False
+        self.read_numbers: set[str] = set()
+        self.is_on = False
+        self.in_optimizer = False
+        self.modules: list[str] = []
+        self._torch, self._replaced = torch, replaced
+        self._their_item = torch.Tensor.item
+        self._memory: list[_Memory] = []
+        self._number_of: dict[int, int] = {}
+        self._watches: dict[int, Any] = {}
+        self._forward_places: dict[int, _Place] = {}
+        self._ops_since = 0
+
+    def start(self) -> None:
+        """Begins to record; what is alive now was there before the step."""
+        self.calls.clear()
+        self._forward_places.clear()
+        self.host_ops = self._ops_since = 0
+        for memory in self._memory:
+            memory.created = BEFORE_THE_STEP
+            memory.is_seen_alive = memory.freed is None
+        self.is_on = True
+
+    def stop(self) -> None:
+        """Ends it; what is alive now outlives the step."""
+        self.is_on = False
+
+    def tag(self, tensors: Sequence[Any], kind: StorageKind) -> None:
+        """Says what the memory of these tensors holds."""
+        for tensor in tensors:
+            number = self._storage(tensor)
+            if number is not None:
+                self._memory[number].kind = kind
+
+    def storages(self) -> tuple[tuple[Storage, ...], Mapping[int, int]]:
+        """The memory of the step, and the number there of each storage that the calls name."""
+        kept = [number for number, memory in enumerate(self._memory) if memory.is_seen_alive]
+        return tuple(self._as_storage(self._memory[number]) for number in kept), {
+            number: position for position, number in enumerate(kept)
+        }
+
+    @staticmethod
+    def _as_storage(memory: _Memory) -> Storage:
+        otherwise: StorageKind = "input" if memory.created == BEFORE_THE_STEP else "activation"
+        return Storage(memory.bytes, memory.kind or otherwise, memory.created, memory.freed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if func.namespace in _SILENT:
+            return func(*args, **options)
+        if func in self._replaced:
+            with self:
+                return self._replaced[func](*args, **options)
+        # Without autograd ops that only call others come here whole.
+        if self._torch.is_inference_mode_enabled() and func._schema.name not in _KEPT:
+            with self:
+                result = func.decompose(*args, **options)
+            if result is not NotImplemented:
+                return result
+        options = self._on_cpu(options)
+        result = func(*args, **options)
+        if self.is_on:
+            self._record(func, args, options, result)
+        else:
+            for tensor in _tensors(result):
+                self._storage(tensor)
+        return result
+
+    def _on_cpu(self, options: dict[str, Any]) -> dict[str, Any]:
+        device = options.get("device")
+        if device is not None and self._torch.device(device).type not in ("cpu", "meta"):
+            return {**options, "device": self._torch.device("cpu")}
+        return options
+
+    def answer_reads(self) -> None:
+        """Gives the program an answer where it reads the value of a tensor that has none."""
+        self._torch.Tensor.item = lambda tensor: self._read_number(tensor)  # noqa: PLW0108 - a bound method gets no tensor
+        self._torch.Tensor.__float__ = lambda tensor: self._read_float(tensor)  # noqa: PLW0108 - likewise
+
+    def _read_number(self, tensor: Any) -> Any:
+        """The value of `tensor.item()`: its own where a fake tensor knows it, else a number that decides nothing."""
+        known = self._known(tensor)
+        if known is not None:
+            return known
+        if self.in_optimizer:
+            return _LATE_STEP
+        if self.is_on:
+            self._read("aten::_local_scalar_dense", tensor)
+        return UnknownNumber(_ONE_NUMBER)
+
+    def _known(self, tensor: Any) -> Any:
+        """The value of a real tensor, or of a fake one that was made from a number; null where there is none."""
+        real = getattr(tensor, "constant", None) if hasattr(tensor, "fake_mode") else tensor
+        return None if real is None else self._their_item(real)
+
+    def _read_float(self, tensor: Any) -> float:
+        """The value of `float(tensor)`, which can be no number of ours."""
+        known = self._known(tensor)
+        if known is not None:
+            return float(known)
+        place = self._source() or "the program"
+        if self.is_on and not self.in_optimizer:
+            self._read("aten::_local_scalar_dense", tensor)
+            self.read_numbers.add(place)
+        return _ONE_NUMBER
+
+    def _read(self, name: str, tensor: Any) -> None:
+        use = self._use(tensor)
+        dims, strides = str([list(use.dims)]), str([list(use.strides)])
+        self._append(
+            StepCall(name, dims, f'["{use.type}"]', strides, '[""]', (use,), waits=True, source=self._source())
+        )
+
+    def _append(self, call: StepCall) -> None:
+        self.calls.append(call)
+        self._ops_since = 0
+
+    def _record(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
+        self.host_ops += 1
+        self._ops_since += 1
+        place, phase = self._place()
+        name = func._schema.name
+        written = list(_tensors(result)) if result is not None else _mutated(func, args, options)
+        is_move = name == "aten::_to_copy" and _is_same(args[0], result)
+        if _is_free(func, name) or is_move or (self.in_optimizer and all(tensor.dim() == 0 for tensor in written)):
+            for tensor in _tensors(result):
+                self._storage(tensor)
+            return
+        values = _in_order(func, args, options)
+        if "convolution" in name and args[0].dim() > 3:
+            self.channels_last |= not args[0].is_contiguous()
+        position = len(self.calls)
+        described = [_described(value) for value in values]
+        self._append(
+            StepCall(
+                name=name,
+                dims=_json([part[0] for part in described]),
+                types=_json([part[1] for part in described]),
+                strides=_json([part[2] for part in described]),
+                concrete=_json([part[3] for part in described]),
+                inputs=tuple(self._use(tensor) for value in values for tensor in _tensors(value)),
+                outputs=tuple(self._use(tensor, position) for tensor in written),
+                phase=phase,
+                module=place.module,
+                source=place.source,
+                host_ops=self._ops_since,
+            )
+        )
+
+    def _place(self) -> tuple[_Place, Phase]:
+        """Module, line and phase of the call: in a backward pass those of the forward call that it belongs to."""
+        if self.in_optimizer:
+            return _Place(None, self._source()), "optimizer"
+        node = self._torch._C._current_autograd_node()
+        if node is not None:
+            self.gradients = True
+            return self._forward_places.get(node._sequence_nr(), _Place(None, None)), "backward"
+        place = _Place(self.modules[-1] if self.modules else None, self._source())
+        # The node of this call was made just before, and has the number before the next one. Calls that make none
+        # come later than the one whose number they find.
+        self._forward_places.setdefault(self._torch.autograd._get_sequence_nr() - 1, place)
+        return place, "forward"
+
+    def _source(self) -> str | None:
+        """The innermost line of the program."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not file.startswith(_OURS) and is_program(file):
+                return f"{Path(file).name}:{frame.f_lineno}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
+    def _use(self, tensor: Any, position: int | None = None) -> TensorUse:
+        kind = TRACE_TYPES.get(str(tensor.dtype), str(tensor.dtype))
+        return TensorUse(tuple(tensor.shape), tuple(tensor.stride()), kind, self._storage(tensor, position))
+
+    def _storage(self, tensor: Any, position: int | None = None) -> int | None:
+        """The number of a tensor's memory, which is followed from now on."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse tensors
+            return None
+        key = storage._cdata
+        number = self._number_of.get(key)
+        if number is None:
+            number = self._number_of[key] = len(self._memory)
+            created = (len(self.calls) if position is None else position) if self.is_on else BEFORE_THE_STEP
+            self._memory.append(_Memory(storage.nbytes(), created))
+            self._watches[number] = weakref.ref(storage, partial(self._free, key, number))
+        return number
+
+    def _free(self, key: int, number: int, _: object) -> None:
+        self._number_of.pop(key, None)
+        self._watches.pop(number, None)
+        memory = self._memory[number]
+        if self.is_on:
+            memory.freed = len(self.calls)
+        elif not self.calls:
+            memory.freed, memory.is_seen_alive = 0, False
+
+
+def _is_free(func: Any, name: str) -> bool:
+    return name in _FREE or bool(func.is_view)
+
+
+def _is_same(given: Any, result: Any) -> bool:
+    """True for a copy that only would have changed the device."""
+    return bool(given.dtype == result.dtype and given.stride() == result.stride())
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif hasattr(value, "untyped_storage"):
+        yield value
+
+
+def _mutated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
+    """The tensors that an op without a result writes."""
+    values = zip(func._schema.arguments, _in_order(func, args, options), strict=True)
+    return [tensor for argument, value in values if argument.is_write for tensor in _tensors(value)]
+
+
+def _in_order(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
+    """Arguments in the order of the schema, with the defaults of those not given."""
+    return [
+        args[position] if position < len(args) else options.get(argument.name, argument.default_value)
+        for position, argument in enumerate(func._schema.arguments)
+    ]
+
+
+def _described(value: Any) -> tuple[Any, str, Any, str]:
+    """Sizes, type, strides and text of an argument as a trace spells them."""
+    if isinstance(value, list | tuple):
+        tensors = list(_tensors(value))
+        if tensors:
+            sizes = {tensor.element_size() for tensor in tensors}
+            kind = f"TensorList[{sizes.pop()}]" if len(sizes) == 1 else "TensorList"
+            return [list(tensor.shape) for tensor in tensors], kind, [], ""
+        return [], "ScalarList", [], str([_spelled(item) for item in value]).replace("'", "")
+    if hasattr(value, "untyped_storage"):
+        kind = TRACE_TYPES.get(str(value.dtype), str(value.dtype))
+        return list(value.shape), kind, list(value.stride()), ""
+    return [], "" if value is None else "Scalar", [], "" if value is None else _spelled(value)
+
+
+def _spelled(value: Any) -> str:
+    text = str(value)
+    return str(_SCALAR_TYPES[text]) if text in _SCALAR_TYPES else text
+
+
+def _json(values: Any) -> str:
+    return json.dumps(values)

@@ -1,0 +1,353 @@
+"""Runs one step of a program under fake tensors, in a process of its own, and gives back its op calls.
+
+Fake tensors have sizes and no memory; ops on them compute sizes and nothing else. So a step of a model of any size
+takes the time of its dispatches, on a machine without a GPU.
+"""
+
+import dataclasses
+import gc
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bottleneck.errors import UsageError, WorkloadError
+from bottleneck.harness import forms, program
+from bottleneck.harness.lines import is_program
+from bottleneck.harness.messages import Program
+from bottleneck.harness.module_paths import find_modules
+from bottleneck.harness.process_setup import prefer_roots, seeders
+from bottleneck.harness.supervise import CHILD, describe_end, run_quietly
+from bottleneck.harness.torch_state import TorchHook
+from bottleneck.schema.step_calls import EngineSettings, StepCalls
+
+if TYPE_CHECKING:
+    from bottleneck.harness.call_recorder import CallRecorder
+    from bottleneck.harness.cuda_ops import CudaChoices
+
+_ENTRY = "bottleneck.harness.fake_step:run_fake_step"
+_OURS = str(Path(__file__).parents[1])
+_RESULT, _LOG = "calls.json", "stderr.txt"
+
+# The first steps make the state of optimizers and the gradients; a step like all others follows.
+_STEPS_BEFORE = 2
+
+_NO_MORE = object()
+
+_DATA_DEPENDENT = ("DataDependentOutputException", "DynamicOutputShapeException", "DependsOnData", "UnbackedSymInt")
+_TO_DO = "record the program on a GPU and predict from the trace: bottleneck predict TRACE --device NAME"
+
+
+def fake_step(asked: Program, folder: Path | None = None) -> StepCalls:
+    """The op calls of one step of the program, which starts in ``folder``, null for where we are.
+
+    UsageError where the step depends on values of its data, WorkloadError where the program fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="bottleneck-") as place:
+        result, log = Path(place) / _RESULT, Path(place) / _LOG
+        words = dataclasses.replace(asked, arguments=())
+        command = [sys.executable, CHILD, _ENTRY, str(result), json.dumps(dataclasses.asdict(words)), *asked.arguments]
+        ran = run_quietly(command, log, os.environ, folder)
+        if not result.exists():
+            raise WorkloadError(
+                f"{asked.target} ended before it had made a step under fake tensors",
+                why=_last_line(ran.stderr) or describe_end(ran.end, None, None),
+                fix=f"see that it runs: bottleneck run {asked.target}",
+            )
+        answer = msgspec.json.decode(result.read_bytes())
+        if "refused" in answer:
+            raise UsageError(answer["refused"], why=answer["why"], fix=answer["fix"])
+        return msgspec.convert(answer["calls"], StepCalls)
+
+
+def _last_line(stderr: str) -> str:
+    lines = stderr.strip().splitlines()
+    return lines[-1].strip()[:200] if lines else ""
+
+
+class _Done(BaseException):
+    """The step was recorded: the script may end. No program catches this by accident."""
+
+
+def run_fake_step(result: str, text: str, *arguments: str) -> None:
+    """Entry point of the process: runs the program up to its recorded step, and leaves the calls or a refusal."""
+    asked = dataclasses.replace(Program.from_values(json.loads(text)), arguments=arguments)
+    prefer_roots()
+    TorchHook(seeders(asked.seed), {}).install()
+    answer: Mapping[str, Any]
+    try:
+        answer = {"calls": _record(asked)}
+    except SystemExit as leave:
+        if program.exit_status(leave.code):
+            raise
+        answer = _refusal("the program ended before it had made three steps", None, "let it make a few more steps")
+    except Exception as error:  # the user's program, or what torch makes of it
+        answer = _refused(error)
+        if not answer:
+            program.show_only_their_frames()
+            raise
+    Path(result).write_bytes(msgspec.json.encode(answer))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads, workers and exit handlers of the program may rely on tensors with values.
+    os._exit(0)
+
+
+def _refused(error: BaseException) -> Mapping[str, Any]:
+    """The refusal that an error means; empty where the program itself failed."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    names = {type(each).__name__: each for each in chain}
+    for name in _DATA_DEPENDENT:
+        if name in names:
+            asked = str(names[name]) if name == "DependsOnData" else _op_words(name, str(names[name]))
+            return _refusal("the step depends on values of its data", _where(chain), _TO_DO, asked)
+    if "UnsupportedOperatorException" in names:
+        what = f"torch has no fake version of {names['UnsupportedOperatorException']}"
+        return _refusal("the step calls an op that fake tensors do not have", _where(chain), _TO_DO, what)
+    return {}
+
+
+def _op_words(name: str, op: str) -> str:
+    if name == "DynamicOutputShapeException":
+        return f"the size of the result of {op} is known only when it runs"
+    if "_local_scalar_dense" in op:
+        return "the program reads a number from a tensor and goes on by it"
+    return f"{op} needs the values of a tensor"
+
+
+def _refusal(what: str, where: str | None, fix: str, why: str = "") -> Mapping[str, Any]:
+    return {"refused": what + (f" at {where}" if where else ""), "why": why, "fix": fix}
+
+
+def _where(chain: Sequence[BaseException]) -> str | None:
+    """The innermost line of the program in the tracebacks of an error and its causes."""
+    for error in reversed(chain):
+        lines = [
+            f"{Path(frame.filename).name}:{frame.lineno}"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if is_program(frame.filename) and not frame.filename.startswith(_OURS)
+        ]
+        if lines:
+            return lines[-1]
+    return None
+
+
+def _record(asked: Program) -> StepCalls:
+    """The calls of a step, after some that made what a step finds."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    from bottleneck.harness.call_recorder import CallRecorder
+    from bottleneck.harness.cuda_ops import CudaChoices
+
+    choices = CudaChoices(torch, FakeTensor)
+    recorder = CallRecorder(torch, choices.replaced)
+    recorder.answer_reads()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, recorder:
+        session = _Session(torch, recorder)
+        _load_real_batches(torch, mode)
+        if asked.form == "script":
+            session.follow(asked)
+        else:
+            session.repeat(asked)
+    return session.result(asked, choices)
+
+
+def _load_real_batches(torch: Any, mode: Any) -> None:
+    """Lets data loaders work on real tensors, since they shuffle by their values; their batches become fake ones."""
+    from torch.utils import _pytree as trees
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def as_fake(value: Any) -> Any:
+        return value if isinstance(value, torch._subclasses.FakeTensor) else mode.from_tensor(value)
+
+    def batches(loader: Any) -> Iterator[Any]:
+        with _disable_current_modes():
+            iterator = theirs(loader)
+        while True:
+            with _disable_current_modes():
+                batch = next(iterator, _NO_MORE)
+            if batch is _NO_MORE:
+                return
+            yield trees.tree_map_only(torch.Tensor, as_fake, batch)
+
+    kind = torch.utils.data.DataLoader
+    theirs, kind.__iter__ = kind.__iter__, batches
+
+
+class _Session:
+    """The way from the program to its recorded step."""
+
+    def __init__(self, torch: Any, recorder: "CallRecorder") -> None:
+        self._torch, self._recorder = torch, recorder
+        self._optimizers: dict[int, Any] = {}
+        self._first_sizes: list[int] = []
+        self._paths: dict[int, str] = {}
+        self._seen = 0
+        self._batch: int | None = None
+        self._watch()
+
+    def _watch(self) -> None:
+        """Listens to optimizers and modules."""
+        from torch.nn.modules import module as modules
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(self._before_optimizer)
+        register_optimizer_step_post_hook(self._after_optimizer)
+        modules.register_module_forward_pre_hook(self._enter)
+        modules.register_module_forward_hook(self._leave, always_call=True)
+
+    def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
+        self._optimizers[id(optimizer)] = optimizer
+        self._recorder.in_optimizer = True
+
+    def _after_optimizer(self, *_: Any) -> None:
+        self._recorder.in_optimizer = False
+
+    def _enter(self, module: Any, arguments: Any) -> None:
+        stack = self._recorder.modules
+        if not stack and self._recorder.is_on:
+            tensors = [each for each in arguments if hasattr(each, "shape") and len(each.shape)]
+            self._first_sizes += [int(tensors[0].shape[0])] if tensors else []
+        outer = stack[-1] if stack else ""
+        stack.append(self._paths.get(id(module)) or outer or type(module).__name__)
+
+    def _leave(self, *_: Any) -> None:
+        if self._recorder.modules:
+            self._recorder.modules.pop()
+
+    def repeat(self, asked: Program) -> None:
+        """Records the step of a workload or a bare model."""
+        module = program.load_file(asked.target, asked.arguments)
+        if asked.form == "workload":
+            step = forms.workload_step(module, asked.settings)
+            doubling = forms.workload_doubling(module, asked.settings)
+            self._batch = doubling.batch_size if doubling is not None and isinstance(doubling.batch_size, int) else None
+        else:
+            step = (forms.training_step if asked.train else forms.inference_step)(module)
+        for _ in range(_STEPS_BEFORE):
+            step()
+        self._start()
+        kept = step()
+        self._recorder.stop()
+        del kept
+
+    def follow(self, asked: Program) -> None:
+        """Runs a script up to the end of its third step, and records that one."""
+        from bottleneck.harness.boundaries import Boundaries
+
+        boundaries = Boundaries(self._boundary, self._start_over)
+        boundaries.watch(self._torch)
+        try:
+            (program.run_module if asked.module else program.run_file)(asked.target, asked.arguments)
+        except _Done:
+            return
+        raise SystemExit(0)
+
+    def _start_over(self, *_: Any) -> None:
+        self._seen = 0
+        self._recorder.stop()
+
+    def _boundary(self) -> None:
+        self._seen += 1
+        if self._seen == _STEPS_BEFORE:
+            self._start()
+        elif self._seen > _STEPS_BEFORE:
+            self._recorder.stop()
+            raise _Done
+
+    def _start(self) -> None:
+        gc.collect()
+        self._paths = {number: held.places[0].path for number, held in find_modules(self._torch).items() if held.places}
+        self._tag()
+        self._recorder.start()
+
+    def _tag(self) -> None:
+        """Names the memory of parameters, buffers, gradients and optimizer state."""
+        found = [each for each in gc.get_objects() if issubclass(type(each), self._torch.nn.Module)]
+        parameters = {id(each): each for module in found for each in module.parameters(recurse=False)}
+        for optimizer in self._optimizers.values():
+            parameters.update((id(each), each) for group in optimizer.param_groups for each in group["params"])
+            state = [value for values in optimizer.state.values() for value in values.values()]
+            self._recorder.tag([each for each in state if _is_tensor(each)], "optimizer state")
+        self._recorder.tag([each for module in found for each in module.buffers(recurse=False)], "buffer")
+        self._recorder.tag([*parameters.values()], "parameter")
+        self._recorder.tag([each.grad for each in parameters.values() if each.grad is not None], "gradient")
+
+    def result(self, asked: Program, choices: "CudaChoices") -> StepCalls:
+        """The record of the step."""
+        self._tag()
+        storages, numbers = self._recorder.storages()
+        calls = [_renumbered(call, numbers) for call in self._recorder.calls]
+        return StepCalls(
+            program=" ".join(asked.command),
+            origin="fake step",
+            calls=calls,
+            settings=self._settings(choices),
+            storages=storages,
+            batch_size=self._batch_size(asked),
+            host_ops=self._recorder.host_ops,
+            notes=tuple(self._notes()),
+        )
+
+    def _batch_size(self, asked: Program) -> int | None:
+        """The parameter of that name of a workload, else the first size of what the model is called with."""
+        if asked.form == "workload":
+            return self._batch
+        return self._first_sizes[0] if len(set(self._first_sizes)) == 1 else None
+
+    def _settings(self, choices: "CudaChoices") -> EngineSettings:
+        torch, recorder = self._torch, self._recorder
+        return EngineSettings(
+            matmul_allow_tf32=_asked(lambda: torch.backends.cuda.matmul.allow_tf32),
+            cudnn_allow_tf32=_asked(lambda: torch.backends.cudnn.allow_tf32),
+            float32_matmul_precision=_asked(torch.get_float32_matmul_precision),
+            cudnn_benchmark=_asked(lambda: torch.backends.cudnn.benchmark),
+            autocast=tuple(sorted(choices.autocast)),
+            channels_last=recorder.channels_last,
+            training=recorder.gradients,
+            compiled=choices.uses_compile,
+            origins={
+                "matmul_allow_tf32": "torch.backends.cuda.matmul.allow_tf32",
+                "cudnn_allow_tf32": "torch.backends.cudnn.allow_tf32",
+                "float32_matmul_precision": "torch.get_float32_matmul_precision()",
+                "cudnn_benchmark": "torch.backends.cudnn.benchmark",
+                "autocast": "the autocast regions that the program entered",
+                "channels_last": "the strides of what convolutions read",
+                "training": "the backward pass of the step",
+                "compiled": "calls of torch.compile",
+            },
+        )
+
+    def _notes(self) -> Iterator[str]:
+        yield "copies from the host, and the work of data loaders, are not part of the predicted step"
+        for place in sorted(self._recorder.read_numbers):
+            yield f"the value of float() at {place} was taken to be 1"
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "untyped_storage") and value.dim() > 0
+
+
+def _renumbered(call: Any, numbers: Mapping[int, int]) -> Any:
+    def use(each: Any) -> Any:
+        return dataclasses.replace(each, storage=None if each.storage is None else numbers.get(each.storage))
+
+    return dataclasses.replace(call, inputs=tuple(map(use, call.inputs)), outputs=tuple(map(use, call.outputs)))
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer; null where this version of torch has none."""
+    try:
+        return question()
+    except (AttributeError, RuntimeError):
+        return None
