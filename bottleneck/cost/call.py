@@ -80,6 +80,9 @@ class Scalar:
 
 _NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Double", "Bool", "GenericList", "None"})
 
+_LISTS = frozenset({"TensorList", "GenericList"})
+_NO_SIZES = "a shape holds something other than sizes"
+
 # A list of tensors whose item size was inferred from kernel names: 'TensorList[2]'.
 _LIST_ITEMS = re.compile(r"TensorList\[(\d{1,3})\]")
 
@@ -232,12 +235,6 @@ def parse_call(
     The first four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event;
     the last one is the JSON of the result's sizes, where they were found elsewhere.
     """
-    return OpCall(name, _arguments(dims, types, strides, concrete), _sizes(_load(result)) if result else None)
-
-
-@lru_cache(maxsize=4096)
-def _arguments(dims: str | None, types: str | None, strides: str | None, concrete: str | None) -> tuple[Argument, ...]:
-    """The arguments in four texts: an op and those that it calls often share them."""
     if not dims:
         raise Unmodelled("shapes were not recorded")
     if not types:
@@ -247,7 +244,11 @@ def _arguments(dims: str | None, types: str | None, strides: str | None, concret
     if not dtypes and any(shapes):
         raise Unmodelled("dtypes were not recorded")
     known = chain(rest, repeat((None, None, None)))
-    return tuple(_argument(shape, *each) for shape, each in zip(shapes, known, strict=False))
+    return OpCall(
+        name,
+        tuple([_argument(shape, *each) for shape, each in zip(shapes, known, strict=False)]),
+        _sizes(_load(result)) if result else None,
+    )
 
 
 _decode = msgspec.json.Decoder().decode
@@ -273,24 +274,25 @@ def _load(text: str) -> list[object]:
     return value
 
 
+_UNRECORDED = Scalar()
+
+
 def _argument(shape: object, dtype: object, strides: object, text: object) -> Argument:
-    sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) and dtype.startswith("TensorList[") else None
+    sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) and dtype.endswith("]") else None
     item_bytes = float(sized[1]) if sized else None
-    if (
-        isinstance(shape, list)
-        and shape
-        and isinstance(shape[0], list)
-        and all(isinstance(each, list) for each in shape)
-    ):
+    if isinstance(shape, list) and shape and all([isinstance(inner, list) for inner in shape]):
         return TensorList(tuple(_sizes(inner) for inner in shape), item_bytes)
-    if (sized or dtype in {"TensorList", "GenericList"}) and shape == []:
+    if (sized or dtype in _LISTS) and shape == []:
         return TensorList((), item_bytes)
     if not isinstance(dtype, str) or dtype in _NOT_TENSORS:
-        return Scalar(text) if isinstance(text, str) and text else (Scalar() if dtype else None)
+        return Scalar(text) if isinstance(text, str) and text else (_UNRECORDED if dtype else None)
     return Tensor(_sizes(shape), dtype, _sizes(strides) if isinstance(strides, list) else None)
 
 
 def _sizes(values: object) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < _SIZE_LIMIT for value in values):
-        raise Unmodelled("a shape holds something other than sizes")
+    if not isinstance(values, list):
+        raise Unmodelled(_NO_SIZES)
+    for value in values:
+        if type(value) is not int or not 0 <= value < _SIZE_LIMIT:
+            raise Unmodelled(_NO_SIZES)
     return tuple(values)

@@ -202,11 +202,15 @@ _DISPATCH = re.compile(
 
 def dispatch(name: str) -> Cost | None:
     """The zero cost of a node that only calls other ops, recognised by its name; null for every other name."""
-    return Cost("dispatch") if _DISPATCH.fullmatch(name) else None
+    return _DISPATCHED if _DISPATCH.fullmatch(name) else None
+
+
+_DISPATCHED = Cost("dispatch")
 
 
 def _free(family: str) -> Formula:
-    return lambda _: Cost(family)
+    cost = Cost(family)
+    return lambda _: cost
 
 
 COMPOSITES = op_names(_CALLERS)
