@@ -280,7 +280,7 @@ _UNRECORDED = Scalar()
 def _argument(shape: object, dtype: object, strides: object, text: object) -> Argument:
     sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) and dtype.endswith("]") else None
     item_bytes = float(sized[1]) if sized else None
-    if isinstance(shape, list) and shape and all([isinstance(inner, list) for inner in shape]):
+    if isinstance(shape, list) and shape and all(isinstance(inner, list) for inner in shape):
         return TensorList(tuple(_sizes(inner) for inner in shape), item_bytes)
     if (sized or dtype in _LISTS) and shape == []:
         return TensorList((), item_bytes)
