@@ -41,7 +41,7 @@ from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, Rec
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.device import Device
 from bottleneck.schema.digest import RankDigest
-from bottleneck.schema.evidence import Annotations, Evidence, Explanation, conclude
+from bottleneck.schema.evidence import Annotations, Evidence, Explanation, TwoSided, conclude
 from bottleneck.schema.files import cannot_read, read_file
 from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.job import LeftOut
@@ -278,17 +278,20 @@ def examine(
     if side is None:
         message = f"both belong to one marked step, explained as a whole; apart: --window {earlier}, then {later}"
         told = Caveat("two-sided-step", f"{describe_sides(sides)}; {message}")
-        return replace(_with_sides_told(evidence, told), sides=replace(sides, is_one_step=True))
+        return _with_sides_told(evidence, told, replace(sides, is_one_step=True))
     which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
     message = f"the {which} is explained, the other is left out: --window {other}"
     told = Caveat("one-side", f"{describe_sides(sides)}; {message}", 1.0 - side.wall_us / window.wall_us)
-    return replace(_with_sides_told(_examine(trace, side, source, options), told), sides=None)
+    return _with_sides_told(_examine(trace, side, source, options), told, None)
 
 
-def _with_sides_told(evidence: Evidence, told: Caveat) -> Evidence:
-    """The evidence with a caveat in place of the one that a window has two sides."""
+def _with_sides_told(evidence: Evidence, told: Caveat, sides: TwoSided | None) -> Evidence:
+    """The evidence with these sides, and a caveat in place of the one that a window has two of them."""
     caveats = tuple(caveat for caveat in evidence.analysis.caveats if caveat.slug != TWO_SIDED)
-    return replace(evidence, analysis=replace(evidence.analysis, caveats=(told, *caveats)))
+    explained = replace(evidence, analysis=replace(evidence.analysis, caveats=(told, *caveats)), sides=sides)
+    # Neither changes what the host did.
+    explained.cache.update({make: found for make, found in evidence.cache.items() if make is read_host})
+    return explained
 
 
 def _examine(trace: Trace, window: Window, source: TraceSource, options: Options) -> Evidence:

@@ -143,7 +143,8 @@ def freed_blocks(linked: Linked) -> pd.DataFrame:
     for code, rows in grouped(mine):
         began = events["ts_us"].to_numpy()[threads == code]
         ended = began + events["dur_us"].to_numpy()[threads == code]
-        marks = np.sort(np.concatenate((began, ended, memory["ts_us"].to_numpy()[others == code], [np.inf])))
+        marks = np.concatenate((began, ended, memory["ts_us"].to_numpy()[others == code], [np.inf]))
+        marks.sort(kind="stable")  # which merges what is in order
         following = marks[np.searchsorted(marks, start[rows], side="right")]
         end[rows] = np.where(np.isfinite(following), np.minimum(end[rows], following), start[rows])
     return freed.assign(end_us=end)

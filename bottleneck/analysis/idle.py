@@ -363,14 +363,16 @@ def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
     for table, rows, mine in ranges:
         kind, begins, length = int(table is ops), table["ts_us"].to_numpy()[rows], table["dur_us"].to_numpy()[rows]
         side: Literal["left", "right"] = "right" if kind else "left"
-        counts[kind, mine] += _between(np.sort(begins), pieces.start[mine], pieces.end[mine], side) / 2
-        counts[kind, mine] += _between(np.sort(begins + length), pieces.start[mine], pieces.end[mine], "left") / 2
+        low, high = pieces.start[mine], pieces.end[mine]
+        counts[kind, mine] += _between(begins, low, high, side) / 2
+        counts[kind, mine] += _between(begins + length, low, high, "left") / 2
     return counts[0], counts[1]
 
 
 def _between(at: Floats, start: Floats, end: Floats, where: Literal["left", "right"]) -> Integers:
-    """How many of the sorted instants lie in each stretch, its start included for ``left``, its end for ``right``."""
+    """How many of the instants lie in each stretch, its start included for ``left``, its end for ``right``."""
     at = np.rint(at * 1e3)  # ends are sums, which miss starts by rounding
+    at.sort(kind="stable")  # which passes over what is in order
     count = np.searchsorted(at, np.rint(end * 1e3), side=where)
     count -= np.searchsorted(at, np.rint(start * 1e3), side=where)
     return np.asarray(count)

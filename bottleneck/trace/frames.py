@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from bottleneck.schema.intervals import numbered
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source
 from bottleneck.schema.tables import PLACES, category, nearest_ancestor
@@ -229,7 +230,7 @@ def _sources(stacks: Stacks, thread: Ints, at_ns: Ints) -> Labels:
     name, since_ns = frames_at(stacks, thread, at_ns)
     text = {
         each: short_source(labels[each], is_line=each in stacks.line_names)
-        for each in np.unique(name[name >= 0]).tolist()
+        for each in np.flatnonzero(np.bincount(name[name >= 0])).tolist()
     }
     sources = sorted(set(text.values()))
     position = {source: code for code, source in enumerate(sources)}
@@ -296,9 +297,9 @@ def _frames(stacks: Stacks, thread: Ints, at_ns: Ints, calls: Frames) -> tuple[I
     outer, since_ns = frames_at(stacks, thread, at_ns)
     inner, called_ns = calls.names_at(thread, at_ns)
     inner = np.where(called_ns >= since_ns, inner, -1)
-    size = len(stacks.labels) + 1
-    pairs, code = np.unique((outer + 1) * size + inner + 1, return_inverse=True)
-    texts = [_text(stacks.labels, outer, inner) for outer, inner in (divmod(pair, size) for pair in pairs.tolist())]
+    code, first = numbered(outer, inner)
+    pairs = zip((outer[first] + 1).tolist(), (inner[first] + 1).tolist(), strict=True)
+    texts = [_text(stacks.labels, *pair) for pair in pairs]
     distinct = sorted({text for text in texts if text})
     position = {text: number for number, text in enumerate(distinct)}
     return np.array([position.get(text, -1) for text in texts], dtype=np.int64)[code], distinct

@@ -63,7 +63,9 @@ class Nest:
         if not len(self.track):
             return found
         order = np.argsort(narrow(track), kind="stable")
-        tracks, first = np.unique(track[order], return_index=True)
+        tracks = track[order]
+        first = np.flatnonzero(np.append(tracks.size > 0, tracks[1:] != tracks[:-1])[: tracks.size])
+        tracks = tracks[first]
         low = np.searchsorted(self.track, tracks, side="left")
         high = np.searchsorted(self.track, tracks, side="right")
         for query, start, stop in zip(np.split(order, first[1:]), low, high, strict=False):
