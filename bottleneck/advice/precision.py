@@ -1,12 +1,17 @@
 """Rules of precision: half as many bytes, and matrix units that are faster on narrower numbers."""
 
+import math
+import re
+
 import numpy as np
 
-from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
+from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
 _LEAST_SHARE = 0.05
 # Narrow products have to be this much faster to pay for the casts around them.
@@ -16,6 +21,21 @@ _FASTER = 1.5
 _FAR_BELOW, _STAYS = 0.5, 0.5
 # Each operand of a product is read wide and written narrow, and the weights' gradients the other way round.
 _CAST_TRAFFIC = 1.5
+
+# What autocast costs on a CPU (torch 2.13, EPYC with AVX512-BF16, one thread, linear layers of 8x64 to 1536x1536 on 1
+# to 1024 rows), in times of the machine's smallest op. A bf16 product goes through oneDNN, whose call takes 10 to 15 us
+# longer than the fp32 product of a small matrix; casts of both operands and the bias take 5 to 9 us, with gradients and
+# their own backward ops 16 to 30 us.
+_OP_US = 0.54
+_PRODUCT_OPS = (19.0, 28.0)
+_CASTS_OPS = {False: (9.0, 16.0), True: (30.0, 55.0)}
+# An element is read in four bytes and written in two; a weight, at most, also once more into the order of oneDNN.
+_CAST_BYTES, _REORDERED = 6.0, 1.5
+# A product far from its floors shows a machine whose memory is slower than calibrated, by at most so much.
+_SLOWER_MEMORY = 3.0
+# What the middle of the interval must promise on a CPU, where casts and calls may cost as much as bf16 saves.
+_HOST_PAYS = 0.05
+_BACKWARD = re.compile(f"^{BACKWARD_NODE}")
 
 _AUTOCAST = 'with torch.autocast("{kind}", dtype=torch.bfloat16):\n    loss = model(x)'
 # Gradients of fp16 underflow without a scale; bf16 has the range of fp32.
@@ -37,7 +57,8 @@ def half_precision(evidence: Evidence) -> Draft | None:
     These are bf16, or fp16 with a gradient scaler on GPUs whose matrix units take no bf16 (Volta, Turing).
     Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
     at most; from half of the products' part, less the casts: autocast keeps norms, softmax and losses in fp32. A CPU
-    only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower.
+    only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower. There
+    casts and calls cost more (``_host_cost_us``), and the rule is silent unless the middle of the gain is 5 %.
     """
     work, device = work_of(evidence), evidence.analysis.device
     peaks = device.peaks_flops_per_s
@@ -61,8 +82,14 @@ def half_precision(evidence: Evidence) -> Draft | None:
     if work.share(products) < _LEAST_SHARE:
         return None  # autocast starts from products: without them nothing changes
     faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
-    casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
     halved = np.where(others, np.minimum(work.memory_us(), work.us) / 2, 0.0)
+    if evidence.is_host_only:
+        gain, costs = _host_gain(work, products, faster, halved, narrow / full)
+        if evidence.share_of_step(max(gain.low + gain.high, 0.0) / 2) < _HOST_PAYS:
+            return None
+    else:
+        casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
+        gain, costs = work.gain(np.clip(faster / 2 - casts, 0.0, None), faster + halved), ()
     return Draft(
         slug="half-precision",
         title=f"The model works in fp32 where {dtype} would do",
@@ -72,6 +99,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
             f"{format_us(work.us_of(others))}",
             f"this device multiplies {dtype} at {format_si(narrow, 'FLOP/s')}, "
             f"{work.mean(ratios, products):.1f} times what these products may reach",
+            *costs,
             *work.describe(products),
             *work.critical_path_note(faster + halved),
         ),
@@ -80,13 +108,77 @@ def half_precision(evidence: Evidence) -> Draft | None:
             if not is_scaled
             else "Run forward pass and loss under fp16 autocast, training with a gradient scaler, and watch the loss."
         ),
-        gain_us=work.gain(np.clip(faster / 2 - casts, 0.0, None), faster + halved),
+        gain_us=gain,
         claims=work.claims(faster + halved),
         code=_AUTOCAST.format(kind="cpu" if evidence.is_host_only else "cuda") if not is_scaled else _SCALED_AUTOCAST,
         tries=() if is_scaled else ("bf16-autocast",),
         confidence="low" if work.share(products & work.bound("unknown")) > work.share(products) / 2 else "medium",
         changes_results=True,
     )
+
+
+def _host_gain(
+    work: KernelWork, products: Flags, faster: Floats, halved: Floats, ratio: float
+) -> tuple[Interval, tuple[str, ...]]:
+    """The gain of bf16 on a CPU, less than nothing where its casts and calls cost more, and evidence on that cost.
+
+    At least, only what arithmetic and bytes need gets shorter: what small products take beyond that, stays.
+    """
+    compute_us, memory_us = np.minimum(work.compute_us(), work.us), work.memory_us()
+    floors = np.where(compute_us >= memory_us, compute_us * (1 - 1 / ratio), memory_us / 2)
+    floors = np.where(np.isnan(work.roof("compute_us")), faster / 2, np.minimum(floors, faster))
+    multiplied = products & ~_by_channel(work, products)
+    low_cost, high_cost, calls = _host_cost_us(work, products)
+    low = float(floors[multiplied].sum()) - high_cost
+    high = float(faster[multiplied].sum() + halved.sum()) - low_cost
+    words = (
+        f"casts and the longer calls of {counted(round(calls), 'product')} cost {format_us(low_cost)} to "
+        f"{format_us(high_cost)} of what bf16 saves"
+    )
+    return Interval(min(low, high), high), (words,)
+
+
+def _by_channel(work: KernelWork, products: Flags) -> Flags:
+    """Convolutions that keep channels apart (depthwise): sums of few terms, which matrix units do not make faster."""
+
+    def keeps_apart(signature: int) -> bool:
+        sizes = [size for size in work.sizes_of(signature) if len(size) >= 3]
+        return any(size[1] == 1 and size[0] > 1 for size in sizes[1:]) and max(size[1] for size in sizes) > 1
+
+    return work.calls_that(products & work.family("convolution"), keeps_apart)
+
+
+def _host_cost_us(work: KernelWork, products: Flags) -> tuple[float, float, float]:
+    """What autocast costs on a CPU per step, at least and at most, and the number of products.
+
+    Each product of the forward pass casts its weight, and its input where that is fp32; in training the gradients of
+    both are cast back. That the weight of a loop is cast once per step is left out of account: loops pay for calls.
+    """
+    device, steps, trains = work.evidence.analysis.device, work.evidence.steps, has_backward_pass(work.evidence)
+    op_us, bytes_per_us = device.launch_floor_us or _OP_US, (device.bandwidth_bytes_per_s or math.inf) / US_PER_S
+    forward = products & ~work.inside(_BACKWARD)
+    multiplies = products & work.family("matmul")
+    weight, image = _operands(work, forward)
+    passes = _CAST_BYTES * (2 if trains else 1) / steps / bytes_per_us
+    slower = np.clip(work.us / np.maximum(work.floor_us(), 1e-9), 1.0, _SLOWER_MEMORY)
+    low, high = (
+        op_us * (calls * np.count_nonzero(multiplies) + casts * np.count_nonzero(forward)) / steps
+        for calls, casts in zip(_PRODUCT_OPS, _CASTS_OPS[trains], strict=True)
+    )
+    low += passes * float(weight.sum())
+    high += passes * float(((_REORDERED * weight + image) * slower).sum())
+    return low, high, float(np.count_nonzero(products)) / steps
+
+
+def _operands(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
+    """Elements of the weight of each of these products (the last operand), and of its input; 0 where unknown."""
+    weight, image = np.zeros(len(work.evidence.costs) + 1), np.zeros(len(work.evidence.costs) + 1)
+    for each in np.unique(work.signature[rows]).tolist():
+        sizes = [size for size in work.sizes_of(each) if len(size) >= 2]
+        if len(sizes) > 1:
+            image[each], weight[each] = math.prod(sizes[0]), math.prod(sizes[-1])
+    weight[-1] = image[-1] = 0.0
+    return np.where(rows, weight[work.signature], 0.0), np.where(rows, image[work.signature], 0.0)
 
 
 def _fp32_products(work: KernelWork) -> Flags:

@@ -33,8 +33,28 @@ def test_a_cpu_whose_bf16_products_are_faster(tmp_path: Path) -> None:
     assert draft.gain_us is not None
     assert draft.tries == ("bf16-autocast",)
     assert 15_000 < draft.gain_us.high < 25_000 * 0.77  # a quarter of the arithmetic at least is left
-    assert draft.gain_us.low < draft.gain_us.high / 2
+    assert 10_000 < draft.gain_us.low < 0.75 * 21_475  # of the arithmetic alone, less casts
     assert "4.0 times" in draft.evidence[1]
+    assert draft.evidence[2].startswith("casts and the longer calls of 1 product cost ")
+
+
+def test_small_products_on_a_cpu_pay_more_for_casts_and_calls_than_bf16_saves(tmp_path: Path) -> None:
+    peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
+    small = [Call("aten::mm", 20, [[16, 64], [64, 64]])] * 50
+    assert half_precision(on_cpu(tmp_path, small, device=replace(CPU, peaks_flops_per_s=peaks))) is None
+
+
+def test_a_depthwise_convolution_has_no_product_for_matrix_units(tmp_path: Path) -> None:
+    peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
+    device = replace(CPU, peaks_flops_per_s=peaks)
+
+    def convolution(groups: int) -> Call:
+        dims = [[8, 64, 112, 112], [64, 64 // groups, 3, 3], [], [], [], [], [], [], []]
+        concrete = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", str(groups)]
+        return Call("aten::mkldnn_convolution", 200_000, dims, more={"concrete": concrete})
+
+    assert half_precision(on_cpu(tmp_path / "dense", [convolution(1)], device=device)) is not None
+    assert half_precision(on_cpu(tmp_path / "depthwise", [convolution(64)], device=device)) is None
 
 
 @pytest.mark.parametrize("bf16", [None, 1.2e11, 1.3e9], ids=["not measured", "hardly faster", "emulated"])
