@@ -63,6 +63,7 @@ def advise(evidence: Evidence) -> tuple[Finding, ...]:
         for rule in RULES
         if (made := rule(evidence)) is not None and (draft := with_replayed_gain(evidence, made)) is not None
     ]
+    drafts = compilation.join_compiled(evidence, drafts)
     return rank(servers.fit_to_server(evidence, drafts), evidence.analysis, _program(evidence.recording))
 
 

@@ -1,10 +1,13 @@
 """Rules of whole programs and their compilers: recompiles, graph breaks, repeated forward passes, untried backends."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead
+from bottleneck.advice.dispatch import COMPILE_PAYS, compile_gain_us, eager_overhead, host_overhead, pays
+from bottleneck.advice.fusion import chain_passes_us
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -17,7 +20,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
@@ -25,8 +28,8 @@ from bottleneck.units import US_PER_S, counted, format_share, format_us
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
 _LEAST = 0.01
 # One call of compiled code, in times of the smallest op: see ``_CALL_OPS`` in dispatch.py for those of whole models.
-_CALL_OPS = (20.0, 73.0)
-_OP_US = 1.3
+_CALL_OPS = (30.0, 100.0)
+_OP_US = 0.54
 # What compiling a small model takes when nothing is cached: 9 to 30 s for 7 to 60 ops (torch 2.13, 2 shared cores).
 _COMPILE_S = 10.0
 _OVERHEAD_MATTERS = 0.3
@@ -88,11 +91,51 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
     )
 
 
+# Findings that one call of `torch.compile` answers on a CPU.
+_ANSWERED = ("host-overhead", "unfused-chain", "unfused-norm")
+
+
+@remembered
+def whole_gain_us(evidence: Evidence) -> Interval | None:
+    """What compiling the model of a CPU step saves of its calls and of its passes over memory; null on a device."""
+    calls = compile_gain_us(evidence)
+    if calls is None:
+        return None
+    passes = chain_passes_us(evidence)
+    return Interval(calls.low + passes.low, calls.high + passes.high)
+
+
+def join_compiled(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts with those that `torch.compile` answers on a CPU as one, with the gain of the whole change.
+
+    Each of them sees a part: calls, or passes over memory. The change makes all of it, and enters compiled code, which
+    costs. The one with the larger part stays, and none where the whole does not pay.
+    """
+    gain = whole_gain_us(evidence)
+    named = [draft for draft in drafts if draft.slug in _ANSWERED]
+    if gain is None or not named:
+        return list(drafts)
+    largest = max(named, key=lambda draft: 0.0 if draft.gain_us is None else draft.gain_us.low + draft.gain_us.high)
+    if not pays(evidence, gain):
+        return [draft for draft in drafts if draft not in named]
+    claims = {claim: us for draft in named for claim, us in draft.claims.items()}
+    others = tuple(draft.title[0].lower() + draft.title[1:] for draft in named if draft is not largest)
+    joined = replace(
+        largest,
+        gain_us=gain,
+        claims=claims,
+        evidence=(*largest.evidence, *(f"the same change answers that {title}" for title in others)),
+    )
+    return [joined if draft is largest else draft for draft in drafts if draft is largest or draft not in named]
+
+
 def compile_does_not_pay(evidence: Evidence) -> Draft | None:
-    """Rule 12 on a CPU: overhead holds the step back, and yet a call of compiled code would cost about as much."""
-    gain = compile_gain_us(evidence)
+    """Rule 12 on a CPU: calls or passes over memory hold the step back, and yet compiling costs about what it saves."""
+    gain = whole_gain_us(evidence)
     overhead_us = issue_us(evidence) + evidence.account_us("overhead.launch_floor")
-    if gain is None or evidence.share_of_step(overhead_us) < _OVERHEAD_MATTERS or host_overhead(evidence) is not None:
+    if gain is None or evidence.is_broken or evidence.share_of_step(overhead_us) < _OVERHEAD_MATTERS:
+        return None
+    if evidence.share_of_step((gain.low + gain.high) / 2) >= COMPILE_PAYS:
         return None
     return Draft(
         slug="compile-does-not-pay",
@@ -113,7 +156,7 @@ def compile_does_not_pay(evidence: Evidence) -> Draft | None:
 def _saved_words(gain: Interval) -> str:
     """The gain of compiling in words that keep its sign."""
     low, high = (f"{'saves' if us > 0 else 'costs'} {format_us(abs(us))}" for us in (gain.low, gain.high))
-    return f"one call of the compiled model {low} at worst and {high} at best, by the number of its ops"
+    return f"compiling {low} per step at worst and {high} at best, by the number of its ops and calls"
 
 
 def compile_break_even(evidence: Evidence) -> Draft | None:

@@ -17,6 +17,9 @@ from bottleneck.advice.quantities import (
     idle_lines,
     is_compiled,
     issue_us,
+    mark_spans,
+    outermost_frames,
+    rows_of_events,
     timing_confidence,
     work_in_window,
 )
@@ -24,6 +27,8 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Spans, union
+from bottleneck.schema.op_names import BACKWARD_NODE
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -164,16 +169,20 @@ def _median_kernel_us(evidence: Evidence) -> float | None:
     return float(np.median(durations)) if durations.size else None
 
 
-# A call of compiled code on a CPU (guards, wrappers, autograd's entry), in times of the smallest op of the machine:
-# 30 to 95 us of 1.3 us without gradients, 190 to 480 us with (torch 2.13, EPYC, one small layer or op, one thread).
-_CALL_OPS = {False: (23.0, 73.0), True: (145.0, 370.0)}
+# A call of compiled code on a CPU (guards, wrappers, with gradients autograd's entry and its backward node), in times
+# of the smallest op of the machine (0.54 us): 10 to 25 us without gradients and up to twice that between other work,
+# 120 to 490 us with them (torch 2.13, EPYC, one thread, one small layer, convolutions with batch norm the dearest).
+_CALL_OPS = {False: (30.0, 100.0), True: (220.0, 900.0)}
 # Part of the overhead per op that compiling takes away, measured there too: most of it where ops become one loop
 # (60 pointwise ops: 3.1 of 3.6 us each; forward and backward 7.8 of 13); next to nothing, or less, where a product
 # stays a call of its own (48 linear layers: 41 us of 460).
 FUSED, _KEPT = (0.4, 0.95), (-0.3, 0.2)
-_OP_US = 1.3
-# Where the smallest op of the machine is not known, it is this part of the overhead per op (1.3 of 13 us there).
-_SMALLEST_OP = 0.1
+# Overhead per op beyond so many times the smallest op is not that of issuing it (13 us forward and backward), but of a
+# processor that others use too.
+_EACH_OPS = 25.0
+_OP_US = 0.54
+# Where the smallest op of the machine is not known, it is this part of the overhead per op (0.54 of 13 us there).
+_SMALLEST_OP = 0.04
 _PRODUCT = re.compile(
     r"^aten::(\w*mm|_?addm?v|mv|dot|einsum|linear|bilinear|\w*conv\w*|\w*attention\w*|lstm|gru|\w*rnn\w*)$"
 )
@@ -182,7 +191,10 @@ _RANDOM = re.compile(r"^aten::(bernoulli_?|native_dropout|rand\w*|normal_|unifor
 _RANDOM_COST = 2.5
 # What the middle of the interval must promise before compiling is advised: below it, as many lost as won by it (17
 # programs, torch 2.13: linear layers with ReLU won from 48 on and lost up to 16).
-_COMPILE_PAYS = 0.05  # and the low end must not lose: examples/mlp.py was promised 1.00 to 1.49, and gave 0.86
+COMPILE_PAYS = 0.05  # and the low end must not lose: examples/mlp.py was promised 1.00 to 1.49, and gave 0.86
+_MODULE, _BACKWARD = re.compile(r"^nn\.Module: "), re.compile(f"^{BACKWARD_NODE}")
+# The sum of gradients into parameters is autograd's own, whoever made the backward pass.
+_ACCUMULATES = re.compile(r"AccumulateGrad$")
 
 
 @dataclass(frozen=True)
@@ -190,19 +202,16 @@ class _ModelOverhead:
     """The model's part of a CPU step: overhead per step, and ops that do work: those that a compiler fuses, and others.
 
     ``us`` leaves out what the optimizer and the zeroing of gradients take: compiling the model does not touch them.
-    ``slow_us`` is what fused ops take beyond their floors, ``random_us`` what drawing random numbers takes.
+    ``each_us`` is the overhead per op. ``entries`` are the calls of outermost modules, each of which is a call of
+    compiled code; 1 where modules are not recorded. ``random_us`` is what drawing random numbers takes.
     """
 
     us: float
+    each_us: float
     fused: float
     stays: float
-    slow_us: float
+    entries: float
     random_us: float
-
-    @property
-    def each_us(self) -> float:
-        """Overhead per op that does work."""
-        return self.us / max(self.fused + self.stays, 1.0)
 
 
 @remembered
@@ -210,15 +219,28 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
     share = optimizer_share(evidence)
     us = (issue_us(evidence) + evidence.account_us("overhead.launch_floor")) * (1 - share.overhead)
     works = work_in_window(evidence)
+    each_us = us / max(float(np.count_nonzero(works)) / evidence.steps - share.ops, 1.0)
     product = text_matches(evidence.linked.kernels["name"], _PRODUCT.search)
-    stays = float(np.count_nonzero(works & product)) / evidence.steps
-    fused = max(float(np.count_nonzero(works)) / evidence.steps - stays - share.ops, 0.0)
-    bounded = (row for row in evidence.analysis.kernels if row.bound in {"compute", "memory"})
-    rows = [row for row in bounded if not _PRODUCT.search(row.name)]
-    random_us = math.fsum(row.us for row in rows if _RANDOM.search(row.name))
-    floors = ((row, max(row.compute_us or 0.0, row.memory_us or 0.0, row.launch_us or 0.0)) for row in rows)
-    slow_us = math.fsum(max(row.us - floor, 0.0) for row, floor in floors if floor and not _RANDOM.search(row.name))
-    return _ModelOverhead(us, fused, stays, min(slow_us, us) * (1 - share.overhead), random_us)
+    modules = outermost_frames(evidence, _MODULE)
+    compiled = works & _made_by_model(evidence, modules)
+    stays = float(np.count_nonzero(compiled & product)) / evidence.steps
+    fused = float(np.count_nonzero(compiled)) / evidence.steps - stays
+    fused -= 0.0 if modules.start.size else share.ops
+    random_us = math.fsum(row.us for row in evidence.analysis.kernels if _RANDOM.search(row.name))
+    entries = max(modules.start.size / evidence.steps, 1.0)
+    most_us = _EACH_OPS * (evidence.analysis.device.launch_floor_us or each_us)
+    return _ModelOverhead(us, min(each_us, most_us), max(fused, 0.0), stays, entries, random_us)
+
+
+def _made_by_model(evidence: Evidence, modules: Spans) -> Flags:
+    """Mask of the rows of KERNELS that a module's forward or backward pass runs; all where no module is recorded."""
+    at_us = evidence.linked.kernels["ts_us"].to_numpy()
+    if not modules.start.size:
+        return np.ones(at_us.size, dtype=bool)
+    backward, sums = (
+        union(*mark_spans(evidence, rows_of_events(evidence, pattern))) for pattern in (_BACKWARD, _ACCUMULATES)
+    )
+    return np.asarray(modules.hold(at_us) | (backward.hold(at_us) & ~sums.hold(at_us)))
 
 
 def us_per_call(evidence: Evidence) -> float:
@@ -229,24 +251,28 @@ def us_per_call(evidence: Evidence) -> float:
 def compile_gain_us(evidence: Evidence) -> Interval | None:
     """Overhead that compiling the model of a CPU step saves, in us per step; negative where it costs; else null.
 
-    Overhead per op x (fused ops x 0.4-0.95 + ops that stay calls x -0.3-0.2) less one call of compiled code: see above
-    for where the numbers come from. Slow loops of fused ops may become fast ones, as far as that is not more than
-    the overhead; bytes saved by fusing are another rule's.
+    Overhead per op x (fused ops x 0.4-0.95 + ops that stay calls x -0.3-0.2) less the calls of compiled code, one per
+    call of an outermost module: see above for where the numbers come from. Bytes that fusing saves are another rule's.
     """
-    if not evidence.is_host_only or evidence.is_broken or is_compiled(evidence):
+    if not evidence.is_host_only or is_compiled(evidence):
         return None
     calls = _model_calls(evidence)
     unit_us = evidence.analysis.device.launch_floor_us or max(_OP_US, _SMALLEST_OP * calls.each_us)
-    call_low, call_high = (ops * unit_us for ops in _CALL_OPS[has_backward_marks(evidence)])
+    call_low, call_high = (ops * unit_us * calls.entries for ops in _CALL_OPS[has_backward_marks(evidence)])
     low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_high
     high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_low
-    return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us) + calls.slow_us)
+    return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us))
+
+
+def pays(evidence: Evidence, gain: Interval) -> bool:
+    """True if such a gain of compiling is worth advising: none is lost at its low end, and its middle is 5 %."""
+    return gain.low >= 0 and evidence.share_of_step((gain.low + gain.high) / 2) >= COMPILE_PAYS
 
 
 def host_overhead(evidence: Evidence) -> Draft | None:
     """Rule 4 on a CPU: Python and the dispatcher take longer than what compiled code would cost to call."""
     gain = compile_gain_us(evidence)
-    if gain is None or gain.low < 0 or evidence.share_of_step((gain.low + gain.high) / 2) < _COMPILE_PAYS:
+    if gain is None or evidence.is_broken or not pays(evidence, gain):
         return None
     calls = _model_calls(evidence)
     claims = claims_of(
@@ -257,9 +283,9 @@ def host_overhead(evidence: Evidence) -> Draft | None:
         slug="host-overhead",
         title="Python and dispatching between small ops hold the step back",
         evidence=(
-            f"{format_us(calls.us)} of every step ({format_share(evidence.share_of_step(calls.us))}) goes into "
-            f"calling {counted(format_count(calls.fused + calls.stays), 'op')} of the model, "
-            f"{format_us(calls.each_us)} each",
+            f"{format_us(calls.us)} of every step ({format_share(evidence.share_of_step(calls.us))}) is Python and "
+            f"dispatching, {format_us(calls.each_us)} for each of "
+            f"{counted(format_count(calls.fused + calls.stays), 'op')} of the model",
             f"{format_count(calls.fused)} of them can be fused into loops, "
             f"{format_count(calls.stays)} stay library calls",
             *idle_lines(evidence, "python"),

@@ -207,6 +207,19 @@ def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
     return Spans(starts[outer], ends[outer], outer)
 
 
+def outermost_frames(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
+    """Spans of the outermost Python frames of the window whose names the pattern finds."""
+    rows = rows_of_events(evidence, pattern)
+    events = evidence.linked.trace.events.iloc[rows]
+    is_frame = (events["category"] == "python").to_numpy()
+    start = events["ts_us"].to_numpy()[is_frame]
+    end = start + events["dur_us"].to_numpy()[is_frame]
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    outer = np.flatnonzero(start >= np.concatenate(([-np.inf], np.maximum.accumulate(end)))[: end.size])
+    return Spans(start[outer], end[outer], outer)
+
+
 def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
     """Starts and ends of these rows of EVENTS, outer ones first; optimizers' steps without backward nodes in them."""
     events = evidence.linked.trace.events

@@ -10,9 +10,13 @@ from bottleneck.advice.compilation import (
     compile_does_not_pay,
     compiling_in_step,
     graph_breaks,
+    join_compiled,
     other_backends,
     recomputation,
+    whole_gain_us,
 )
+from bottleneck.advice.fusion import unfused_chain
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
@@ -148,3 +152,33 @@ def test_eager_inference_in_products_is_worth_comparing_compilers(tmp_path: Path
 )
 def test_no_other_compilers_for(tmp_path: Path, extra: Call) -> None:
     assert other_backends(on_cpu(tmp_path, [*square(22_000), extra])) is None
+
+
+N = 25_000_000  # 100 MB of fp32
+CHAIN = [Call("aten::mul_", 20_000, [[N], []])] * 4
+
+
+def test_findings_that_one_compilation_answers_are_one_with_the_gain_of_it_all(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, CHAIN)
+    chain, whole = unfused_chain(case), whole_gain_us(case)
+    assert chain is not None and whole is not None
+    other = replace(chain, slug="host-overhead", title="Python takes time", gain_us=Interval(1.0, 2.0))
+    apart = replace(chain, slug="vocabulary-loss")
+    joined = join_compiled(case, [other, chain, apart])
+    assert [draft.slug for draft in joined] == ["unfused-chain", "vocabulary-loss"]
+    assert joined[0].gain_us == whole
+    assert joined[0].evidence[-1] == "the same change answers that python takes time"
+
+
+def test_compiling_that_does_not_pay_as_a_whole_is_not_advised_for_a_part(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, [*CHAIN[:2], *[Call("aten::bernoulli_", 20_000, [[N], []])] * 2])
+    chain = unfused_chain(on_cpu(tmp_path / "chain", CHAIN))
+    assert chain is not None
+    assert join_compiled(case, [chain]) == []
+
+
+def test_findings_of_a_device_stay_apart(tmp_path: Path) -> None:
+    case = case_of(tmp_path / "gpu", gpu_events(12, 3, 20))
+    chain = unfused_chain(on_cpu(tmp_path, CHAIN))
+    assert chain is not None
+    assert join_compiled(case, [chain]) == [chain]

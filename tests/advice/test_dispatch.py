@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead, late_launches, tiny_kernels
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
-from tests.builders import complete, launch, op
+from tests.builders import complete, frame, launch, op
 
 LATE = {"kernels": 40, "kernel_us": 3.0, "every_us": 20.0}
 
@@ -73,6 +73,30 @@ def test_training_pays_more_for_each_call_of_compiled_code(tmp_path: Path) -> No
         for name, more in (("a", events), ("b", [*events, backward]))
     )
     assert without is not None and with_ is not None and with_.high < without.high - 100
+
+
+def test_each_call_of_an_outermost_module_enters_compiled_code(tmp_path: Path) -> None:
+    events = cpu_events(ops=300, op_us=2, every_us=6, steps=1)
+    once = [frame("nn.Module: Net_0", 1, 1800)]
+    often = [frame("nn.Module: Net_0", 1 + 180 * number, 179) for number in range(10)]
+    within = [*once, *(frame("nn.Module: Linear_0", 2 + 180 * number, 170) for number in range(10))]
+    one, ten, nested = (
+        compile_gain_us(case_of(tmp_path / name, [*events, *frames], unprofiled_us=1800.0))
+        for name, frames in (("one", once), ("ten", often), ("nested", within))
+    )
+    assert one is not None and ten is not None and nested is not None
+    assert one.low - ten.low == pytest.approx(9 * 100, rel=0.02)  # 100 times the smallest op, 1 us here
+    assert nested.low == pytest.approx(one.low)
+
+
+def test_ops_outside_of_modules_are_not_compiled(tmp_path: Path) -> None:
+    events = cpu_events(ops=300, op_us=2, every_us=6, steps=1)
+    whole, half = (
+        compile_gain_us(case_of(tmp_path / str(us), [*events, frame("nn.Module: Net_0", 1, us)], unprofiled_us=1800.0))
+        for us in (1800, 900)
+    )
+    assert whole is not None and half is not None
+    assert half.high + 30 == pytest.approx((whole.high + 30) / 2, rel=0.02)
 
 
 def test_the_ops_of_the_optimizer_are_no_part_of_what_compiling_the_model_saves(tmp_path: Path) -> None:
