@@ -1,5 +1,6 @@
 """Rules of convolutions: batch normalisation beside them, the choice of algorithm, and memory format."""
 
+import math
 import re
 
 import numpy as np
@@ -9,9 +10,9 @@ from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Flags, Integers
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 _LEAST_SHARE = 0.02
 
@@ -181,6 +182,12 @@ def _benchmarks(work: KernelWork) -> bool | None:
 # cuDNN's convertTensor is none of them: it rounds the operands of NHWC kernels to TF32, element by element.
 _CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_\w*(?:half|bf16|float)", re.IGNORECASE)
 _ON_CPU = 0.2
+# Without oneDNN (small batches on one thread, by its rules in Convolution.cpp) torch multiplies columns of the image.
+_OWN_LOOPS = re.compile(r"slow_conv")
+# Input and result, each read once and written once; fp32.
+_TURNED, _ITEM_BYTES = 4.0, 4.0
+# A convolution far from its floors shows a machine whose memory is slower than calibrated, by at most so much.
+_SLOWER_MEMORY = 3.0
 
 
 @requires_gain
@@ -188,8 +195,8 @@ def channels_first(evidence: Evidence) -> Draft | None:
     """Rule 33: images by planes where the convolution wants them by pixels (channels_last).
 
     On a GPU the library turns them round and back: gain from half of those kernels to all, with their launches. On a
-    CPU the turning is hidden inside the convolution: from nothing to all that it takes beyond its floors. Compiling
-    changes it, too.
+    CPU the turning is hidden inside the convolution: from nothing to what reading and writing its input and its result
+    once more takes, where that is 2 % of the step at the calibrated bandwidth.
     """
     work = work_of(evidence)
     convolutions = work.family("convolution")
@@ -223,28 +230,49 @@ def channels_first(evidence: Evidence) -> Draft | None:
 
 
 def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
-    if work.share(rows) < _ON_CPU:
+    """The finding on a CPU: oneDNN turns each input and result; convolutions of torch's own loops turn nothing."""
+    rows = rows & ~work.op_like(_OWN_LOOPS)
+    turned_us = np.where(rows, _turning_us(work, rows), 0.0)
+    if work.share(rows) < _ON_CPU or work.evidence.share_of_step(float(turned_us.sum())) < _LEAST_SHARE:
         return None
     compute_us = work.roof("compute_us") * work.scale / work.evidence.steps
     floors = np.maximum(compute_us, work.memory_us())  # unknown where there is no cost
     beyond = np.where(rows & np.isfinite(floors), np.clip(work.us - floors, 0.0, None), 0.0)
+    slower = np.clip(work.us / np.maximum(work.floor_us(), 1e-9), 1.0, _SLOWER_MEMORY)
+    less = np.minimum(turned_us * slower, beyond)
     return Draft(
         slug="channels-first",
         title="Images lie by planes, and convolutions turn them round",
         evidence=(
             f"convolutions take {format_share(work.share(rows))} of the step, {format_us(float(beyond.sum()))} of it "
             "more than their arithmetic and their bytes need",
+            f"turning their inputs and results takes {format_us(float(turned_us.sum()))} at the calibrated bandwidth",
             *work.describe(rows),
         ),
         advice="Try model and images in channels_last.",
-        gain_us=Interval(0.0, work.gain(beyond, beyond).high),
-        claims=work.claims(beyond),
+        gain_us=Interval(0.0, work.gain(less, less).high),
+        claims=work.claims(less),
         code=(
             "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
         ),
-        tries=("channels-last", "compile"),
+        tries=("channels-last",),
         confidence="low",
     )
+
+
+def _turning_us(work: KernelWork, rows: Flags) -> Floats:
+    """Time per step to read and write as many bytes again as the input of each convolution and its result have.
+
+    The result is taken to be as large as the input.
+    """
+    bytes_of = np.zeros(len(work.evidence.costs) + 1)
+    for each in np.unique(work.signature[rows]).tolist():
+        bytes_of[each] = _ITEM_BYTES * math.prod(next((size for size in work.sizes_of(each) if size), (0,)))
+    bytes_of[-1] = 0.0
+    rate = work.evidence.analysis.device.bandwidth_bytes_per_s
+    if not rate:
+        return np.zeros(rows.size)
+    return np.asarray(_TURNED * bytes_of[work.signature] / rate * US_PER_S / work.evidence.steps)
 
 
 def _by_planes(work: KernelWork, rows: Flags) -> Flags:

@@ -18,13 +18,13 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.advice.transfers import waits_in_copies
-from bottleneck.schema.accounts import PAGES
+from bottleneck.schema.accounts import PAGES, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)(?!Host|Async)|^(cu|hip)MemCreate$")
@@ -47,6 +47,8 @@ _FRAMEWORK = re.compile(
 _RUNS_LOOP = re.compile(r": (?:fit|train|validate|evaluate|test|predict)$")
 _LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.1
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
+# Of faults that were only counted: at most so much time, of which half may stay.
+_LEAST_COUNTED = 0.05
 _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
 # The host is ahead of the device where, apart from the bubbles behind waiting calls, the device hardly idles.
 _AHEAD = 0.1
@@ -225,24 +227,48 @@ def _driver_calls(evidence: Evidence) -> tuple[float, float]:
 
 
 def fresh_pages(evidence: Evidence) -> Draft | None:
-    """Rule 10 on a CPU: large results come in pages that the system has to hand out (and zero) in each step anew."""
-    rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(PAGES)]
-    spent_us = sum(row.us for row in rows)
-    if not evidence.is_host_only or evidence.share_of_step(spent_us) < _LEAST_FAULTS:
+    """Rule 10 on a CPU: large results come in pages that the system has to hand out (and zero) in each step anew.
+
+    The time is that of first touches in the trace, or of the page faults that were counted in unprofiled steps, if
+    that is more: from half of it to all.
+    """
+    if not evidence.is_host_only:
         return None
+    rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(PAGES)]
+    seen_us, counted_us = sum(row.us for row in rows), _counted_faults_us(evidence)
+    spent_us = max(seen_us, counted_us)
+    if evidence.share_of_step(seen_us) < _LEAST_FAULTS and evidence.share_of_step(counted_us) < _LEAST_COUNTED:
+        return None
+    faults = None if evidence.recording is None else evidence.recording.page_faults
+    lines = (
+        (
+            f"an unprofiled step has {counted(round(faults.unprofiled), 'page fault')}, which take "
+            f"{format_per_step(evidence, counted_us)} as calibrated",
+        )
+        if faults is not None and faults.unprofiled and counted_us > seen_us
+        else (
+            f"{format_per_step(evidence, spent_us)} goes into the first touch of new pages and into giving them back",
+        )
+    )
     return Draft(
         slug="fresh-pages",
         title="Every step fills memory that the system hands out anew",
-        evidence=(
-            f"{format_per_step(evidence, spent_us)} goes into the first touch of new pages and into giving them back",
-            *(_place(row) for row in rows[:3]),
-        ),
+        evidence=(*lines, *(_place(row) for row in rows[:3])),
         advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",
         code="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py",
         gain_us=up_to(spent_us),
-        claims=claims_of(evidence, "overhead.allocator", most_us=spent_us),
+        claims=claims_of(evidence, "overhead.allocator", "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=spent_us),
         tries=("keep-pages", "jemalloc"),
     )
+
+
+def _counted_faults_us(evidence: Evidence) -> float:
+    """Time per step of the page faults that unprofiled steps had, at the calibrated rate of new pages; 0 if unknown."""
+    faults = None if evidence.recording is None else evidence.recording.page_faults
+    rate = evidence.analysis.device.fresh_bytes_per_s
+    if faults is None or not faults.unprofiled or not rate:
+        return 0.0
+    return faults.unprofiled * faults.page_bytes / rate * US_PER_S
 
 
 def side_work(evidence: Evidence) -> Draft | None:

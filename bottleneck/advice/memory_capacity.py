@@ -17,8 +17,8 @@ from bottleneck.units import US_PER_S, format_share, format_si, format_us
 
 # Twice the batch takes at most twice the memory (advice_rules 45).
 _HALF = 0.5
-# Between a step that is mostly fixed (rule 3) and one that is mostly proportional to the batch.
-_HARDLY_GROWS, _GROWS = 1.2, 1.8
+# Between a step that is mostly fixed (rule 3) and one of which twice the batch gives less than 5 % more per second.
+_HARDLY_GROWS, _GROWS = 1.2, 1.9
 _NEARLY_FULL = 0.9
 # Memory that the allocator holds beyond what it has handed out, of all that it holds (advice_rules 47).
 _HELD_SHARE = 0.2

@@ -84,7 +84,9 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     if not marks.start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
         return None
     fusable = _FUSABLE | {"Adagrad"} if evidence.is_host_only else _FUSABLE
-    if evidence.is_broken or not all(name in fusable for name in names):
+    # On a CPU a disturbance stretches the optimizer and the rest alike, and its share of the step stays.
+    is_unknown = evidence.is_incomplete if evidence.is_host_only else evidence.is_broken
+    if is_unknown or not all(name in fusable for name in names):
         return None
     rows = np.flatnonzero(_issued_within(evidence, marks))
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()

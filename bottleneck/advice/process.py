@@ -13,10 +13,10 @@ from bottleneck.schema.op_names import TRAINING, at_source
 from bottleneck.units import counted, format_share, format_us
 
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
-# What autograd's record of one op costs, in times of the smallest op of the machine (1.3 us): 2.7 us (linear layers
-# with ReLU, torch 2.13, one thread: 200 us with gradients, 131 us in inference mode, 26 nodes), 3 to 6 us in LeNet.
-_NODE_OPS = (1.0, 3.0)
-_OP_US = 1.3
+# What autograd's record of one op costs, in times of the smallest op of the machine (0.54 us): 1.8 us (linear layers of
+# 64 to 256 on 1 to 64 rows, torch 2.13, one thread: 3.1 us without gradients, 4.9 us with), 3 to 6 us in LeNet.
+_NODE_OPS = (2.5, 7.0)
+_OP_US = 0.54
 _NODES = 4
 # Ops that take this many times their largest floor for no reason that we know.
 _FAR = 0.1

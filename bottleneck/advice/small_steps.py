@@ -21,7 +21,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
-from bottleneck.schema.analysis import Interval
+from bottleneck.schema.analysis import Confidence, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.op_names import at_source
@@ -60,10 +60,10 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     (nor input, which grows with the samples). Where overhead is no reason, kernels that leave a part of the device
     empty are: twice the blocks run beside one another as far as there is room.
     """
-    if evidence.is_broken:  # where other programs used the processors, they did so while the batch was doubled, too
-        return None
     proof = evidence.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None
+    if evidence.is_broken and not is_measured:
+        return None  # steps of both batch sizes take turns, so that other programs disturb them alike; a ledger is one
     if proof is not None and proof.ratio is not None:
         low, high, seen = proof.ratio.low, proof.ratio.high, "doubling the batch was tried: the step takes"
         if proof.ratio.median >= _MOSTLY_FIXED:
@@ -88,10 +88,16 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         gain_us=gain,
         claims=claims,
         tries=("batch-x2",),
-        confidence="high" if is_measured else timing_confidence(evidence),
+        confidence=_confidence(evidence, is_measured=is_measured),
         changes_results=True,
         per="sample",
     )
+
+
+def _confidence(evidence: Evidence, *, is_measured: bool) -> Confidence:
+    if not is_measured:
+        return timing_confidence(evidence)
+    return "medium" if evidence.is_broken else "high"
 
 
 def _growth_of_fixed_cost(evidence: Evidence) -> tuple[float, float, str] | None:

@@ -118,6 +118,7 @@ TRUNCATED = "truncated"
 ONE_RANK = "one-rank"
 TWO_SIDED = "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
+DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED})
 BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, Analysis, Finding, StepAnalysis, Verdict
+from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, DISTURBED_SLUGS, Analysis, Finding, StepAnalysis, Verdict
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import lines_in, place_of
 from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
@@ -101,6 +101,11 @@ class Evidence:
     def is_broken(self) -> bool:
         """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
         return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in self.analysis.caveats)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True if the trace lacks a part of what ran; one that was only disturbed is broken, and complete."""
+        return any(caveat.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS for caveat in self.analysis.caveats)
 
     @property
     def host_scale(self) -> float:

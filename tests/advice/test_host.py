@@ -1,5 +1,6 @@
 """Rules for what stops the host: what each is worth, and where it is silent."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from bottleneck.advice import host
 from bottleneck.schema.analysis import IdleCause
 from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_ledger
+from bottleneck.schema.measurements import PageFaults
+from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger, with_recording
 from tests.builders import complete, frame, kernel, launch, op, step
 
 WORK = {"memory": 1000.0}
@@ -18,7 +20,7 @@ def gpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Evidence:
 
 
 def cpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Evidence:
-    return with_ledger(case_of(folder, cpu_events(10, 3, 8)), accounts, idle or None)
+    return with_ledger(case_of(folder, cpu_events(10, 3, 8), unprofiled_us=90.0), accounts, idle or None)
 
 
 def waiting(kernel_us: float) -> list[dict[str, object]]:
@@ -121,6 +123,19 @@ def test_fresh_pages_are_reported_where_they_take_a_part_of_the_step(tmp_path: P
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 200
     other = idle_row("allocator", 200.0, detail="aten::empty")
     assert host.fresh_pages(cpu(tmp_path / "b", WORK | {"overhead.allocator": 200.0}, other)) is None
+
+
+@pytest.mark.parametrize(("faults", "gain_us"), [(100.0, 100 * 4096 / 4e9 * 1e6), (10.0, None), (None, None)])
+def test_counted_page_faults_are_worth_what_new_pages_cost_here(
+    tmp_path: Path, faults: float | None, gain_us: float | None
+) -> None:
+    case = with_recording(cpu(tmp_path, WORK), page_faults=PageFaults(4096, faults, faults))
+    case = with_analysis(case, device=replace(case.analysis.device, fresh_bytes_per_s=4e9))
+    draft = host.fresh_pages(case)
+    assert (draft is None) == (gain_us is None)
+    if draft is not None and gain_us is not None:
+        assert draft.gain_us is not None and draft.gain_us.high == pytest.approx(gain_us)
+        assert draft.evidence[0].startswith("an unprofiled step has 100 page faults, which take 102 us per step")
 
 
 def test_saving_inside_the_step_is_no_work_of_it(tmp_path: Path) -> None:

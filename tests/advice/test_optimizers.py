@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.optimizers import optimizer_share, unfused_optimizer
-from tests.advice.cases import case_of
+from bottleneck.schema.analysis import Caveat
+from tests.advice.cases import case_of, with_analysis
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 
 NODE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -32,6 +33,13 @@ def test_many_ops_per_parameter_are_worth_one_fused_call(tmp_path: Path) -> None
     assert "24 kernels per step for 2 parameters in AdamW.step, 12.0 for each" in draft.evidence
     assert 0 < draft.gain_us.low < draft.gain_us.high < 250
     assert draft.code is not None and "torch.optim.AdamW" in draft.code
+
+
+def test_on_a_cpu_other_programs_stretch_the_optimizer_as_they_do_the_rest(tmp_path: Path) -> None:
+    case = case_of(tmp_path, training(12), unprofiled_us=250.0)
+    contended, sampled = (with_analysis(case, caveats=(Caveat(slug, "…"),)) for slug in ("contended", "sampled"))
+    assert unfused_optimizer(contended) == unfused_optimizer(case) is not None
+    assert unfused_optimizer(sampled) is None
 
 
 def test_on_a_device_launches_are_worth_the_wait_for_them(tmp_path: Path) -> None:

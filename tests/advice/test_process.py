@@ -58,7 +58,7 @@ def test_a_graph_that_nobody_walks_is_worth_its_records(tmp_path: Path) -> None:
     case = case_of(tmp_path, recorded(cpu_events(30, 3, 8)), unprofiled_us=200.0)
     draft = unused_gradients(case)
     assert draft is not None and draft.gain_us is not None and draft.tries == ("inference-mode",)
-    assert draft.gain_us.low == pytest.approx(29 * 1.0)
+    assert draft.gain_us.low == pytest.approx(29 * 2.5)
     assert draft.gain_us.low < draft.gain_us.high <= 200
 
 

@@ -89,8 +89,16 @@ def test_a_step_that_grows_with_its_batch_is_left_alone(tmp_path: Path) -> None:
     assert larger_batch(with_ledger(case, {"compute": 90.0, "overhead.python": 10.0})) is None
 
 
-def test_a_batch_that_was_doubled_among_other_programs_proves_nothing(tmp_path: Path) -> None:
-    case = tried(cpu(tmp_path), 1.0, 1.05, 1.1)
+def test_a_batch_that_was_doubled_among_other_programs_proves_less(tmp_path: Path) -> None:
+    case, contended = tried(cpu(tmp_path), 1.0, 1.05, 1.1), (Caveat("contended", "others used the processors"),)
+    quiet, busy = larger_batch(case), larger_batch(with_analysis(case, caveats=contended))
+    assert quiet is not None and busy is not None
+    assert (quiet.confidence, busy.confidence) == ("high", "medium")
+    assert quiet.gain_us == busy.gain_us  # steps of both sizes took turns, so that both were disturbed
+
+
+def test_a_ledger_among_other_programs_says_nothing_of_a_larger_batch(tmp_path: Path) -> None:
+    case = with_ledger(cpu(tmp_path), OVERHEAD)
     assert larger_batch(case) is not None
     assert larger_batch(with_analysis(case, caveats=(Caveat("contended", "others used the processors"),))) is None
 
