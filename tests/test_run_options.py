@@ -97,3 +97,14 @@ def test_a_run_says_what_it_will_do_and_how_much_longer_it_takes(
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and all(each in told for each in words)
     assert ("CPU" in told) == (reason is not None)
+    assert "pieces" not in told
+
+
+def test_a_run_announces_the_seconds_for_pieces(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "reason_to_measure", lambda threads: None)
+    Path("train.py").write_text("pass")
+    _announce(Plan("/out", make_program("train.py"), RecordOptions()), 12.0)
+    words = "adds about 18 s, up to 12 s of them to time pieces of the step alone\n"
+    assert capsys.readouterr().err.endswith(words)

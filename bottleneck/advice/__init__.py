@@ -25,6 +25,7 @@ from bottleneck.advice import (
     traffic,
     transfers,
 )
+from bottleneck.advice.measured import with_measured_gain
 from bottleneck.advice.ranking import Draft, rank
 from bottleneck.advice.replayed import with_replayed_gain
 from bottleneck.schema.analysis import Finding
@@ -61,7 +62,8 @@ def advise(evidence: Evidence) -> tuple[Finding, ...]:
     drafts = [
         draft
         for rule in RULES
-        if (made := rule(evidence)) is not None and (draft := with_replayed_gain(evidence, made)) is not None
+        if (made := rule(evidence)) is not None
+        and (draft := with_replayed_gain(evidence, with_measured_gain(evidence, made))) is not None
     ]
     drafts = compilation.join_compiled(evidence, drafts)
     return rank(servers.fit_to_server(evidence, drafts), evidence.analysis, _program(evidence.recording))

@@ -447,7 +447,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     training; only that of the softmax itself is counted.
     """
     work = work_of(evidence)
-    forward = _attention_rows(work)
+    forward = attention_rows(work)
     rows = forward | (work.op_like(_SOFTMAX_BACKWARD) if forward.any() else np.zeros(work.row.size, dtype=bool))
     if work.share(rows) < _LEAST_SHARE:
         return None
@@ -478,7 +478,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     )
 
 
-def _attention_rows(work: KernelWork) -> Flags:
+def attention_rows(work: KernelWork) -> Flags:
     """Products, softmax and all between, where the softmax follows the scores' product and feeds the next one.
 
     The scores have as many numbers as the softmax: m n per product of the first, m k of the second.

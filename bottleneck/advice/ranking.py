@@ -33,7 +33,8 @@ class Draft:
     accounts of the ledger, or "kernel:N" for row N of the analysis' kernels, that the gain comes from, in microseconds
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
-    The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain.
+    The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
+    ``measured`` is set where pieces of the step gave it.
     """
 
     slug: str
@@ -52,6 +53,7 @@ class Draft:
     on_request: bool = False
     remedies: tuple[str, ...] = ()
     transformation: Transformation | None = None
+    measured: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -109,6 +111,7 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
                 on_request=draft.on_request,
                 claims=dict(draft.claims),
                 changes=() if draft.transformation is None else draft.transformation.changes,
+                measured=draft.measured,
             )
         )
     return tuple(findings)

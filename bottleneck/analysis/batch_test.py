@@ -110,6 +110,7 @@ def add_measurements(analysis: StepAnalysis, recording: Recording | None, extras
     steps, totals = analysis.steps, analysis.totals
     if recording is not None:
         steps = replace(steps, boundary=recording.step_name, seen=recording.steps_seen)
+        analysis = replace(analysis, pieces=recording.pieces)
     if extras is None:
         return replace(analysis, steps=steps)
     return replace(

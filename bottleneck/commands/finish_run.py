@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bottleneck.harness.messages import Notes, Plan
     from bottleneck.harness.supervise import End
     from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.recording import Recording
 
     Render = Callable[[Analysis, TextIO], str]
@@ -51,13 +52,14 @@ class ReportSettings:
     """Settings of a report: output of its text, source of this CPU's ceilings, and how the text is made.
 
     ``ceilings`` takes the number of threads. ``render`` is null for the terminal report on one screen. ``failure`` says
-    how the program ended, if not as it should.
+    how the program ended, if not as it should. Pieces of the step are timed alone for ``probe_budget_s`` at most.
     """
 
     say: Callable[[str], None]
     ceilings: Callable[[int | None], "Calibration | None"]
     render: "Render | None" = None
     failure: str | None = None
+    probe_budget_s: float = 0.0
 
 
 def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
@@ -65,7 +67,7 @@ def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) 
 
     The last line says how the program failed, if it did.
     """
-    result = _finish_and_report(plan, ending, settings)
+    result = _report_on(Path(plan.folder), ending, settings, lambda: finish(plan, ending, settings))
     if settings.failure is not None:
         if not result.is_worth_keeping and ending.telemetry is not None and ending.telemetry.notes:
             # The sensors have something to say even where the program left nothing.
@@ -83,10 +85,13 @@ def _say_failure(settings: ReportSettings, result: FinishResult, folder: Path) -
         settings.say(f"bottleneck: {settings.failure}; what was recorded is in {shown(folder)}")
 
 
-def _finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
-    folder, result = Path(plan.folder), FinishResult(succeeded=False, is_finished=False)
+def _report_on(
+    folder: Path, ending: "Ending", settings: ReportSettings, obtain: "Callable[[], Recording]"
+) -> FinishResult:
+    """Reports on the recording that ``obtain`` finishes or reads."""
+    result = FinishResult(succeeded=False, is_finished=False)
     try:
-        recording = finish(plan, ending, settings)
+        recording = obtain()
         result = FinishResult(succeeded=False, is_worth_keeping=_is_worth_keeping(folder, recording))
         if settings.failure is not None and not result.is_worth_keeping:
             return result  # the program's own words and how it ended say all there is
@@ -189,7 +194,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     from bottleneck.report.page import to_html
     from bottleneck.report.plots.roofline_plot import save_roofline
 
-    explained = explain([_from_here(folder)])
+    explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
     analysis = explained.analysis
     # First of all what the user waits for; a disk may be full.
     settings.say((settings.render or terminal_text)(analysis, sys.stderr).rstrip("\n"))
@@ -204,6 +209,15 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     draw_or_warn(partial(save_roofline, analysis, picture), picture, settings.say)
     share = analysis.verdict.share
     return headline(analysis.verdict).upper() + (f" ({format_share(share)})" if share is not None else "")
+
+
+def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings) -> "Explanation":
+    """The explanation, with the pieces of the step that are timed now where there is time for any."""
+    if settings.probe_budget_s <= 0 or settings.failure is not None:
+        return explained
+    from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
+
+    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.say)
 
 
 def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
@@ -266,6 +280,7 @@ class Reporter:
     result: FinishResult | None = None
     render: "Render | None" = None
     is_quiet: bool = False
+    probe_budget_s: float = 0.0
     early: list[str] = field(default_factory=list)
 
     def report_early(self, ended: threading.Event) -> None:
@@ -307,10 +322,16 @@ class Reporter:
             say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
             return FinishResult(succeeded=False, is_finished=False)
         failure = words if ending.status != 0 or remarks else None
-        settings = ReportSettings(say, partial(measured_ceilings, is_quiet=self.is_quiet), self.render, failure)
+        ceilings = partial(measured_ceilings, is_quiet=self.is_quiet)
+        settings = ReportSettings(say, ceilings, self.render, failure, self.probe_budget_s)
         if self.result is None:
             return finish_and_report(self.plan, ending, settings)
         add_ending(folder, ending)
+        if self.result.succeeded and self.probe_budget_s > 0 and failure is None:
+            from bottleneck.schema.recording import read_recording
+
+            # The program is over: what could not be timed beside it may change what the findings promise.
+            return _report_on(folder, ending, settings, lambda: read_recording(folder))
         say("\n".join(self.early))
         if failure is not None:
             _say_failure(settings, self.result, folder)

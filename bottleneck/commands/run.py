@@ -48,6 +48,9 @@ _ADDED_S = {"script": 6, "workload": 12, "model": 12}
 _CALIBRATION_S = 30
 _GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/kfd")
 
+# Seconds for timing pieces of the step after the program, unless others are wanted.
+PROBE_BUDGET_S = 10.0
+
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
 _MODULE = "-m", "--module"
@@ -63,6 +66,7 @@ class RunOptions:
     telemetry_ms: int = 20
     quiet: bool = False
     render: "Render | None" = None
+    probe_budget_s: float = PROBE_BUDGET_S
 
 
 class ProgramCommand(ExampleCommand):
@@ -138,6 +142,16 @@ def run_command(
             "--batch-test/--no-batch-test", help="Workload: time twice the batch_size too; left out by itself if long."
         ),
     ] = None,
+    probe_budget: Annotated[
+        float,
+        typer.Option(
+            "--probe-budget",
+            min=0.0,
+            max=3600.0,
+            metavar="SECONDS",
+            help="Seconds for timing pieces of the step alone, as they are and changed, after the program; 0 for none.",
+        ),
+    ] = PROBE_BUDGET_S,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
@@ -189,7 +203,8 @@ def run_command(
         batch_test=batch_test,
     )
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
-    raise typer.Exit(run(program, record, RunOptions(output, force, strict, telemetry_ms, quiet, render)))
+    options = RunOptions(output, force, strict, telemetry_ms, quiet, render, probe_budget)
+    raise typer.Exit(run(program, record, options))
 
 
 def _refuse_what_is_no_program(target: str) -> None:
@@ -218,7 +233,7 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
     folder = RecordingFolder(options.output, program_name(program), force=options.force)
     plan = Plan(str(folder.make()), program, record)
     if not options.quiet:
-        _announce(plan)
+        _announce(plan, options.probe_budget_s)
     try:
         with answered():
             return _run(options, plan, folder)
@@ -226,17 +241,19 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
         folder.give_up()
 
 
-def _announce(plan: "Plan") -> None:
+def _announce(plan: "Plan", probe_budget_s: float = 0.0) -> None:
     """Says what will be done and how much longer it takes."""
     from bottleneck.calibrate.cache import reason_to_measure
 
     program, wanted = plan.program, plan.options.steps
     reason = None if any(Path(driver).exists() for driver in _GPU_DRIVERS) else reason_to_measure(None)
     steps = "5 to 20 steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
-    added_s = _ADDED_S[program.form]
-    time = f"adds about {added_s} s"
+    added_s = _ADDED_S[program.form] + round(probe_budget_s)
+    parts = [f"up to {probe_budget_s:g} s of them to time pieces of the step alone"] if probe_budget_s > 0 else []
     if reason is not None:
-        time = f"adds about {added_s + _CALIBRATION_S} s, {_CALIBRATION_S} s of them to measure this CPU ({reason})"
+        added_s += _CALIBRATION_S
+        parts = [f"{_CALIBRATION_S} s of them to measure this CPU ({reason})", *parts]
+    time = ", ".join([f"adds about {added_s} s", *parts])
     say(f"bottleneck: running {program.target}; records {steps} after warm-up; {time}")
 
 
@@ -270,7 +287,14 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     state = RunState(plan, ending.environment, ending.busy_processors)
     state = replace(state, versions=ending.versions, processors=ending.processors)
     sampling = SensorReading(Path(plan.folder), options.telemetry_ms / 1e3)
-    reporter = Reporter(plan, ending, sampling, render=options.render, is_quiet=options.quiet)
+    reporter = Reporter(
+        plan,
+        ending,
+        sampling,
+        render=options.render,
+        is_quiet=options.quiet,
+        probe_budget_s=options.probe_budget_s,
+    )
     follower = Follower(Path(plan.folder), reporter.report_early)
     kills = MemoryKills(count_memory_kills())
 

@@ -14,6 +14,7 @@ from bottleneck.schema.critical_path import CriticalPath
 from bottleneck.schema.device import Device
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.job import JobSummary
+from bottleneck.schema.measured_pieces import MeasuredPieces
 from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
 from bottleneck.schema.op_names import place_of
 from bottleneck.units import apportion_groups, format_share
@@ -474,6 +475,9 @@ class Finding:
         tuple[str, ...],
         Doc("the change in words that `bottleneck whatif` takes; empty where a formula of the rule gives the gain"),
     ] = ()
+    measured: Annotated[
+        bool, Doc("whether the gain rests on pieces of the step that were timed on its recorded shapes")
+    ] = False
 
     def describe_speedup(self) -> str | None:
         """The predicted speedup in words; null where none is predicted.
@@ -594,6 +598,9 @@ class StepAnalysis:
     critical_path: Annotated[
         CriticalPath | None,
         Doc("what the time of the step consists of, by a replay; null where none was made: beyond a million events"),
+    ] = None
+    pieces: Annotated[
+        MeasuredPieces | None, Doc("pieces of the step that `bottleneck run` timed alone; null where it timed none")
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA

@@ -48,6 +48,12 @@ class Device:
     peak_clocks_mhz: Annotated[
         Mapping[str, float], Doc("clock at which each peak holds, keyed as the peaks; empty where not known", "MHz")
     ] = field(default_factory=dict)
+    compiled_call_us: Annotated[
+        float | None, Doc("what entering compiled code costs beyond calling a function; CPUs only", "us")
+    ] = None
+    compiled_call_backward_us: Annotated[
+        float | None, Doc("the same for a call that is differentiated, its backward pass included; CPUs only", "us")
+    ] = None
     plausible_ridges: Annotated[
         Mapping[str, tuple[float, float]],
         Doc("lowest and highest ridge of the devices that it may be, by peak; empty where its own is known", "FLOP/B"),

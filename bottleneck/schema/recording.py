@@ -11,6 +11,7 @@ from bottleneck.errors import TraceError
 from bottleneck.schema.device import Device
 from bottleneck.schema.doc import check_ranges
 from bottleneck.schema.files import read_file
+from bottleneck.schema.measured_pieces import MeasuredPieces
 from bottleneck.schema.measurements import BatchTest, Compilation, Extras, OptionCosts, PageFaults, PeakMemory, Timing
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
@@ -93,7 +94,7 @@ class Recording:
     abilities of what torch computes with, ``compilation`` is null where torch's compiler could not tell.
     ``search_path`` holds the folders that modules come from, relative to the working folder: frames of the trace are
     named from there. ``source_texts`` is what the lines of the program said when the trace was written, by
-    'model.py:57'.
+    'model.py:57'. ``pieces`` are parts of the step that were timed alone afterwards; null where none were.
     """
 
     created: str
@@ -128,6 +129,7 @@ class Recording:
     compilation: Compilation | None = None
     search_path: tuple[str, ...] = ()
     source_texts: Mapping[str, str] = field(default_factory=dict)
+    pieces: MeasuredPieces | None = None
     schema: str = field(default=RECORDING_SCHEMA)
 
     @property

@@ -1,0 +1,157 @@
+"""Takes the gain of a finding from pieces of the step that were timed on its recorded shapes, where there are any."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.measured_pieces import MeasuredPiece
+from bottleneck.units import counted, format_share, format_us
+
+# A gain below this share of the step is none.
+_LEAST_GAIN = 0.001
+# Times alone and recorded that lie closer together are of the same work.
+_ALIKE = 2.0
+# Slugs of findings whose pieces `bottleneck run` can time.
+MEASURABLE = frozenset(
+    {
+        "channels-first",
+        "half-precision",
+        "misaligned-products",
+        "too-many-threads",
+        "threads-for-small-work",
+        "unfused-attention",
+        "unfused-chain",
+        "unfused-norm",
+        "unfused-optimizer",
+    }
+)
+_UNMEASURED = "estimated by formula: pieces of this step were not timed (bottleneck run --probe-budget does)"
+
+
+def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
+    """The finding with the gain that its measured pieces give: calls x (time as it is - time changed), in the step.
+
+    The ratio of the two times holds for the recorded time of the calls, which may differ from that alone by the load
+    of the machine and by what the caches hold. Where they lie more than a factor of two apart, something else than
+    that was at work, and the gain lies between both. The formula's gain stays for the share of the work that was not
+    measured. Where the pieces show a loss, the finding says so and promises nothing.
+    """
+    if draft.slug not in MEASURABLE:
+        return draft
+    pieces = _pieces_of(evidence, draft)
+    if not pieces:
+        return draft if draft.gain_us is None else replace(draft, evidence=(*draft.evidence, _UNMEASURED))
+    change = max(pieces, key=_weight).change
+    pieces = [piece for piece in pieces if piece.change == change]
+    part = min(math.fsum(piece.share for piece in pieces), 1.0)
+    formula = draft.gain_us or Interval(0.0, 0.0)
+    on_path = _part_on_path(evidence, draft)
+    gains = [_gain(evidence, piece) for piece in pieces]
+    low = on_path * math.fsum(gain.low for gain in gains) + (1.0 - part) * formula.low
+    high = on_path * (math.fsum(gain.high for gain in gains) - _entered_us(evidence, pieces))
+    high += (1.0 - part) * formula.high
+    words = _words(pieces, part)
+    if high < _LEAST_GAIN * evidence.step_us:
+        return replace(
+            draft,
+            evidence=(*draft.evidence, words),
+            gain_us=None,
+            gain_reason=f"no gain is expected: {_loss_words(pieces)}",
+            claims={},
+            transformation=None,
+            measured=True,
+        )
+    return replace(
+        draft,
+        evidence=(*draft.evidence, words),
+        gain_us=Interval(min(max(low, 0.0), high), high),
+        gain_reason=None,
+        claims=_claims(draft, high),
+        transformation=None,
+        measured=True,
+    )
+
+
+def _pieces_of(evidence: Evidence, draft: Draft) -> list[MeasuredPiece]:
+    recorded = None if evidence.recording is None else evidence.recording.pieces
+    known = () if recorded is None else recorded.pieces
+    return [piece for piece in known if piece.finding == draft.slug and piece.ratio is not None]
+
+
+def _weight(piece: MeasuredPiece) -> float:
+    """What a piece of each change would save: where several changes were timed, the best of them is advised."""
+    assert piece.ratio is not None
+    assert piece.as_is_us is not None
+    return piece.calls * piece.as_is_us.median * (1.0 - piece.ratio.median)
+
+
+def _gain(evidence: Evidence, piece: MeasuredPiece) -> Interval:
+    """What the change saves per step in all calls of the piece; negative where it costs."""
+    assert piece.ratio is not None
+    assert piece.as_is_us is not None
+    alone_us = piece.calls * piece.as_is_us.median
+    amounts = [alone_us] if piece.recorded_us is None else [piece.recorded_us]
+    if piece.recorded_us is not None and not 1 / _ALIKE < alone_us / max(piece.recorded_us, 1e-9) < _ALIKE:
+        amounts.append(alone_us)
+    most = max(piece.ratio.high, piece.at_worst.high if piece.at_worst is not None else 0.0)
+    least = piece.ratio.low - _entry_ratio(evidence, piece)
+    lows, highs = [us * (1.0 - most) for us in amounts], [us * (1.0 - max(least, 0.0)) for us in amounts]
+    return Interval(min(lows), max(highs))
+
+
+def _entry_ratio(evidence: Evidence, piece: MeasuredPiece) -> float:
+    """The part of a call that entering compiled code takes, which a model that is compiled as a whole does once."""
+    entry_us = evidence.analysis.device.compiled_call_us
+    if piece.kind != "chain" or entry_us is None or piece.as_is_us is None:
+        return 0.0
+    return entry_us / piece.as_is_us.median
+
+
+def _entered_us(evidence: Evidence, pieces: Sequence[MeasuredPiece]) -> float:
+    """The one call of compiled code per step that is left of those of the pieces."""
+    return (evidence.analysis.device.compiled_call_us or 0.0) if any(each.kind == "chain" for each in pieces) else 0.0
+
+
+def _part_on_path(evidence: Evidence, draft: Draft) -> float:
+    """The part of the device's time that the step gains: by the formula, which knows the critical path."""
+    claimed_us = math.fsum(us for name, us in draft.claims.items() if name.startswith("kernel:"))
+    if evidence.is_host_only or draft.gain_us is None or claimed_us <= 0:
+        return 1.0
+    return min(draft.gain_us.high / claimed_us, 1.0)
+
+
+def _claims(draft: Draft, high_us: float) -> dict[str, float]:
+    """The claims of the formula, raised to the gain that was measured."""
+    claimed_us = math.fsum(draft.claims.values())
+    factor = max(high_us / claimed_us, 1.0) if claimed_us > 0 else 1.0
+    return {name: us * factor for name, us in draft.claims.items()}
+
+
+def _words(pieces: Sequence[MeasuredPiece], part: float) -> str:
+    """What was measured, in one line."""
+    before_us, after_us = _per_step_us(pieces)
+    what = f"{counted(len(pieces), 'piece')}, {format_share(part)} of this work" if part < 1 else "these shapes"
+    return (
+        f"measured here on {what}: {format_us(before_us)} -> {format_us(after_us)} per step "
+        "(bottleneck run --probe-budget)"
+    )
+
+
+def _per_step_us(pieces: Sequence[MeasuredPiece]) -> tuple[float, float]:
+    known = [(piece.calls, piece.as_is_us, piece.changed_us) for piece in pieces]
+    before = math.fsum(calls * before.median for calls, before, _ in known if before is not None)
+    after = math.fsum(calls * after.median for calls, _, after in known if after is not None)
+    return before, after
+
+
+def _loss_words(pieces: Sequence[MeasuredPiece]) -> str:
+    worst = max(pieces, key=lambda piece: -_weight(piece))
+    assert worst.as_is_us is not None
+    assert worst.changed_us is not None
+    return (
+        f"{worst.what} takes {format_us(worst.changed_us.median)} with the change and "
+        f"{format_us(worst.as_is_us.median)} without, measured here"
+    )

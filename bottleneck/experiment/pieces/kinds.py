@@ -1,0 +1,245 @@
+"""The table of kinds of pieces: from recorded shapes, dtypes and strides to the same work as it is and changed.
+
+A kind knows what to build, not how often it is run: ``timing`` takes the turns. Results are not compared here, which
+`bottleneck verify` does for the whole step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bottleneck.experiment.pieces.recorded_calls import BoundCall, NotRebuilt, arguments_of, bind
+from bottleneck.experiment.pieces.specs import PieceSpec
+
+_WIDE_UNIT, _NARROW_UNIT = 64, 8
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do the work of a piece; ``prepare`` is called before each turn, outside of what is timed."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The work as it is and changed; ``at_worst`` is the least favourable change, null where there is but one."""
+
+    as_is: Way
+    changed: Way
+    at_worst: Way | None = None
+
+
+# Torch, the piece, the name of the device -> its ways; NotRebuilt where the recording does not tell enough.
+Make = Callable[[Any, PieceSpec, str], Ways]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind is made, and the seconds that one piece takes, as measured on two cores; the first one takes more."""
+
+    make: Make
+    seconds: float
+    first_s: float = 0.0
+
+
+def _calls(torch: Any, spec: PieceSpec, device: str) -> list[BoundCall]:
+    return [bind(torch, each.name, arguments_of(torch, each, device)) for each in spec.ops]
+
+
+def compiled_chain(torch: Any, spec: PieceSpec, device: str) -> Ways:
+    """Neighbouring ops one by one, and in one compiled loop; at worst one that keeps all results between them.
+
+    Each op takes the result of the one before as its first argument of that size; a trace has no ids of tensors. A
+    backward pass may need results between the ops: then the truth lies between both ways to compile.
+    """
+    last, inputs, every = _chain_functions(torch, spec, device)
+    compiled = torch.compile(last, dynamic=False, fullgraph=True)
+    keeping = torch.compile(every, dynamic=False, fullgraph=True) if spec.settings.get("keeps") else None
+    return Ways(
+        Way(lambda: last(*inputs)),
+        Way(lambda: compiled(*inputs)),
+        None if keeping is None else Way(lambda: keeping(*inputs)),
+    )
+
+
+def _chain_functions(torch: Any, spec: PieceSpec, device: str) -> tuple[Callable[..., Any], list[Any], Any]:
+    """The chain as a function of its inputs, these, and the function that returns all results.
+
+    Written as text, so that neither way pays for our own bookkeeping between two ops.
+    """
+    names: dict[str, Any] = {}
+    inputs: list[Any] = []
+    lines: list[str] = []
+    result, previous = None, ""
+    for place, each in enumerate(spec.ops):
+        bound = bind(torch, each.name, arguments_of(torch, each, device))
+        taken = _place_of(bound.arguments, result)
+        words = []
+        for at, value in enumerate(bound.arguments):
+            if at == taken:
+                assert result is not None
+                is_same = result.shape == value.shape
+                words.append(previous if is_same else f"{previous}.reshape({tuple(value.shape)})")
+                bound.arguments[at] = result if is_same else result.reshape(value.shape)
+            else:
+                words.append(_word(value, names, inputs))
+        words += [f"{key}={_word(value, names, inputs)}" for key, value in bound.keywords.items()]
+        names[f"op{place}"] = bound.call
+        outcome = bound.run()
+        is_several = isinstance(outcome, tuple | list)
+        result = outcome[0] if is_several else outcome
+        previous = f"r{place}"
+        lines.append(f"    {previous} = op{place}({', '.join(words)}){'[0]' if is_several else ''}")
+    arguments = ", ".join(f"i{at}" for at in range(len(inputs)))
+    body = "\n".join(lines)
+    every = ", ".join(f"r{at}" for at in range(len(spec.ops)))
+    ways = {"last": previous, "every": f"({every},)"}
+    text = "\n".join(f"def {name}({arguments}):\n{body}\n    return {result}" for name, result in ways.items())
+    exec(text, names)  # noqa: S102 - our own text; what was recorded are its arguments, not its words
+    return names["last"], inputs, names["every"]
+
+
+def _place_of(arguments: Sequence[Any], result: Any) -> int | None:
+    """The place of the argument that takes the result of the op before; null for none."""
+    if result is None or not hasattr(result, "shape"):
+        return None
+    tensors = [(at, each) for at, each in enumerate(arguments) if hasattr(each, "storage_offset")]
+    same = [at for at, each in tensors if each.shape == result.shape and each.dtype == result.dtype]
+    as_many = [at for at, each in tensors if each.numel() == result.numel() and each.dtype == result.dtype]
+    return next(iter([*same, *as_many]), None)
+
+
+def _word(value: Any, names: dict[str, Any], inputs: list[Any]) -> str:
+    """The name by which the text of a chain calls a value."""
+    if hasattr(value, "storage_offset"):
+        inputs.append(value)
+        return f"i{len(inputs) - 1}"
+    name = f"c{len(names)}"
+    names[name] = value
+    return name
+
+
+def channels_last(torch: Any, spec: PieceSpec, device: str) -> Ways:
+    """An op on images by planes and by pixels; at worst the images are turned round for it each time."""
+    (call,) = _calls(torch, spec, device)
+
+    def by_pixels(tensor: Any) -> Any:
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    images = next((each for each in call.arguments if hasattr(each, "dim") and each.dim() == 4), None)
+    if images is None:
+        raise NotRebuilt(f"{spec.ops[0].name} has no argument of four dimensions")
+    turned = call.with_tensors(by_pixels)
+
+    def turn_and_run() -> None:
+        by_pixels(images)
+        turned.run()
+
+    return Ways(Way(call.run), Way(turned.run), Way(turn_and_run))
+
+
+def narrow_product(torch: Any, spec: PieceSpec, device: str) -> Ways:
+    """A product in fp32 and in the narrow dtype; one operand is cast each time, at worst all of them and the result.
+
+    Under autocast weights are cast in each step, while activations come narrow from the op before where that is one
+    that autocast narrows.
+    """
+    (call,) = _calls(torch, spec, device)
+    dtype = getattr(torch, spec.settings["dtype"])
+
+    def narrow(tensor: Any) -> Any:
+        return tensor.to(dtype) if tensor.dtype is torch.float32 else tensor
+
+    narrowed = call.with_tensors(narrow)
+    wide = [each for each in call.arguments if getattr(each, "dtype", None) is torch.float32]
+    if not wide:
+        raise NotRebuilt(f"{spec.ops[0].name} has no operand in fp32")
+    weight = min(wide[-2:], key=lambda each: int(each.numel()))
+
+    def cast_weight() -> None:
+        narrow(weight)
+        narrowed.run()
+
+    def cast_all() -> None:
+        result = call.with_tensors(narrow).run()
+        for each in result if isinstance(result, tuple) else (result,):
+            if getattr(each, "dtype", None) is dtype:
+                each.float()
+
+    return Ways(Way(call.run), Way(cast_weight), Way(cast_all))
+
+
+def padded_product(torch: Any, spec: PieceSpec, device: str) -> Ways:
+    """A product as recorded and with sizes that are multiples of 64; at worst of 8."""
+    (call,) = _calls(torch, spec, device)
+
+    def padded(unit: int) -> BoundCall:
+        def pad(tensor: Any) -> Any:
+            sizes = [-(-size // unit) * unit if size > unit else size for size in tensor.shape]
+            return torch.rand(sizes, device=tensor.device).to(tensor.dtype)
+
+        return call.with_tensors(pad)
+
+    wide, narrow = padded(_WIDE_UNIT), padded(_NARROW_UNIT)
+    return Ways(Way(call.run), Way(wide.run), Way(narrow.run))
+
+
+def optimizer_step(torch: Any, spec: PieceSpec, device: str) -> Ways:
+    """The optimizer's step over the recorded sizes of its parameters: looped as it is, fused or foreach."""
+    cls = getattr(torch.optim, spec.settings["class"])
+
+    def step_of(**settings: bool) -> Callable[[], object]:
+        parameters = [torch.rand(sizes, device=device) for sizes in spec.settings["sizes"]]
+        for each in parameters:
+            each.grad = torch.rand_like(each)
+        momentum = {"momentum": 0.9} if spec.settings.get("has_momentum") and spec.settings["class"] == "SGD" else {}
+        return cls(parameters, lr=1e-3, **momentum, **settings).step  # type: ignore[no-any-return]
+
+    looped = step_of(foreach=False, fused=False)
+    is_fused = spec.change == "fused-optimizer"
+    return Ways(Way(looped), Way(step_of(fused=True) if is_fused else step_of(foreach=True)))
+
+
+def written_attention(torch: Any, spec: PieceSpec, device: str) -> Ways:
+    """Attention as two products with a softmax between, and as the fused op; with its backward pass in training."""
+    batch, rows, columns, inner, width = (int(spec.settings[name]) for name in ("batch", "m", "n", "k", "d"))
+    trains = bool(spec.settings.get("trains"))
+    shapes = ((1, batch, rows, inner), (1, batch, columns, inner), (1, batch, columns, width))
+    query, key, value = (torch.rand(shape, device=device, requires_grad=trains) for shape in shapes)
+
+    def written() -> Any:
+        return torch.softmax((query @ key.transpose(-2, -1)) * inner**-0.5, -1) @ value
+
+    def fused() -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    grown = torch.rand((1, batch, rows, width), device=device)
+
+    def both(forward: Callable[[], Any]) -> Callable[[], object]:
+        return (lambda: torch.autograd.grad(forward(), (query, key, value), grown)) if trains else forward
+
+    return Ways(Way(both(written)), Way(both(fused)))
+
+
+def fewer_threads(torch: Any, spec: PieceSpec, device: str) -> Ways:
+    """An op with the threads that it had, and with fewer."""
+    (call,) = _calls(torch, spec, device)
+    had, fewer = int(spec.settings["threads"]), int(spec.settings["fewer"])
+    return Ways(
+        Way(call.run, lambda: torch.set_num_threads(had)),
+        Way(call.run, lambda: torch.set_num_threads(fewer)),
+    )
+
+
+KINDS: Mapping[str, Kind] = {
+    "chain": Kind(compiled_chain, seconds=3.0, first_s=5.0),
+    "layout": Kind(channels_last, seconds=0.7),
+    "narrow-product": Kind(narrow_product, seconds=0.7),
+    "padded-product": Kind(padded_product, seconds=0.7),
+    "optimizer": Kind(optimizer_step, seconds=0.7, first_s=0.5),
+    "attention": Kind(written_attention, seconds=0.7),
+    "threads": Kind(fewer_threads, seconds=0.7),
+}
+"""Kinds of pieces by name."""

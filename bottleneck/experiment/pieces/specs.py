@@ -1,0 +1,48 @@
+"""Descriptions of pieces, which the process that chooses them sends to the one that measures them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class OpCallSpec:
+    """A call of an op as the trace recorded it: per argument its sizes, dtype, value and strides, as in CALLS."""
+
+    name: str
+    dims: tuple[Any, ...]
+    types: tuple[Any, ...]
+    concrete: tuple[Any, ...]
+    strides: tuple[Any, ...]
+
+    @property
+    def sizes(self) -> str:
+        """The sizes of its largest two tensors in words."""
+        shown = [each for each in self.dims if isinstance(each, list) and each and isinstance(each[0], int)]
+        return ", ".join("x".join(map(str, each)) for each in shown[:2])
+
+
+@dataclass(frozen=True)
+class PieceSpec:
+    """A piece to measure: its kind, what it consists of, and what its figures stand for (see ``MeasuredPiece``).
+
+    ``settings`` are what a kind needs besides calls. ``promise_us`` is the gain per step that the formula promises
+    for it at most, by which pieces are ordered.
+    """
+
+    kind: str
+    finding: str
+    change: str
+    what: str
+    calls: float
+    recorded_us: float | None
+    share: float
+    ops: tuple[OpCallSpec, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    promise_us: float = 0.0
+
+
+def from_values(values: Mapping[str, Any]) -> PieceSpec:
+    """The piece of values that were written as JSON."""
+    ops: Sequence[Mapping[str, Any]] = values["ops"]
+    return PieceSpec(**{**values, "ops": tuple(OpCallSpec(**each) for each in ops)})
