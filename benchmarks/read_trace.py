@@ -1,11 +1,14 @@
 """Measures time and peak memory of reading a trace, beside orjson.loads of the same bytes, at two sizes.
 
-    python benchmarks/read_trace.py [TRACE] [--megabytes 50 1000] [--report] [--jobs 1 2] [--without-orjson]
+    python benchmarks/read_trace.py [TRACE] [--megabytes 50 1000] [--report] [--jobs 1 2] [--without-orjson] [--at-once]
 
 TRACE is repeated up to each size in a temporary folder that is removed afterwards. Every figure comes from a process
 of its own, with the processes that it starts: the CPU time of all of them; as peak memory the process's own largest
 resident set, or the largest sum of proportional set sizes of all, taken every 100 ms, where that is more. Without
 TRACE, the largest of the public traces beside a development checkout is taken.
+
+With --at-once two readers of one process each run at the same time, and the row is that of the one that took longer:
+by how much its CPU time exceeds that of one alone is what the processors take from each other.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # ruff: noqa: PLC0415 - a child must import nothing but what it measures
@@ -78,7 +82,7 @@ def main() -> None:
     print(f"{'wall':>10}{'of orjson':>11}{'peak':>10}{'of size':>9}")
     for megabytes in arguments.megabytes:
         with tempfile.TemporaryDirectory() as folder:
-            _compare(arguments.trace, Path(folder) / "trace.json", megabytes, jobs)
+            _compare(arguments.trace, Path(folder) / "trace.json", megabytes, jobs, at_once=arguments.at_once)
 
 
 def _arguments() -> argparse.Namespace:
@@ -88,6 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="also measure the whole report command")
     parser.add_argument("--jobs", nargs="+", type=int, default=[1], help="processes to decode in, one row each")
     parser.add_argument("--without-orjson", action="store_true", help="for sizes that orjson has no memory for")
+    parser.add_argument("--at-once", action="store_true", help="also measure two readers that run at the same time")
     parser.add_argument("--job", choices=list(JOBS), help=argparse.SUPPRESS)
     parser.add_argument("--repeat-to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -106,22 +111,35 @@ def _write_repetition(source: Path, target: Path, megabytes: int) -> None:
     repeat_trace(source, target, megabytes * 10**6)
 
 
-def _compare(trace: Path, path: Path, megabytes: int, jobs: list[tuple[str, int]]) -> None:
+def _compare(trace: Path, path: Path, megabytes: int, jobs: list[tuple[str, int]], *, at_once: bool) -> None:
     # In a process of its own, because children inherit the peak memory of this one.
     _child(trace, "--repeat-to", str(path), "--megabytes", str(megabytes))
     size = path.stat().st_size / 1e6
     base = None
     for job, number in jobs:
-        text, sampled_mb = _child(path, "--job", job, "--jobs", str(number))
-        cost = json.loads(text)
+        cost = _cost_of_child(path, job, number)
         base = base or (cost if job == "orjson.loads" else {"cpu_s": float("nan"), "wall_s": float("nan")})
-        peak_mb = max(cost["peak_mb"], sampled_mb)
-        print(
-            f"{job + (f' -j {number}' if number > 1 else ''):26}{size:6.0f} MB"
-            f"{cost['cpu_s']:8.2f} s{cost['cpu_s'] / base['cpu_s']:11.2f}"
-            f"{cost['wall_s']:8.2f} s{cost['wall_s'] / base['wall_s']:11.2f}{peak_mb:7.0f} MB{peak_mb / size:9.2f}",
-            flush=True,
-        )
+        _print_row(job + (f" -j {number}" if number > 1 else ""), size, cost, base)
+    if at_once:
+        with ThreadPoolExecutor(2) as pool:
+            both = [*pool.map(lambda _: _cost_of_child(path, "read_trace", 1), range(2))]
+        _print_row("one of two read_trace", size, max(both, key=lambda cost: cost["cpu_s"]), base or {})
+
+
+def _cost_of_child(path: Path, job: str, jobs: int) -> dict[str, float]:
+    text, sampled_mb = _child(path, "--job", job, "--jobs", str(jobs))
+    cost: dict[str, float] = json.loads(text)
+    return {**cost, "peak_mb": max(cost["peak_mb"], sampled_mb)}
+
+
+def _print_row(name: str, size: float, cost: dict[str, float], base: dict[str, float]) -> None:
+    print(
+        f"{name:26}{size:6.0f} MB"
+        f"{cost['cpu_s']:8.2f} s{cost['cpu_s'] / base['cpu_s']:11.2f}"
+        f"{cost['wall_s']:8.2f} s{cost['wall_s'] / base['wall_s']:11.2f}"
+        f"{cost['peak_mb']:7.0f} MB{cost['peak_mb'] / size:9.2f}",
+        flush=True,
+    )
 
 
 def _child(trace: Path, *options: str) -> tuple[str, float]:
