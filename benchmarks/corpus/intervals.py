@@ -27,14 +27,16 @@ PAGE = Path(__file__).parents[2] / "docs/explanation/predictions.md"
 SILENCE = "no finding names it"
 # Findings that state in words that a change gains nothing.
 NO_GAIN = frozenset({"compile-does-not-pay", SILENCE})
-NO_GAIN_AT_MOST = 1.05
+# An effect up to this is none: copies of one step differ by as much (docs/explanation/predictions.md).
+NO_EFFECT = 1.05
 
 
 @dataclass(frozen=True)
 class Statement:
     """What one rule said of one change of one workload, and what was measured.
 
-    ``predicted`` is null where it said that nothing is gained. ``noise`` is half the measured interval, as a logarithm.
+    ``predicted`` is null where it said that nothing is gained. ``noise`` is half the measured interval, as a logarithm;
+    ``low`` and ``high`` are its ends.
     """
 
     slug: str
@@ -42,13 +44,37 @@ class Statement:
     predicted: Interval | None
     measured: float
     noise: float
+    low: float
+    high: float
+
+    @property
+    def has_effect(self) -> bool:
+        """True if the measurement shows an effect: more than 5 %, and no interval that holds 1."""
+        is_large = not 1 / NO_EFFECT <= self.measured <= NO_EFFECT
+        return is_large and not self.low <= 1 <= self.high
+
+    @property
+    def middle(self) -> float:
+        """The geometric middle of the prediction, which widening leaves where it is; 1 where no gain was predicted."""
+        return 1.0 if self.predicted is None else math.sqrt(self.predicted.low * self.predicted.high)
 
     @property
     def is_right(self) -> bool:
         """True if the direction is: faster at all where a gain was predicted, at most 5 % faster where none was."""
         if self.predicted is None:
-            return self.measured <= NO_GAIN_AT_MOST
-        return (self.measured > 1) == (self.predicted.low * self.predicted.high > 1)
+            return self.measured <= NO_EFFECT
+        return (self.measured > 1) == (self.middle > 1)
+
+    @property
+    def is_right_beyond_noise(self) -> bool:
+        """The same by what the measurement shows: an effect, or none.
+
+        Where it shows an effect: faster where a gain was predicted, and not faster where none was. Where it shows none:
+        a prediction whose middle is none either.
+        """
+        if not self.has_effect:
+            return self.middle <= NO_EFFECT
+        return (self.measured > 1) == (self.predicted is not None and self.middle > 1)
 
 
 @dataclass(frozen=True)
@@ -81,9 +107,9 @@ def _said(pair: Pair) -> Iterator[Statement]:
     noise = math.log(high / low) / 2
     for claim in pair.claims or (Claim(SILENCE),):
         if claim.low is not None and claim.high is not None:
-            yield Statement(claim.slug, pair.file, Interval(claim.low, claim.high), middle, noise)
+            yield Statement(claim.slug, pair.file, Interval(claim.low, claim.high), middle, noise, low, high)
         elif claim.slug in NO_GAIN:
-            yield Statement(claim.slug, pair.file, None, middle, noise)
+            yield Statement(claim.slug, pair.file, None, middle, noise, low, high)
 
 
 def learn(statements: Sequence[Statement]) -> dict[str, Record]:
@@ -137,9 +163,9 @@ def render(pairs: Sequence[Pair]) -> str:
     lines = [
         *_summary(pairs),
         "",
-        "| rule | pairs | workloads | inside as stated | inside with factor | direction right | factor | "
-        "upper / lower end as stated | with factor | figure |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| rule | pairs | workloads | inside as stated | inside with factor | direction right | beyond noise | "
+        "factor | upper / lower end as stated | with factor | figure |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
         *(_row(slug, statements, outcomes, table) for slug in slugs),
     ]
     return "\n".join([*lines, _total(statements, outcomes), "", *_wrong(pairs)])
@@ -148,11 +174,11 @@ def render(pairs: Sequence[Pair]) -> str:
 def _wrong(pairs: Sequence[Pair]) -> list[str]:
     """The pairs of which every statement had the wrong direction, beyond what the measured interval leaves open."""
     used = [pair for pair in pairs if pair.speedup is not None and not pair.is_noisy]
-    missed = [pair for pair in used if not pair.claims and _ends(pair)[0] > NO_GAIN_AT_MOST]
+    missed = [pair for pair in used if not pair.claims and _ends(pair)[0] > NO_EFFECT]
     broken = [
         pair
         for pair in used
-        if _ends(pair)[1] < 1 and any(each.predicted is not None and not each.is_right for each in _said(pair))
+        if _ends(pair)[1] < 1 and any(each.predicted is not None and each.middle > 1 for each in _said(pair))
     ]
     return [
         f"{counted(len(missed), 'change')} gained beyond 5 % although no finding names them: {_list(missed)}.",
@@ -222,6 +248,7 @@ def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], learned
         _share([each.was_inside for each in mine]),
         _share([each.is_inside for each in mine]),
         _share([each.is_right for each in own]),
+        _share([each.is_right_beyond_noise for each in own]),
         factor,
         _width(stated),
         _width([each.widened for each in mine]),

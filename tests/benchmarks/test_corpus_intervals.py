@@ -48,12 +48,33 @@ def test_silence_and_words_state_that_nothing_is_gained_but_no_interval() -> Non
 def test_a_promised_gain_has_the_right_direction_if_the_step_is_faster_at_all(
     predicted: tuple[float, float], measured: float, right: bool
 ) -> None:
-    assert Statement("chain", "file", Interval(*predicted), measured, 0.01).is_right is right
+    assert Statement("chain", "file", Interval(*predicted), measured, 0.01, measured, measured).is_right is right
 
 
 def test_a_promised_loss_has_the_right_direction_if_the_step_is_slower() -> None:
-    assert Statement("chain", "file", Interval(0.8, 0.9), 0.95, 0.01).is_right
-    assert not Statement("chain", "file", Interval(0.8, 0.9), 1.05, 0.01).is_right
+    assert Statement("chain", "file", Interval(0.8, 0.9), 0.95, 0.01, 0.94, 0.96).is_right
+    assert not Statement("chain", "file", Interval(0.8, 0.9), 1.05, 0.01, 1.04, 1.06).is_right
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "right"),
+    [
+        ((1.1, 1.3), (1.2, 1.1, 1.3), True),
+        ((1.1, 1.3), (0.8, 0.7, 0.9), False),
+        ((1.1, 1.3), (1.01, 0.9, 1.1), False),  # a gain beyond noise was promised, and none is shown
+        ((1.0, 1.06), (0.98, 0.9, 1.1), True),  # hardly any was promised, and none is shown
+        ((1.0, 1.06), (0.9, 0.88, 0.92), False),
+        (None, (1.2, 0.95, 1.4), True),  # the measurement leaves open whether anything is gained
+        (None, (1.2, 1.1, 1.3), False),
+        (None, (0.8, 0.7, 0.9), True),
+    ],
+)
+def test_beyond_noise_only_an_effect_that_was_shown_counts_as_one(
+    predicted: tuple[float, float] | None, measured: tuple[float, float, float], right: bool
+) -> None:
+    middle, low, high = measured
+    interval = None if predicted is None else Interval(*predicted)
+    assert Statement("chain", "file", interval, middle, 0.01, low, high).is_right_beyond_noise is right
 
 
 def test_records_count_pairs_workloads_and_those_inside() -> None:
@@ -68,7 +89,7 @@ def test_the_table_counts_what_is_left_out_and_shows_each_rule() -> None:
     assert text.startswith("12 changes measured on 12 cases of 12 workloads (here, 1 thread). 1 was too noisy")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[2].startswith("| `chain` | 10 | 10 | 40.0 % | 80.0 % | 100.0 % |")
-    assert rows[3].startswith(f"| {SILENCE} | 1 | 1 | - | - | 100.0 % | - |")
+    assert rows[3].startswith(f"| {SILENCE} | 1 | 1 | - | - | 100.0 % | 100.0 % | - |")
     assert rows[4].startswith("| **all** | 11 | 11 |")
 
 
