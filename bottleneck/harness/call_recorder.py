@@ -50,6 +50,7 @@ _KEPT = _op_names("native_batch_norm")
 _OURS = str(Path(__file__).parents[1])
 _SILENT = frozenset({"prim", "profiler"})
 _ONE_NUMBER = 1.0
+_THEIR_ITEM = "_item_without_bottleneck"
 # A step counter of an optimizer, by which some choose between their early steps and all others.
 _LATE_STEP = 1000.0
 
@@ -112,7 +113,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.in_optimizer = False
         self.modules: list[str] = []
         self._torch, self._replaced = torch, replaced
-        self._their_item = torch.Tensor.item
+        self._their_item = getattr(torch.Tensor, _THEIR_ITEM, torch.Tensor.item)
         self._memory: list[_Memory] = []
         self._number_of: dict[int, int] = {}
         self._watches: dict[int, Any] = {}
@@ -134,9 +135,9 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.is_on = False
 
     def tag(self, tensors: Sequence[Any], kind: StorageKind) -> None:
-        """Says what the memory of these tensors holds."""
+        """Says what the memory of these tensors holds, as far as it was seen."""
         for tensor in tensors:
-            number = self._storage(tensor)
+            number = self._number_of.get(tensor.untyped_storage()._cdata)
             if number is not None:
                 self._memory[number].kind = kind
 
@@ -184,6 +185,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def answer_reads(self) -> None:
         """Gives the program an answer where it reads the value of a tensor that has none."""
+        setattr(self._torch.Tensor, _THEIR_ITEM, self._their_item)
         self._torch.Tensor.item = lambda tensor: self._read_number(tensor)  # noqa: PLW0108 - a bound method gets no tensor
         self._torch.Tensor.__float__ = lambda tensor: self._read_float(tensor)  # noqa: PLW0108 - likewise
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from bottleneck.errors import UsageError, WorkloadError
 from bottleneck.harness import forms, program
 from bottleneck.harness.lines import is_program
@@ -40,6 +38,10 @@ _STEPS_BEFORE = 2
 
 _NO_MORE = object()
 
+# Batch sizes that are tried beside that of the program, and how many calls may be recorded for all of them.
+_FACTORS = (2.0, 0.5, 4.0, 0.25, 8.0, 16.0)
+_MOST_CALLS = 12_000
+
 _DATA_DEPENDENT = ("DataDependentOutputException", "DynamicOutputShapeException", "DependsOnData", "UnbackedSymInt")
 _TO_DO = "record the program on a GPU and predict from the trace: bottleneck predict TRACE --device NAME"
 
@@ -49,10 +51,21 @@ def fake_step(asked: Program, folder: Path | None = None) -> StepCalls:
 
     UsageError where the step depends on values of its data, WorkloadError where the program fails.
     """
+    return fake_steps(asked, folder, other_sizes=False)[0]
+
+
+def fake_steps(asked: Program, folder: Path | None = None, *, other_sizes: bool = True) -> tuple[StepCalls, ...]:
+    """The step as ``fake_step`` gives it, and the same at other batch sizes where the program can be given one.
+
+    The larger the step, the fewer other sizes are tried. UsageError and WorkloadError as there.
+    """
+    import msgspec
+
     with tempfile.TemporaryDirectory(prefix="bottleneck-") as place:
         result, log = Path(place) / _RESULT, Path(place) / _LOG
         words = dataclasses.replace(asked, arguments=())
-        command = [sys.executable, CHILD, _ENTRY, str(result), json.dumps(dataclasses.asdict(words)), *asked.arguments]
+        text = json.dumps({"program": dataclasses.asdict(words), "other_sizes": other_sizes})
+        command = [sys.executable, CHILD, _ENTRY, str(result), text, *asked.arguments]
         ran = run_quietly(command, log, os.environ, folder)
         if not result.exists():
             raise WorkloadError(
@@ -63,7 +76,7 @@ def fake_step(asked: Program, folder: Path | None = None) -> StepCalls:
         answer = msgspec.json.decode(result.read_bytes())
         if "refused" in answer:
             raise UsageError(answer["refused"], why=answer["why"], fix=answer["fix"])
-        return msgspec.convert(answer["calls"], StepCalls)
+        return msgspec.convert(answer["steps"], tuple[StepCalls, ...])
 
 
 def _last_line(stderr: str) -> str:
@@ -77,12 +90,13 @@ class _Done(BaseException):
 
 def run_fake_step(result: str, text: str, *arguments: str) -> None:
     """Entry point of the process: runs the program up to its recorded step, and leaves the calls or a refusal."""
-    asked = dataclasses.replace(Program.from_values(json.loads(text)), arguments=arguments)
+    wanted = json.loads(text)
+    asked = dataclasses.replace(Program.from_values(wanted["program"]), arguments=arguments)
     prefer_roots()
     TorchHook(seeders(asked.seed), {}).install()
     answer: Mapping[str, Any]
     try:
-        answer = {"calls": _record(asked)}
+        answer = {"steps": _record(asked, other_sizes=wanted["other_sizes"])}
     except SystemExit as leave:
         if program.exit_status(leave.code):
             raise
@@ -92,7 +106,8 @@ def run_fake_step(result: str, text: str, *arguments: str) -> None:
         if not answer:
             program.show_only_their_frames()
             raise
-    Path(result).write_bytes(msgspec.json.encode(answer))
+    # Records as their fields: the process of the program loads no library of ours.
+    Path(result).write_text(json.dumps(answer, default=vars))
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads, workers and exit handlers of the program may rely on tensors with values.
@@ -141,25 +156,68 @@ def _where(chain: Sequence[BaseException]) -> str | None:
     return None
 
 
-def _record(asked: Program) -> StepCalls:
-    """The calls of a step, after some that made what a step finds."""
+def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
+    """The step, after some that made what a step finds; then the same at other batch sizes."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-    from bottleneck.harness.call_recorder import CallRecorder
     from bottleneck.harness.cuda_ops import CudaChoices
 
     choices = CudaChoices(torch, FakeTensor)
-    recorder = CallRecorder(torch, choices.replaced)
-    recorder.answer_reads()
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, recorder:
-        session = _Session(torch, recorder)
-        _load_real_batches(torch, mode)
-        if asked.form == "script":
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    _load_real_batches(torch, mode)
+    session = _Session(torch, choices)
+    if asked.form == "script":
+        with mode:
             session.follow(asked)
-        else:
-            session.repeat(asked)
-    return session.result(asked, choices)
+        return [session.result(asked)]
+    with mode:
+        module = program.load_file(asked.target, asked.arguments)
+        session.repeat(asked, module)
+    steps = [session.result(asked)]
+    for size in _other_sizes(steps[0]) if other_sizes else ():
+        try:
+            larger = _at_size(asked, module, size, steps[0].batch_size)
+            with mode:
+                session.repeat(larger, module)
+        except Exception as error:  # the user's program: a size that it cannot take
+            note = f"the step at batch size {size} failed: {type(error).__name__}"
+            steps[0] = dataclasses.replace(steps[0], notes=(*steps[0].notes, note))
+            continue
+        steps.append(dataclasses.replace(session.result(larger), batch_size=size))
+    return steps
+
+
+def _other_sizes(step: StepCalls) -> list[int]:
+    """Batch sizes to try beside that of the step, the most telling first."""
+    if step.batch_size is None or not step.calls:
+        return []
+    most = max(2, min(_MOST_CALLS // len(step.calls), len(_FACTORS)))
+    sizes = [
+        int(step.batch_size * factor)
+        for factor in _FACTORS
+        if step.batch_size * factor == int(step.batch_size * factor)
+    ]
+    return sizes[:most]
+
+
+def _at_size(asked: Program, module: Any, size: int, usual: int | None) -> Program:
+    """The program at another batch size: by its parameter, or by inputs that all have the batch as first size."""
+    if asked.form == "workload":
+        settings = dict(asked.settings)
+        return dataclasses.replace(asked, settings=(*{**settings, forms.BATCH: str(size)}.items(),))
+    from torch.utils import _pytree as trees
+
+    def resized(tensor: Any) -> Any:
+        if tensor.dim() == 0 or tensor.shape[0] != usual:
+            raise ValueError("the inputs have no batch dimension in common")
+        return tensor.new_empty((size, *tensor.shape[1:]))
+
+    kept = module.__dict__.setdefault("_bottleneck_inputs", module.inputs)
+    import torch
+
+    module.inputs = trees.tree_map_only(torch.Tensor, resized, kept)
+    return asked
 
 
 def _load_real_batches(torch: Any, mode: Any) -> None:
@@ -187,14 +245,23 @@ def _load_real_batches(torch: Any, mode: Any) -> None:
 class _Session:
     """The way from the program to its recorded step."""
 
-    def __init__(self, torch: Any, recorder: "CallRecorder") -> None:
-        self._torch, self._recorder = torch, recorder
+    def __init__(self, torch: Any, choices: "CudaChoices") -> None:
+        self._torch, self._choices = torch, choices
+        self._recorder = self._new_recorder()
         self._optimizers: dict[int, Any] = {}
         self._first_sizes: list[int] = []
         self._paths: dict[int, str] = {}
         self._seen = 0
+        self._kept: list[Any] = []
         self._batch: int | None = None
         self._watch()
+
+    def _new_recorder(self) -> "CallRecorder":
+        from bottleneck.harness.call_recorder import CallRecorder
+
+        recorder = CallRecorder(self._torch, self._choices.replaced)
+        recorder.answer_reads()
+        return recorder
 
     def _watch(self) -> None:
         """Listens to optimizers and modules."""
@@ -225,21 +292,29 @@ class _Session:
         if self._recorder.modules:
             self._recorder.modules.pop()
 
-    def repeat(self, asked: Program) -> None:
-        """Records the step of a workload or a bare model."""
-        module = program.load_file(asked.target, asked.arguments)
-        if asked.form == "workload":
-            step = forms.workload_step(module, asked.settings)
-            doubling = forms.workload_doubling(module, asked.settings)
-            self._batch = doubling.batch_size if doubling is not None and isinstance(doubling.batch_size, int) else None
-        else:
-            step = (forms.training_step if asked.train else forms.inference_step)(module)
-        for _ in range(_STEPS_BEFORE):
-            step()
-        self._start()
-        kept = step()
-        self._recorder.stop()
-        del kept
+    def repeat(self, asked: Program, module: Any) -> None:
+        """Records the step of a workload or a bare model, which is made anew."""
+        # What the steps at other sizes have left stays: torch 2.13 crashes where a fake optimizer is freed. The new
+        # recorder does not know it, so that it is not counted.
+        self._kept += [self._recorder, self._optimizers]
+        self._optimizers = {}
+        self._first_sizes = []
+        self._recorder = self._new_recorder()
+        with self._recorder:
+            if asked.form == "workload":
+                step = forms.workload_step(module, asked.settings)
+                doubling = forms.workload_doubling(module, asked.settings)
+                size = None if doubling is None else doubling.batch_size
+                self._batch = size if isinstance(size, int) else None
+            else:
+                step = (forms.training_step if asked.train else forms.inference_step)(module)
+            for _ in range(_STEPS_BEFORE):
+                step()
+            self._start()
+            result = step()
+            self._recorder.stop()
+            self._kept += [step, result]
+            self._tag()
 
     def follow(self, asked: Program) -> None:
         """Runs a script up to the end of its third step, and records that one."""
@@ -248,7 +323,8 @@ class _Session:
         boundaries = Boundaries(self._boundary, self._start_over)
         boundaries.watch(self._torch)
         try:
-            (program.run_module if asked.module else program.run_file)(asked.target, asked.arguments)
+            with self._recorder:
+                (program.run_module if asked.module else program.run_file)(asked.target, asked.arguments)
         except _Done:
             return
         raise SystemExit(0)
@@ -263,6 +339,7 @@ class _Session:
             self._start()
         elif self._seen > _STEPS_BEFORE:
             self._recorder.stop()
+            self._tag()
             raise _Done
 
     def _start(self) -> None:
@@ -283,16 +360,15 @@ class _Session:
         self._recorder.tag([*parameters.values()], "parameter")
         self._recorder.tag([each.grad for each in parameters.values() if each.grad is not None], "gradient")
 
-    def result(self, asked: Program, choices: "CudaChoices") -> StepCalls:
+    def result(self, asked: Program) -> StepCalls:
         """The record of the step."""
-        self._tag()
         storages, numbers = self._recorder.storages()
         calls = [_renumbered(call, numbers) for call in self._recorder.calls]
         return StepCalls(
             program=" ".join(asked.command),
             origin="fake step",
             calls=calls,
-            settings=self._settings(choices),
+            settings=self._settings(),
             storages=storages,
             batch_size=self._batch_size(asked),
             host_ops=self._recorder.host_ops,
@@ -305,8 +381,8 @@ class _Session:
             return self._batch
         return self._first_sizes[0] if len(set(self._first_sizes)) == 1 else None
 
-    def _settings(self, choices: "CudaChoices") -> EngineSettings:
-        torch, recorder = self._torch, self._recorder
+    def _settings(self) -> EngineSettings:
+        torch, recorder, choices = self._torch, self._recorder, self._choices
         return EngineSettings(
             matmul_allow_tf32=_asked(lambda: torch.backends.cuda.matmul.allow_tf32),
             cudnn_allow_tf32=_asked(lambda: torch.backends.cudnn.allow_tf32),

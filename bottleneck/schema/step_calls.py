@@ -90,7 +90,7 @@ class EngineSettings:
     """Settings of the program that decide which engine of a GPU its arithmetic runs on.
 
     ``origins`` tells for a setting, by the name of its field, where it was read. ``autocast`` holds the types of the
-    autocast regions in which products ran ('bf16'); empty where there were none. ``training`` tells whether the step
+    autocast regions of the program ('bfloat16'); empty where there were none. ``training`` tells whether the step
     takes gradients. Null is unknown.
     """
 
@@ -98,7 +98,7 @@ class EngineSettings:
     cudnn_allow_tf32: bool | None = None
     float32_matmul_precision: str | None = None
     cudnn_benchmark: bool | None = None
-    autocast: tuple[str, ...] = ()
+    autocast: tuple[str, ...] | None = None
     channels_last: bool | None = None
     training: bool | None = None
     compiled: bool | None = None

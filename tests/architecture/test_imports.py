@@ -12,7 +12,7 @@ import bottleneck
 PACKAGE = Path(bottleneck.__file__).parent
 BASE = {"errors", "units", "schema", "_version"}
 STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
-MACHINE = STAGES | {"mapping", "simulate", "pipeline", "harness"}
+MACHINE = STAGES | {"mapping", "simulate", "predict", "pipeline", "harness"}
 TASKS = {"calibrate", "doctor", "experiment", "compare", "gate"}
 MAY_IMPORT = {
     "_version": set(),
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     **{stage: BASE | {stage} for stage in STAGES},
     "mapping": BASE | {"mapping"},
     "simulate": BASE | {"analysis", "simulate"},
+    "predict": BASE | {"cost", "predict"},
     "pipeline": BASE | STAGES | {"mapping", "simulate"},
     "harness": BASE | STAGES | {"harness"},
     **{task: BASE | MACHINE | {task} for task in TASKS},

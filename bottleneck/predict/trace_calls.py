@@ -1,0 +1,145 @@
+"""The op calls of a step that a trace recorded, as a prediction takes them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
+from bottleneck.units import counted, format_share
+
+_ENGINE_ROWS = "backward", "autograd::engine::evaluate_function"
+_OPTIMIZER = "_foreach_", "_fused_"
+_PRODUCTS = ("matmul", "convolution")
+
+
+def calls_of_trace(evidence: Evidence) -> StepCalls:
+    """The calls whose kernels ran in one step of the window, the one with the usual number of kernels, in host order.
+
+    Kernels without an op call of known shapes are left out; a note says how much of the device's time that is. How
+    long tensors are held is not known, and neither is the batch size.
+    """
+    linked, attribution = evidence.linked, evidence.attribution
+    rows = _rows_of_a_step(evidence)
+    work = pd.DataFrame(
+        {
+            "op": attribution["op"].to_numpy()[rows],
+            "signature": attribution["signature"].to_numpy()[rows],
+            "us": linked.kernels["dur_us"].to_numpy()[rows],
+        }
+    )
+    known = work["op"].notna() & work["signature"].notna()
+    firsts = work[known].drop_duplicates("op")
+    firsts = firsts.sort_values("op", key=lambda op: linked.ops["ts_us"].to_numpy()[op.to_numpy(dtype=np.int64)])
+    ops = firsts["op"].to_numpy(dtype=np.int64)
+    signatures = linked.trace.signatures.iloc[firsts["signature"].to_numpy(dtype=np.int64)]
+    host_ops = _host_ops(evidence, ops)
+    texts = zip(*(signatures[name] for name in ("name", "dims", "types", "strides", "concrete")), strict=True)
+    places = zip(linked.ops["module"].iloc[ops], linked.ops["source"].iloc[ops], strict=True)
+    calls = [
+        StepCall(
+            name=name,
+            dims=_text(dims),
+            types=_text(types),
+            strides=_text(strides),
+            concrete=_text(concrete),
+            phase=_phase(evidence, op, name),
+            module=_name(module),
+            source=_name(source),
+            host_ops=count,
+        )
+        for (name, dims, types, strides, concrete), (module, source), op, count in zip(
+            texts, places, ops.tolist(), host_ops.tolist(), strict=True
+        )
+    ]
+    device = evidence.analysis.device
+    return StepCalls(
+        program=evidence.linked.trace.path,
+        origin="trace",
+        calls=calls,
+        settings=_settings(evidence, calls),
+        device_kind="cuda" if device.kind == "cpu" else device.kind,
+        host_ops=int(host_ops.sum()),
+        measured_us=evidence.step_us,
+        measured_on=device.name or None,
+        notes=tuple(_notes(evidence, work["us"].to_numpy(), known.to_numpy())),
+    )
+
+
+def _rows_of_a_step(evidence: Evidence) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Rows of the device work of one step: computation and fills, no copies over a link and no collectives."""
+    kernels = evidence.linked.kernels
+    takes_part = evidence.kernels_in_window & kernels["kind"].isin(("compute", "fill")).to_numpy()
+    takes_part &= ~evidence.attribution["dispatches"].to_numpy()
+    steps = kernels["step"].to_numpy(dtype=float, na_value=-1.0)
+    if evidence.linked.window.steps:
+        numbers, counts = np.unique(steps[takes_part], return_counts=True)
+        if numbers.size:
+            middle = numbers[np.argsort(counts, kind="stable")[numbers.size // 2]]
+            takes_part &= steps == middle
+    return np.flatnonzero(takes_part)
+
+
+def _host_ops(evidence: Evidence, ops: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pd.Series:
+    """Ops that the host dispatched up to each of these since the one before."""
+    if not ops.size:
+        return pd.Series([], dtype=int)
+    starts = np.sort(evidence.linked.ops["ts_us"].to_numpy())
+    at_us = evidence.linked.ops["ts_us"].to_numpy()[ops]
+    place = np.searchsorted(starts, at_us, side="right")
+    return pd.Series(np.maximum(np.diff(place, prepend=place[0] - 1), 1))
+
+
+def _phase(evidence: Evidence, op: int, name: str) -> Phase:
+    if any(part in name for part in _OPTIMIZER):
+        return "optimizer"
+    names, parents = evidence.linked.ops["name"], evidence.linked.ops["parent"]
+    seen = 0
+    while op >= 0 and seen < 100:
+        if any(str(names.iloc[op]).endswith(end) or str(names.iloc[op]).startswith(end) for end in _ENGINE_ROWS):
+            return "backward"
+        parent = parents.iloc[op]
+        op, seen = -1 if pd.isna(parent) else int(parent), seen + 1
+    return "forward"
+
+
+def _settings(evidence: Evidence, calls: list[StepCall]) -> EngineSettings:
+    """The settings that the engines of the recorded products show."""
+    rows = evidence.analysis.kernels
+    found: dict[str, bool | None] = {}
+    for family in _PRODUCTS:
+        used = {row.engine for row in rows if row.family == family}
+        found[family] = True if "tf32_tensor" in used else False if "fp32_vector" in used else None
+    origins: Mapping[str, str] = dict.fromkeys(
+        ("matmul_allow_tf32", "cudnn_allow_tf32"), "the kernels that the trace's products ran as"
+    )
+    return EngineSettings(
+        matmul_allow_tf32=found["matmul"],
+        cudnn_allow_tf32=found["convolution"],
+        training=any(call.phase == "backward" for call in calls),
+        origins={**origins, "training": "the backward ops of the trace"},
+    )
+
+
+def _notes(
+    evidence: Evidence,
+    us: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    known: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+) -> list[str]:
+    notes = ["collectives, copies over a link and the work of data loaders are not part of the predicted step"]
+    lost = us[~known].sum()
+    if lost:
+        share, kernels = format_share(lost / us.sum()), counted(int((~known).sum()), "kernel")
+        notes.append(f"{kernels} without an op call of known shapes, {share} of the device's time, are left out")
+    if evidence.is_host_only:
+        notes.append("the trace is of a CPU: a GPU may run other ops")
+    return notes
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,57 @@
+"""The calls of a recorded step, from the sample traces and from public ones."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bottleneck.pipeline import explain
+from bottleneck.predict.trace_calls import calls_of_trace
+from bottleneck.schema.step_calls import StepCalls
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+@pytest.fixture(scope="module")
+def transformer() -> StepCalls:
+    return calls_of_trace(explain([SAMPLES / "transformer"]))
+
+
+def test_calls_of_one_step_stand_in_the_order_of_the_host(transformer: StepCalls) -> None:
+    names = [call.name for call in transformer.calls]
+    assert names[:3] == ["aten::index_select", "aten::copy_", "aten::mm"]
+    assert names.index("aten::_log_softmax") < names.index("aten::_log_softmax_backward_data")
+    assert names.count("aten::index_select") == names.count("aten::nll_loss_backward") == 1
+
+
+def test_calls_have_their_phase_and_no_views(transformer: StepCalls) -> None:
+    phase = {call.name: call.phase for call in transformer.calls}
+    assert phase["aten::addmm"] == "forward"
+    assert phase["aten::native_layer_norm_backward"] == "backward"
+    assert not {"aten::view", "aten::t", "aten::expand", "aten::linear"} & phase.keys()
+    assert transformer.settings.training
+
+
+def test_sizes_are_those_that_the_trace_recorded(transformer: StepCalls) -> None:
+    product = next(call for call in transformer.calls if call.name == "aten::mm")
+    assert json.loads(product.dims) == [[8 * 64, 256], [256, 3 * 256]]
+    assert json.loads(product.types) == ["float", "float"]
+
+
+def test_what_a_trace_does_not_tell_is_not_known(transformer: StepCalls) -> None:
+    assert transformer.origin == "trace"
+    assert transformer.batch_size is None
+    assert transformer.storages == ()
+    assert transformer.settings.autocast is None
+    assert "the trace is of a CPU: a GPU may run other ops" in transformer.notes
+
+
+def test_measured_time_comes_with_its_device(transformer: StepCalls) -> None:
+    case = explain([SAMPLES / "transformer"])
+    assert transformer.measured_us == case.analysis.steps.wall_us
+    assert transformer.measured_on == (case.analysis.device.name or None)
+
+
+def test_host_dispatches_more_ops_than_launch_work(transformer: StepCalls) -> None:
+    assert transformer.host_ops > len(transformer.calls) > 50
+    assert sum(call.host_ops for call in transformer.calls) == transformer.host_ops
