@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from bottleneck.pipeline import examine
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 
 CALLS = 50_000

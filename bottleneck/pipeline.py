@@ -1,7 +1,7 @@
 """The only code that knows the order of the stages: from paths to one Analysis."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -46,6 +46,7 @@ from bottleneck.schema.files import cannot_read, read_file
 from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.trace.inflate import ignore_progress
 from bottleneck.trace.link import link

@@ -7,7 +7,7 @@ first paragraph of its docstring, meaning and unit of a field from its ``Doc``. 
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -17,6 +17,7 @@ from bottleneck.schema.analysis import SCHEMA, Analysis
 from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
+from bottleneck.schema.records import is_record
 from bottleneck.schema.whatif import WHATIF_SCHEMA, WhatIf
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
@@ -108,7 +109,7 @@ def _records(root: Any) -> Iterator[type]:
     while waiting:
         kind = waiting.pop()
         waiting += get_args(kind)
-        if is_dataclass(kind) and isinstance(kind, type) and kind not in found:
+        if isinstance(kind, type) and is_record(kind) and kind not in found:
             found[kind] = None
             waiting += get_type_hints(kind).values()
     return iter(found)

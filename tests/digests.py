@@ -1,7 +1,7 @@
 """Digests of ranks made by hand or by a small simulation of a job, for tests of what the reduction says."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from bottleneck.schema.analysis import LedgerEntry
 from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
 from bottleneck.schema.linked_trace import ProcessGroup
 from bottleneck.schema.measurements import StepTime, StepTimes
+from bottleneck.schema.records import replace
 
 EPOCH_NS = 1_700_000_000_000_000_000
 

@@ -5,7 +5,6 @@ import math
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from bottleneck.schema.recording import (
     read_recording,
     write_recording,
 )
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from bottleneck.schema.telemetry import HOST, TELEMETRY_FILE, Sample, write_samples
 from scripts.write_schema import ANALYSIS

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bottleneck.schema.analysis import DISTURBED, Caveat, LedgerEntry, StepAnalysis, Totals
 from bottleneck.schema.measurements import BatchProof, BatchTest, Extras, Growth, PeakMemory, Ratio, Timing
 from bottleneck.schema.recording import Recording
+from bottleneck.schema.records import replace
 from bottleneck.units import format_share, format_us
 
 # "Making Deep Learning Go Brrrr" calls a step overhead-bound that grows by 10 % when its batch doubles; what grows by

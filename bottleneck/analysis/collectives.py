@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from bottleneck.schema.analysis import CollectiveSummary
 from bottleneck.schema.digest import Message
 from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 
 NO_SIZES = "no message sizes in the trace"

@@ -1,7 +1,7 @@
 """Reduces the digests of several ranks: who waits for whom, from the arrival of each rank at each collective."""
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.job import JobSummary, LeftOut, SlowRank
 from bottleneck.schema.measurements import StepTimes
+from bottleneck.schema.records import replace
 from bottleneck.schema.spool import Spool
 from bottleneck.units import counted, format_share, format_us
 

@@ -5,7 +5,7 @@ and the first one, with shapes, stacks and memory, only tells what they consist 
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
 from bottleneck.schema.intervals import Flags, Floats, joined, tally
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from bottleneck.units import format_share, format_us
 
 # Steps vary between runs. Where the unprofiled step is longer than the host's share times this, the profile does not

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
@@ -30,6 +30,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.op_names import at_source
+from bottleneck.schema.records import replace
 from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,10 @@ def write_calibration(calibration: Calibration) -> Path:
 
 def to_plain(calibration: Calibration) -> dict[str, Any]:
     """The calibration as plain dicts, lists and numbers."""
-    return {"format": _FORMAT} | asdict(calibration) | {"device": device_to_json(calibration.device)}
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(calibration)
+    return {"format": _FORMAT} | plain | {"device": device_to_json(calibration.device)}
 
 
 def _read(path: Path) -> Calibration | None:

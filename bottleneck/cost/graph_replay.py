@@ -7,7 +7,7 @@ never with high confidence. Runs after attribution, on OPS, KERNELS, COSTS and A
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ import pandas as pd
 from bottleneck.cost.attribution import AMOUNTS, Flags, Ints, attribute, shares
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
 from bottleneck.units import counted, format_share
 

@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from bottleneck.cost import compute_costs, cost_table
 from bottleneck.cost.call import Cost, Tensor, Unmodelled
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CALLS, COSTS, as_integers
 
 FAMILY = "compiled"

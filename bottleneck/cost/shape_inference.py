@@ -15,7 +15,7 @@ Runs between link and the cost formulas. Four sources are used, and each complet
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -28,6 +28,7 @@ from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
 from bottleneck.schema.intervals import numbered
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CALLS, as_integers
 from bottleneck.units import ITEM_BYTES
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from bottleneck.pipeline import examine, explain, finish
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording, kept_environment
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 
 LOG_FILE = "stderr.txt"

@@ -13,7 +13,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from bottleneck.schema.analysis import Analysis, Interval
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording
+from bottleneck.schema.records import replace
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.schema.trials import Point, Roof, Sweep
 from bottleneck.units import US_PER_S, counted, format_si, format_us

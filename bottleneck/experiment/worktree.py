@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -30,6 +30,7 @@ from bottleneck.experiment.git_clone import (
 )
 from bottleneck.experiment.side import Side
 from bottleneck.harness.supervise import run_quietly
+from bottleneck.schema.records import replace
 
 PREFIX = "bottleneck-base-"
 _LOCK = "bottleneck.lock"

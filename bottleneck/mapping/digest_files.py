@@ -11,7 +11,7 @@ import os
 import time
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from bottleneck.schema.digest import Calls, CollectiveCalls, RankDigest
+from bottleneck.schema.records import replace
 from bottleneck.schema.spool import Spool
 
 _MAGIC = b"bottleneck digest 1\n"

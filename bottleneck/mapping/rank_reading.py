@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from bottleneck.mapping.digest_files import DigestFolder, stored
 from bottleneck.mapping.tasks import map_tasks
 from bottleneck.mapping.workers import LocalWorkers, Workers
 from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.records import replace
 from bottleneck.schema.remote import RemoteStatus
 from bottleneck.schema.sources import TraceSource
 from bottleneck.schema.spool import Spool

@@ -5,9 +5,9 @@ Terminal and markdown render the same ``Document``, so they cannot disagree.
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -35,6 +35,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
+from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_si, format_us
 
 # How the steps were found, as it follows "6 steps"; other sources name themselves.
@@ -362,8 +363,7 @@ _HOPS = 5  # of the critical path
 _PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
 
 
-@dataclass(frozen=True)
-class _Room:
+class _Room(Struct, frozen=True):
     """Amounts that a screen has room for.
 
     ``facts`` are the first of _SCREEN_FACTS, ``accounts`` those of a group, ``code`` the lines of code of a finding,

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.kernel_names import cut_place, short_names
@@ -29,6 +30,7 @@ from bottleneck.schema.analysis import (
     share_tenths,
 )
 from bottleneck.schema.op_names import COMPILED_REGION, at_source
+from bottleneck.schema.records import replace
 from bottleneck.units import apportion, apportion_groups, counted, format_share, format_si, format_us
 
 
@@ -431,8 +433,7 @@ _KNOWN_SUMS = ("flops", "bytes_low", "bytes_high", "compute_us", "memory_us", "l
 _MEANS = ("explained", "flops_per_s", "bytes_per_s")
 
 
-@dataclass(frozen=True)
-class KernelVariants:
+class KernelVariants(Struct, frozen=True):
     """Kernels shown as one row, and the number of their shapes."""
 
     kernel: KernelSummary
@@ -463,7 +464,7 @@ def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
     largest = max(rows, key=lambda row: row.us)
     explained = sums["explained"]
     regime = largest.regime if largest.regime is None or explained is None else regime_of(explained)
-    return replace(largest, **sums, regime=regime)  # type: ignore[arg-type]
+    return replace(largest, **sums, regime=regime)
 
 
 # Before the name of a group, in the key of its row: 'memory' alone is an account of that group.

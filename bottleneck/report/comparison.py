@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from bottleneck.report import render_document
@@ -26,6 +26,7 @@ from bottleneck.report.wording import calls_number, describe_shapes
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
+from bottleneck.schema.records import replace
 from bottleneck.units import apportion, format_share, format_us
 
 _NUMBERS = re.compile(r"(\d+)")

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from bottleneck.report import terminal
@@ -11,6 +10,7 @@ from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import clean
 from bottleneck.schema.checks import DOCTOR_SCHEMA, Checkup, tally
+from bottleneck.schema.records import replace
 
 _LONGEST_JSON_TEXT = 2000
 

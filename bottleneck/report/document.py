@@ -4,8 +4,9 @@ All text in a document is as it came: each renderer makes it safe for its medium
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from bottleneck.schema.checks import Check
 
@@ -13,8 +14,7 @@ from bottleneck.schema.checks import Check
 ColumnKind = Literal["name", "place", "words", "number", "code"]
 
 
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(Struct, frozen=True):
     """A column: its title, and the kind of its cells, which decides how they are aligned and shortened."""
 
     title: str
@@ -26,8 +26,7 @@ def number_columns(titles: Iterable[str]) -> tuple[TableColumn, ...]:
     return tuple(TableColumn(title, "number") for title in titles)
 
 
-@dataclass(frozen=True)
-class TableRow:
+class TableRow(Struct, frozen=True):
     """A row: its cells, the group that it belongs to (for its mark and colour), and details to set beneath it.
 
     ``role``: a 'part' belongs to the row above it and is counted there; 'rest' folds rows that are not shown; the
@@ -42,8 +41,7 @@ class TableRow:
     key: str | None = None
 
 
-@dataclass(frozen=True)
-class TableSection:
+class TableSection(Struct, frozen=True):
     """A titled table with the sentences that explain it; one without rows shows the sentences only.
 
     ``details`` is the title and kind of the column that a medium without room beneath a row makes of the rows' details.
@@ -56,16 +54,14 @@ class TableSection:
     details: TableColumn = TableColumn("what it is", "name")
 
 
-@dataclass(frozen=True)
-class ListSection:
+class ListSection(Struct, frozen=True):
     """A titled list of sentences; each item is a lead and the lines that belong to it."""
 
     title: str
     items: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(Struct, frozen=True):
     """One thing to do: its subject, labelled lines, code to write, and a command that tries it, to be copied."""
 
     lead: str
@@ -74,8 +70,7 @@ class Action:
     command: str | None = None
 
 
-@dataclass(frozen=True)
-class ActionSection:
+class ActionSection(Struct, frozen=True):
     """A titled and ranked list of actions, with sentences before it, their total, and sentences that close it.
 
     ``groups`` are actions without a rank, in short form, each group with its heading.
@@ -89,8 +84,7 @@ class ActionSection:
     closing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Sparkline:
+class Sparkline(Struct, frozen=True):
     """A titled figure of one line: values over time, none below 0, and its reading in words."""
 
     title: str
@@ -98,8 +92,7 @@ class Sparkline:
     caption: str
 
 
-@dataclass(frozen=True)
-class WaterfallBar:
+class WaterfallBar(Struct, frozen=True):
     """A line of a waterfall: its label in full and short, its numbers as shown, and the ends of its bar.
 
     ``group`` is empty for the step itself and for accounts folded together; ``amount`` is the one number of a narrow
@@ -118,8 +111,7 @@ class WaterfallBar:
     is_step: bool = False
 
 
-@dataclass(frozen=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True):
     """A titled figure of a change, account by account: the first and the last bar are the step before and after.
 
     The axis of the bars runs from ``low_us`` to ``high_us``.
@@ -133,8 +125,7 @@ class Waterfall:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class CheckSection:
+class CheckSection(Struct, frozen=True):
     """A titled list of checks."""
 
     title: str
@@ -144,8 +135,7 @@ class CheckSection:
 Section = TableSection | ListSection | ActionSection | Sparkline | Waterfall | CheckSection
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Struct, frozen=True):
     """A report in reading order: headline, conditions, sentence, facts, sections, warnings, closing.
 
     ``headline`` is a word or two, shown in capitals on a terminal, and ``subject`` follows it unchanged. ``tone`` is

@@ -1,11 +1,10 @@
 """Builds the section on the critical path: what the time of the step consists of, hop by hop."""
 
-from dataclasses import replace
-
 from bottleneck.report.document import TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.kernel_names import essential_name
 from bottleneck.report.text import UNKNOWN, percents, scale_of
 from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
+from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share
 
 TITLE = "Critical path"

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bottleneck.schema.analysis import Analysis, KernelSummary, Totals
 from bottleneck.schema.device import Device
@@ -19,8 +20,7 @@ _MOVING = frozenset({"transfer", "copy", "communication", "dispatch"})  # bounds
 _ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
 
 
-@dataclass(frozen=True)
-class RooflinePoint:
+class RooflinePoint(Struct, frozen=True):
     """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, bound and regime.
 
     ``kernel`` is its position in ``Analysis.kernels``.
@@ -42,8 +42,7 @@ class RooflinePoint:
     own_roof_flops_per_s: float | None = None
 
 
-@dataclass(frozen=True)
-class RooflineRoof:
+class RooflineRoof(Struct, frozen=True):
     """A compute roof: the key of the peak and its height."""
 
     key: str

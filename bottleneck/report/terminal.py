@@ -4,8 +4,8 @@ import functools
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -27,6 +27,7 @@ from bottleneck.report.document import (
 from bottleneck.report.kernel_names import cut_end, cut_place, short_names
 from bottleneck.report.text import clean, sparkline_cells
 from bottleneck.schema.checks import Check, Status
+from bottleneck.schema.records import replace
 from bottleneck.units import apportion
 
 STYLES = {
@@ -67,8 +68,7 @@ _PLAIN = str.maketrans(
 )
 
 
-@dataclass(frozen=True)
-class Glyphs:
+class Glyphs(Struct, frozen=True):
     """The characters of one character set. ``bars`` differ in shape, so that a bar reads without colour."""
 
     bars: dict[str, str]
@@ -100,17 +100,17 @@ ASCII = Glyphs(
 )
 
 
-@dataclass(frozen=True)
-class TerminalStyle:
+class TerminalStyle(Struct, frozen=True):
     """The width of a terminal, the characters that it can encode, and whether it shows colours."""
 
     width: int = 80
     encoding: str = "utf-8"
     color: bool = False
-    glyphs: Glyphs = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "glyphs", UNICODE if self.encoding.lower().startswith("utf") else ASCII)
+    @property
+    def glyphs(self) -> Glyphs:
+        """Characters of the drawings that the encoding has."""
+        return UNICODE if self.encoding.lower().startswith("utf") else ASCII
 
     def text(self, text: str, limit: int = 200) -> str:
         """The text made safe to show, in characters that the encoding has."""

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from bottleneck.schema.analysis import IdleCause, KernelSummary
 from bottleneck.units import apportion
@@ -43,8 +44,7 @@ def _escape(code: int) -> str:
 UNKNOWN = "-"
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """The unit of a table: its name, its size in the unit of the data, and how many decimals it shows."""
 
     unit: str
@@ -117,8 +117,7 @@ def sparkline_cells(values: Sequence[float], width: int, levels: str) -> str:
 Item = TypeVar("Item", KernelSummary, IdleCause)
 
 
-@dataclass(frozen=True)
-class TopRows(Generic[Item]):
+class TopRows(Struct, Generic[Item], frozen=True):
     """The largest items, and the numbers that they show: (time, share) for each, for the rest, and for the sum."""
 
     shown: Sequence[Item]

@@ -3,11 +3,11 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary, LiveAllocations
+from bottleneck.schema.records import replace
 from bottleneck.units import counted
 
 Named = TypeVar("Named", KernelSummary, IdleCause, LiveAllocations)

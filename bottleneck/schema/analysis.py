@@ -6,9 +6,10 @@ shares lie in 0-1, and null means unknown.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Literal
+
+from msgspec import Struct, field
 
 from bottleneck.schema.critical_path import CriticalPath
 from bottleneck.schema.device import Device
@@ -22,8 +23,7 @@ from bottleneck.units import apportion_groups, format_share
 MemoryKind = Literal["parameters", "gradients", "optimizer state", "activations", "temporaries", "unknown"]
 
 
-@dataclass(frozen=True)
-class KindBytes:
+class KindBytes(Struct, frozen=True):
     """Memory of one kind at the peak."""
 
     kind: Annotated[
@@ -38,8 +38,7 @@ class KindBytes:
     reason: Annotated[str | None, Doc("what it is deduced from, or why its kind is not known")] = None
 
 
-@dataclass(frozen=True)
-class LiveAllocations:
+class LiveAllocations(Struct, frozen=True):
     """Allocations of one op, module, line and kind that live at the peak."""
 
     op: Annotated[str | None, Doc("op that allocated; null outside ops")]
@@ -51,8 +50,7 @@ class LiveAllocations:
     longest_us: Annotated[float | None, Doc("the longest life of one; null where one outlives the recording", "us")]
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """Memory over the window by the events of the allocator, and what lives at the instant of its peak.
 
     Of several devices it is the one with the highest peak. The total of a device counts all of its memory that torch
@@ -88,8 +86,7 @@ Regime = Literal["near_roof", "below_roof", "far_below_roof"]
 Confidence = Literal["high", "medium", "low"]
 
 
-@dataclass(frozen=True)
-class RoofBand:
+class RoofBand(Struct, frozen=True):
     """A band of closeness to the roof: from ``least`` of its time on that the largest floor explains (0-1)."""
 
     least: float
@@ -128,8 +125,7 @@ def regime_of(explained: float) -> Regime:
     return next(regime for regime, band in REGIMES.items() if explained >= band.least)
 
 
-@dataclass(frozen=True)
-class Caveat:
+class Caveat(Struct, frozen=True):
     """A limit of this analysis: a stable slug, the share of the step that it affects, and a sentence."""
 
     slug: Annotated[str, Doc("stable name of the caveat")]
@@ -137,8 +133,7 @@ class Caveat:
     share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
 
 
-@dataclass(frozen=True)
-class LedgerEntry:
+class LedgerEntry(Struct, frozen=True):
     """One account of the ledger: microseconds per step and share of the step."""
 
     account: Annotated[str, Doc("such as 'compute', 'memory.copy', 'overhead.input'")]
@@ -147,8 +142,7 @@ class LedgerEntry:
     share: Annotated[float, Doc("of the step; all shares add up to 1", "share")]
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """A partition of the step's wall time. One that does not add up cannot be built (AssertionError)."""
 
     wall_us: float
@@ -187,8 +181,7 @@ def describe_share(tenths: Mapping[LedgerEntry, int], entries: Iterable[LedgerEn
     return format_share(math.fsum(entry.share for entry in held) if count in {0, 1000} else count / 1000)
 
 
-@dataclass(frozen=True)
-class RecordingInfo:
+class RecordingInfo(Struct, frozen=True):
     """Source of the analysis: a recording or a trace file."""
 
     path: Annotated[str, Doc("trace or recording, as named on the command line")]
@@ -198,8 +191,7 @@ class RecordingInfo:
     world_size: Annotated[int | None, Doc("ranks of the job; null when not known")]
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The resource that limits the step, with its share, and the conclusion as a sentence.
 
     The sentence ends with "First: ``first_step``."; null in analyses of before that was kept.
@@ -215,8 +207,7 @@ class Verdict:
     ] = None
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Sums per step; ``peak`` names the one that ``model_flops_utilization`` is a share of."""
 
     busy_us: Annotated[float, Doc("time in which the device worked", "us")]
@@ -242,8 +233,7 @@ class Totals:
     ] = None
 
 
-@dataclass(frozen=True)
-class UnknownWork:
+class UnknownWork(Struct, frozen=True):
     """Busy time that is unmodelled (no cost formula)."""
 
     name: Annotated[str, Doc("kernel or op")]
@@ -251,8 +241,7 @@ class UnknownWork:
     reason: Annotated[str, Doc("why it is unmodelled")]
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """Shares of the busy time that are linked to ops and modelled (0-1), and the unmodelled work."""
 
     linked_share: Annotated[
@@ -262,8 +251,7 @@ class Coverage:
     unknown: Annotated[tuple[UnknownWork, ...], Doc("unmodelled work (no cost formula)")]
 
 
-@dataclass(frozen=True)
-class KernelSummary:
+class KernelSummary(Struct, frozen=True):
     """Kernels of one name, op, shape and line, folded: microseconds and counts per step."""
 
     name: Annotated[str, Doc("as the trace spells it")]
@@ -302,8 +290,7 @@ class KernelSummary:
     ] = None
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(Struct, frozen=True):
     """Work folded by op, module path or source line; ``shares`` splits it by group.
 
     ``idle_us`` is the idle time in which the host was at this line or module; it is no part of ``us``.
@@ -320,8 +307,7 @@ class Fold:
 PhaseName = Literal["data", "forward", "backward", "optimizer", "communication", "other"]
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """Time of the step that one phase caused, work and idle time alike; ``shares`` splits it by group.
 
     Device work belongs to the phase in which it was launched. ``kernels`` and ``other_us`` add up to ``us``.
@@ -339,8 +325,7 @@ class Phase:
     ] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class UserRange:
+class UserRange(Struct, frozen=True):
     """A range that the program marked (``record_function``): the step's time while it was open, idle time included.
 
     Device work belongs to the range in which it was launched. Ranges nest, so that their times do not add up;
@@ -355,8 +340,7 @@ class UserRange:
     shares: Annotated[Mapping[str, float], Doc("of us, by group of the ledger", "share")]
 
 
-@dataclass(frozen=True)
-class IdleCause:
+class IdleCause(Struct, frozen=True):
     """Time in which the device (CPU: the step's threads) did no work, by cause and source line."""
 
     cause: Annotated[str, Doc("account of the ledger without 'overhead.'")]
@@ -370,8 +354,7 @@ class IdleCause:
     module: Annotated[str | None, Doc("path of the nn.Module at which the host was; null when not known")] = None
 
 
-@dataclass(frozen=True)
-class Queue:
+class Queue(Struct, frozen=True):
     """Queue depth: launches issued less kernels finished. ``curve`` holds (us from the window's start, depth) pairs.
 
     ``empty_idle_share`` is the part of the device's idle time in which the queue was empty: the host was too slow.
@@ -389,8 +372,7 @@ class Queue:
     ]
 
 
-@dataclass(frozen=True)
-class CollectiveSummary:
+class CollectiveSummary(Struct, frozen=True):
     """Collectives of one kind and size, per step: traffic on the link, and how much of the time is transfer.
 
     ``transfer_us`` is the time of the quickest call of this size (over the ranks where they are known) for all calls,
@@ -412,8 +394,7 @@ class CollectiveSummary:
     reason: Annotated[str | None, Doc("why bytes or rate are not known")]
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """A closed interval, both ends included."""
 
     low: Annotated[float, Doc("lower end")]
@@ -424,8 +405,7 @@ class Interval:
 _WIDEST = 3.0
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One piece of advice with its predicted gain per step, if nothing else is changed.
 
     ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
@@ -493,8 +473,7 @@ class Finding:
         return f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
 
 
-@dataclass(frozen=True)
-class RankSummary:
+class RankSummary(Struct, frozen=True):
     """One rank of several: its own ledger, and its mean delay at collectives."""
 
     rank: Annotated[int, Doc("number of the rank")]
@@ -505,8 +484,7 @@ class RankSummary:
     verdict: Annotated[str, Doc("bound of the rank")]
 
 
-@dataclass(frozen=True)
-class TelemetrySummary:
+class TelemetrySummary(Struct, frozen=True):
     """Sensor readings while the steps ran: medians, except energy (per step) and processors (a mean).
 
     The first fields and those up to ``dram_activity`` are the device's, of one where several were used (energy: of
@@ -547,8 +525,7 @@ class TelemetrySummary:
     host_memory_used_bytes: Annotated[float | None, Doc("the machine's memory in use, by all programs", "B")] = None
 
 
-@dataclass(frozen=True)
-class StepAnalysis:
+class StepAnalysis(Struct, frozen=True):
     """The partition of a step's time and the work in it, before findings and verdict are derived from them."""
 
     recording: Annotated[RecordingInfo, Doc("source of the analysis")]
@@ -612,8 +589,7 @@ class StepAnalysis:
         return None if place is None or place.is_function else self.source_texts.get(f"{place.file}:{place.line}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Analysis(StepAnalysis):
+class Analysis(StepAnalysis, frozen=True, kw_only=True):
     """The whole analysis; written to and read from ``analysis.json``."""
 
     verdict: Annotated[Verdict, Doc("the resource that limits the step")]

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 # ok: nothing to do. limited: there, but not whole. missing: not there. unknown: could not be found out.
 Status = Literal["ok", "limited", "missing", "unknown"]
@@ -13,8 +14,7 @@ Verdict = Literal["ready", "not ready", "sound", "damaged", "unreadable"]
 DOCTOR_SCHEMA = "bottleneck/doctor/1"
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """One thing that was looked at.
 
     ``fact`` is what was found, ``why`` what follows from it or where it comes from, ``remedy`` what to do in words and
@@ -34,8 +34,7 @@ class Check:
     decides: bool = False
 
 
-@dataclass(frozen=True)
-class Checkup:
+class Checkup(Struct, frozen=True):
     """All rows about one subject, the machine or a trace, and what they come to."""
 
     kind: Literal["environment", "trace"]

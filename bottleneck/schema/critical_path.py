@@ -1,13 +1,13 @@
 """The critical path of the step as replayed, and how well the replay reproduces the step that was measured."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from bottleneck.schema.doc import Doc
 
 
-@dataclass(frozen=True)
-class PathPart:
+class PathPart(Struct, frozen=True):
     """A part of the critical path: the time per step in one kind of work, or without any."""
 
     what: Annotated[
@@ -19,8 +19,7 @@ class PathPart:
     share: Annotated[float, Doc("part of the step", "share")]
 
 
-@dataclass(frozen=True)
-class ReplayCheck:
+class ReplayCheck(Struct, frozen=True):
     """How far a replay of the recorded steps, without a change, is from what was measured."""
 
     error: Annotated[float, Doc("replayed / measured - 1")]
@@ -33,8 +32,7 @@ class ReplayCheck:
     reason: Annotated[str | None, Doc("why no change can be predicted from this trace; null where one can")]
 
 
-@dataclass(frozen=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True):
     """The chain of work that sets the time of the step: its parts add up to ``step_us``, the longest first."""
 
     check: Annotated[ReplayCheck, Doc("how well the replay that it comes from reproduces the step")]

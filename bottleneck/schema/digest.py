@@ -4,8 +4,9 @@ A digest holds what the ranks must be compared by and nothing that grows with th
 mapped to digests one by one, in any process and any order; the reduction needs the digests alone.
 """
 
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -13,8 +14,7 @@ from bottleneck.schema.linked_trace import ProcessGroup
 from bottleneck.schema.measurements import StepTimes
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """Identity of a collective: kind or kernel name, element type, ranks, payload in bytes (null: unknown)."""
 
     name: str
@@ -32,8 +32,7 @@ class Calls(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class CollectiveCalls:
+class CollectiveCalls(Struct, frozen=True, eq=False):
     """The collectives of one rank in order of their start, one entry of each column per call.
 
     ``start_us`` and ``end_us`` are on the clock of the rank's own trace; ``is_inside`` tells those in its window.
@@ -54,8 +53,7 @@ class CollectiveCalls:
         return self
 
 
-@dataclass(frozen=True, eq=False)
-class RankDigest:
+class RankDigest(Struct, frozen=True, eq=False):
     """One rank reduced to what a job is judged by: some kB, and 33 bytes for each of its collectives.
 
     ``rank`` and ``world_size`` come from the file's own metadata, null where it states none; ``host`` from the folder

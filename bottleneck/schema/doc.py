@@ -7,9 +7,10 @@ schemas that msgspec makes of the records.
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple, cast, get_type_hints
+
+from bottleneck.schema.records import is_record
 
 
 class Doc(NamedTuple):
@@ -38,7 +39,7 @@ def check_ranges(record: Any) -> None:
 
 
 def _check(value: Any, unit: str, where: str, is_ceiling: bool) -> None:
-    if is_dataclass(value):
+    if is_record(type(value)):
         check_ranges(value)
     elif isinstance(value, Mapping):
         for key, each in value.items():
@@ -59,8 +60,8 @@ def _units(record: Hashable) -> tuple[tuple[str, str], ...]:
     assert isinstance(record, type)
     hints = get_type_hints(record, include_extras=True)
     found = []
-    for field in fields(record):
-        docs = (each for each in getattr(hints[field.name], "__metadata__", ()) if isinstance(each, Doc))
-        ends = (unit for end, unit in _NAMES_END.items() if field.name.endswith(end))
-        found.append((field.name, next((each.unit for each in docs if each.unit), next(ends, ""))))
+    for name, hint in hints.items():
+        docs = (each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Doc))
+        ends = (unit for end, unit in _NAMES_END.items() if name.endswith(end))
+        found.append((name, next((each.unit for each in docs if each.unit), next(ends, ""))))
     return tuple(found)

@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import structs
 
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, DISTURBED_SLUGS, Analysis, Finding, StepAnalysis, Verdict
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import lines_in, place_of
 from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
+from bottleneck.schema.records import replace
 from bottleneck.schema.telemetry import Sample
 
 T = TypeVar("T")
@@ -171,11 +173,12 @@ class Annotations:
 
 def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:
     """The evidence with the verdict and the findings in its analysis, and the text of the lines that it names."""
-    step = {**_fields(evidence.analysis), "version": version}
+    step = {**structs.asdict(evidence.analysis), "version": version}
     analysis = Analysis(**step, verdict=verdict, findings=findings)
     if evidence.recording is not None:
         analysis = replace(analysis, source_texts=_named_texts(analysis, evidence.recording.source_texts))
-    return Explanation(**{**_fields(evidence), "analysis": analysis})
+    parts = {each.name: getattr(evidence, each.name) for each in fields(evidence) if each.init}
+    return Explanation(**{**parts, "analysis": analysis})
 
 
 def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, str]:
@@ -187,10 +190,6 @@ def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, s
     for finding in analysis.findings:
         named.update(dict.fromkeys(lines_in(" ".join((finding.title, *finding.evidence, finding.advice)))))
     return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {each.name: getattr(record, each.name) for each in fields(record) if each.init}
 
 
 def remembered(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:

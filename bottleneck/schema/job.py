@@ -1,13 +1,13 @@
 """Records of what the ranks of a job say together: which are slow, and where its time goes in collectives."""
 
-from dataclasses import dataclass
 from typing import Annotated
+
+from msgspec import Struct
 
 from bottleneck.schema.doc import Doc
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """A trace of the job that is not in the result, and why."""
 
     path: Annotated[str, Doc("trace of the rank")]
@@ -15,8 +15,7 @@ class LeftOut:
     reason: Annotated[str, Doc("what is wrong with it")]
 
 
-@dataclass(frozen=True)
-class SlowRank:
+class SlowRank(Struct, frozen=True):
     """A rank, or all ranks of a host, that the others wait for."""
 
     name: Annotated[str, Doc("'rank 17', 'host node-3', or 'other ranks in turn'")]
@@ -39,8 +38,7 @@ class SlowRank:
     cause: Annotated[str, Doc("how its step differs from that of the median rank, in words")]
 
 
-@dataclass(frozen=True)
-class SlowLink:
+class SlowLink(Struct, frozen=True):
     """A process group whose transfers take longer than those of equal groups, though its ranks come in time."""
 
     name: Annotated[str, Doc("name of the process group")]
@@ -54,8 +52,7 @@ class SlowLink:
     ]
 
 
-@dataclass(frozen=True)
-class GroupUse:
+class GroupUse(Struct, frozen=True):
     """The collectives of one process group (or of equal groups side by side), per step and averaged over its ranks."""
 
     name: Annotated[str, Doc("the program's name for it, else its number")]
@@ -74,8 +71,7 @@ class GroupUse:
     ]
 
 
-@dataclass(frozen=True)
-class JobSummary:
+class JobSummary(Struct, frozen=True):
     """Findings about the ranks of a job, from all of them together."""
 
     ranks: Annotated[int, Doc("ranks in the result")]

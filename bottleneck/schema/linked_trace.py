@@ -1,8 +1,9 @@
 """Records of the trace stage: a trace as columns, its steps, and its device work tied to ops."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
 
 from bottleneck.schema.analysis import Caveat
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 KERNEL_GAP_US = 20.0
 
 
-@dataclass(frozen=True)
-class DeviceProperties:
+class DeviceProperties(Struct, frozen=True):
     """Properties of a device as a trace or the device itself reports them; every field may be missing."""
 
     index: int = 0
@@ -28,8 +28,7 @@ class DeviceProperties:
     warp_size: int | None = None
 
 
-@dataclass(frozen=True)
-class ProcessGroup:
+class ProcessGroup(Struct, frozen=True):
     """A group of ranks that communicate with each other, as a trace states it.
 
     ``ranks`` are global ranks in order; empty where the trace does not list them. ``description`` is what the program
@@ -42,8 +41,7 @@ class ProcessGroup:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One step on the clock of EVENTS: from ``start_us`` to ``end_us`` on the host.
 
     ``wall_us`` is its time on host and device together; null where no device is behind the host.
@@ -60,8 +58,7 @@ class Step:
         return self.end_us - self.start_us if self.wall_us is None else self.wall_us
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """The stretch of the trace that the ledger partitions, the steps in it, and how they were found.
 
     Where the device is behind the host, the stretch is that of the device's work on the steps, which the host did
@@ -87,8 +84,7 @@ class Window:
         return (self.steps[0].start_us, self.steps[-1].end_us) if self.steps else (self.start_us, self.end_us)
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """A trace as columns: the tables of ``trace.read`` and what the file says about itself.
 
     ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell; ``origin_ns`` is that instant
@@ -118,8 +114,7 @@ class Trace:
     process_groups: tuple[ProcessGroup, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Losses:
+class Losses(Struct, frozen=True, eq=False):
     """Device work that the profiler lost, as far as what it kept shows.
 
     ``holes`` marks rows of KERNELS before which work of the same queue is missing; ``products`` are rows of OPS that
@@ -130,8 +125,7 @@ class Losses:
     products: "npt.NDArray[np.int64]"
 
 
-@dataclass(frozen=True)
-class Linked:
+class Linked(Struct, frozen=True):
     """The result of ``trace.link``: op tree, device work tied to it, and the window.
 
     ``places`` is PLACES, null where the trace has no Python frames; ``captured`` is CAPTURED and ``losses`` what is

@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.compiled_kernels import Compiled, compiled_file, is_compiled_file, read_compiled
@@ -18,10 +19,10 @@ from bottleneck.schema.recording import (
     is_recording,
     read_recording,
 )
+from bottleneck.schema.records import replace
 
 
-@dataclass(frozen=True)
-class TraceSource:
+class TraceSource(Struct, frozen=True):
     """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled.
 
     ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but

@@ -6,10 +6,10 @@ over the distinct strings. The function that makes a table returns ``TABLE.check
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_NODE
 
@@ -34,8 +34,7 @@ CATEGORIES = (
 NARROW_ID = "Int32"
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column: numpy or pandas dtype, meaning, unit, and whether null (NaN, NA) is allowed.
 
     Ids only join rows and nothing is calculated with them: they have ``NARROW_ID`` where all fit into that.
@@ -48,8 +47,7 @@ class Column:
     is_id: bool = False
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """A named set of columns that every frame of this name has, in this order."""
 
     name: str

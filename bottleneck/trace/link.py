@@ -10,7 +10,7 @@ the naive join made thousands of wrong links (the reader nulls such ids).
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ import pandas as pd
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked, Losses, Trace, Window
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, nearest_ancestor, text_matches
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.joins import (

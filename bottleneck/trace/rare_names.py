@@ -4,13 +4,12 @@ Names are looked at one by one in many places (which kernel is a product, which 
 traces have at most 176 names of kernels and as many of ops; a generator that numbers its kernels can make a million.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Trace
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import category
 from bottleneck.trace.joins import events_of
 from bottleneck.units import format_share

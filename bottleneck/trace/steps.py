@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +10,7 @@ import pandas as pd
 from bottleneck.errors import UsageError
 from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
+from bottleneck.schema.records import replace
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
 from bottleneck.trace.nesting import Flags, Floats
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans

@@ -1,7 +1,6 @@
 """Cases for the rules, from events made by hand through the stages that a real trace goes through."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from bottleneck.schema.analysis import IdleCause, LedgerEntry
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTimes, Timing
 from bottleneck.schema.recording import RankTrace, Recording, write_recording
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from tests.analysis.frames import CPU
 from tests.builders import Event, frame, kernel, launch, op, step, write_trace

@@ -1,6 +1,5 @@
 """Rules on compilation: compiling in the step, graph breaks, where it does not pay, recomputation, other backends."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from bottleneck.advice.compilation import (
 from bottleneck.advice.fusion import unfused_chain
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
 from tests.builders import op, step

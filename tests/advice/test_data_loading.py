@@ -1,7 +1,6 @@
 """Findings about waiting for input: what the wait is worth, and how far workers can hide it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from bottleneck.advice.data_loading import input_wait, loader_hot_spot, loader_r
 from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import TelemetrySummary
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, gpu_events, with_analysis, with_recording
 from tests.builders import Event, complete, frame, op, step

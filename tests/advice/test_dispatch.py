@@ -1,11 +1,11 @@
 """Rules for a slow host: what fires on late launches, tiny kernels and tiny ops, and what stays silent."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead, late_launches, tiny_kernels
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 from tests.builders import complete, frame, launch, op
 

@@ -1,7 +1,6 @@
 """Findings about many ranks: exposed collectives, the rank that all wait for, and data that every rank reads."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from bottleneck.advice.distributed import every_rank_reads_all, exposed_communic
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, gpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import complete, frame, op
 

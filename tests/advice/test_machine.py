@@ -1,7 +1,6 @@
 """Remarks on the machine and the measurement: each says how to read the rest, and one what another process takes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import Caveat, TelemetrySummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OptionCost, OptionCosts, Ratio, Timing
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 from tests.advice.programs import Call, on_gpu

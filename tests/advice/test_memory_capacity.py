@@ -1,6 +1,5 @@
 """Findings about memory: when twice the batch fits, and what freeing memory would cost."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from bottleneck.advice.memory_capacity import forward_work, memory_nearly_full, room_for_batch, unused_reserve
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, PeakMemory, Ratio, Timing
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
 from tests.builders import H100, Event, complete, frame, kernel, launch, op, step
 

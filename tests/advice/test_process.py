@@ -1,6 +1,5 @@
 """Rules for how the process is set up: threads, replicas, gradients, numbers near zero."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from bottleneck.advice.process import (
     unused_gradients,
 )
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
 from tests.builders import Event, complete, kernel, launch, op
 

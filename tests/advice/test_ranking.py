@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from bottleneck.advice.ranking import Draft, rank, up_to
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from tests.report.samples import analysis, kernel
 
 _ACCOUNTS = {"overhead.sync": 600.0, "compute": 400.0}

@@ -1,7 +1,6 @@
 """Rules for steps that are too small: batch, tiny network, loop over rows."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from bottleneck.advice.small_steps import larger_batch, looped_op, small_network
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, Ratio
+from bottleneck.schema.records import replace
 from tests import trace_cache
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_gpu

@@ -1,6 +1,5 @@
 """Rules of bytes that need not move: each fires on what it is for, and is silent beside it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from bottleneck.advice.traffic import (
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU

@@ -1,7 +1,5 @@
 """Conclusions of the batch test from times made by hand."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +17,7 @@ from bottleneck.schema.measurements import (
     Ratio,
     Timing,
 )
+from bottleneck.schema.records import replace
 from tests.report.samples import cpu, gpu_overhead
 
 

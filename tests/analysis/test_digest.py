@@ -1,7 +1,6 @@
 """Digests of ranks: what ranks are compared by, from hand-made scenes and a public trace, as small as told."""
 
 import pickle
-from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from bottleneck.analysis.digest import digest_rank
 from bottleneck.pipeline import digest
 from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
 from bottleneck.schema.linked_trace import ProcessGroup, Step
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces
 from bottleneck.schema.tables import DEVICE_ARGS
 from tests.analysis.scenes import Kernel, Scene, evidence, table
@@ -69,14 +69,13 @@ def same(left: RankDigest, right: RankDigest) -> bool:
     """True where two digests are equal, arrays included."""
     return all(
         np.array_equal(one, other)
-        if isinstance(one := getattr(left, field.name), np.ndarray)
-        and isinstance(other := getattr(right, field.name), np.ndarray)
-        else one == getattr(right, field.name)
-        for field in fields(RankDigest)
-        if field.name != "calls"
+        if isinstance(one := getattr(left, name), np.ndarray) and isinstance(other := getattr(right, name), np.ndarray)
+        else one == getattr(right, name)
+        for name in RankDigest.__struct_fields__
+        if name != "calls"
     ) and all(
-        np.array_equal(getattr(left.calls, field.name), getattr(right.calls, field.name))
-        for field in fields(CollectiveCalls)
+        np.array_equal(getattr(left.calls, name), getattr(right.calls, name))
+        for name in CollectiveCalls.__struct_fields__
     )
 
 

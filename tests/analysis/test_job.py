@@ -1,7 +1,6 @@
 """What the ranks of a job say: faults planted in made digests are named, and nothing else is."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from bottleneck.analysis.ranks import Reduced, reduce_ranks
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.job import JobSummary, LeftOut
 from bottleneck.schema.linked_trace import ProcessGroup
+from bottleneck.schema.records import replace
 from tests.digests import PROGRAM, Call, Job, Place, make_digest
 
 

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.records import replace
 from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 
 WORKER, OTHER_WORKER = 201, 202

@@ -1,7 +1,6 @@
 """Waits between ranks: collectives of several ranks matched by hand-made traces, and by four public ones."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTime
+from bottleneck.schema.records import replace
 from bottleneck.schema.spool import Spool
 from bottleneck.schema.tables import DEVICE_ARGS
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table

@@ -1,7 +1,5 @@
 """The profiler's cost per event: taken off tiny ops, hardly noticed by large ones, never below the floor."""
 
-from dataclasses import replace
-
 import pytest
 
 from bottleneck.analysis.ledger import build_ledger
@@ -13,6 +11,7 @@ from bottleneck.analysis.scaling import (
     subtract_profiler_overhead,
 )
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import SIGNATURES
 from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of, table
 

@@ -1,7 +1,5 @@
 """One step over time: lanes, nesting, idle gaps by cause, the rows that its events belong to, and the limit."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from bottleneck.analysis.step_tracks import lay_out
 from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.recording import Sampling
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.schema.telemetry import HOST, Sample
 from tests.analysis.scenes import Event, Kernel, Op, Scene, evidence

@@ -1,7 +1,6 @@
 """Analyses of hand-made scenes: folds that add up, totals, coverage, and the undisturbed step."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from bottleneck.analysis.summary import fold_classes
 from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Fold
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import COSTS, MEMORY, SIGNATURES
 from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of, table
 

@@ -1,7 +1,5 @@
 """Clocks below nominal lower the compute roof, and nothing else."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +11,7 @@ from bottleneck.analysis.telemetry import Conditions, find_conditions, find_cont
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CONTENDED, Ledger, LedgerEntry, TelemetrySummary
+from bottleneck.schema.records import replace
 from tests.analysis.frames import CPU, H100, judge, matmul, stream
 
 NONE_TOLD = TelemetrySummary(9, None, None, None, None, None, ())

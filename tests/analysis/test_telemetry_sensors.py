@@ -1,8 +1,7 @@
 """Figures of the steps from the log of the sensors."""
 
-from dataclasses import astuple
-
 import pytest
+from msgspec.structs import astuple
 
 from bottleneck.analysis.telemetry import TimeSpan, summarise_samples
 from bottleneck.schema.analysis import TelemetrySummary

@@ -1,7 +1,6 @@
 """Verdicts from hand-made ledgers: which bound, how sure, and what the sentence says to do."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -20,6 +19,7 @@ from bottleneck.schema.analysis import (
     share_tenths,
 )
 from bottleneck.schema.evidence import TwoSided
+from bottleneck.schema.records import replace
 
 _KERNEL = KernelSummary(
     name="some_kernel",

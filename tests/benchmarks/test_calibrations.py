@@ -1,6 +1,5 @@
 """The benchmark of calibrations: how far two are apart, and which kernel came nearest to a ceiling."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from benchmarks.calibrations import (
 )
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.device import Device
+from bottleneck.schema.records import replace
 from tests.report.samples import gpu_overhead
 
 CPU = Device(

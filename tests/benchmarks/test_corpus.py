@@ -3,7 +3,6 @@
 import importlib.util
 import inspect
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +13,7 @@ from benchmarks.corpus.cases import CASES, WORKLOADS, Case
 from benchmarks.corpus.pairs import Claim, Pair, append_pairs, claims_of, read_pairs, repredict
 from bottleneck.experiment.variants import Built
 from bottleneck.pipeline import analyse
+from bottleneck.schema.records import replace
 from tests.report.samples import cpu
 from tests.samples import recordings
 

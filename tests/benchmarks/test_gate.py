@@ -2,10 +2,11 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from bottleneck.schema.records import replace
 
 pytest.importorskip("torch")
 

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from bottleneck.calibrate.gpu import (
 )
 from bottleneck.calibrate.probes import ClockWatch, NvmlClock, ProbeEffort, driver_version, no_progress, settle
 from bottleneck.devices.match import device_by_name
+from bottleneck.schema.records import replace
 from tests.calibrate.test_calibration import ceiling
 from tests.harness.nvml import OTHER_CARD, build, environment
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.measurements import StepTimes, Timing
+from bottleneck.schema.records import replace
 from tests.report.samples import analysis, kernel
 
 # By the bound of a kernel; others are 'compute'.

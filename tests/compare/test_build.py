@@ -1,6 +1,5 @@
 """Rows of a comparison: what changed of work that both sides do, how partners are found, and what is said of them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from bottleneck.report.comparison import render
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.comparison import ChangeRow
 from bottleneck.schema.counters import Counts, Fingerprint
+from bottleneck.schema.records import replace
 from tests.compare.sides import side, stepped, work
 from tests.report.samples import XEON
 

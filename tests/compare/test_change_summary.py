@@ -1,10 +1,9 @@
 """The sentence of a comparison: what it must say of each kind of change."""
 
-from dataclasses import replace
-
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import IdleCause
+from bottleneck.schema.records import replace
 from tests.compare.sides import side, stepped, work
 from tests.report.samples import H100
 

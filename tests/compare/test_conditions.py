@@ -1,6 +1,5 @@
 """Conditions of a comparison: devices, dtypes, settings and measurements that differ, and those that do not."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import Analysis, Caveat, Coverage
 from bottleneck.schema.counters import Counts, Fingerprint
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from tests.compare.sides import side, stepped, work
 from tests.report.samples import H100, NO_DEVICE, XEON
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from bottleneck.compare.sides import ComparedSide
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import LedgerEntry
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.compare.sides import side, work
 from tests.trace_cache import explained
 

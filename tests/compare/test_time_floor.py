@@ -1,7 +1,5 @@
 """The difference of step times that two recordings of the same code may show, and what the sentence says of it."""
 
-from dataclasses import replace
-
 import pytest
 
 from bottleneck.compare.build import compare
@@ -12,6 +10,7 @@ from bottleneck.schema.comparison import TimeFloor
 from bottleneck.schema.counters import Counts, Fingerprint
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.records import replace
 from tests.compare.sides import side, stepped, work
 from tests.report.samples import XEON
 

@@ -1,7 +1,6 @@
 """Checks of traces: what each lacks for a full report, and whether several are the ranks of one job."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from bottleneck.doctor.trace_checks import Member, check_contents, check_together, is_a_job
 from bottleneck.pipeline import examine, finish
 from bottleneck.schema.checks import Check
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource
 from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 

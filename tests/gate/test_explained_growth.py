@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +23,7 @@ from bottleneck.pipeline import explain
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import TimeResult, WorkloadResult
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from tests.builders import frame, op
 from tests.test_pipeline import loop_on_cpu, record, taking, with_light_window
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +27,7 @@ from bottleneck.schema.gate_result import (
     WorkloadResult,
 )
 from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.records import replace
 
 HERE = Fingerprint({"torch": "2.13", "backend": "cuda"}, {"device": "H100", "sm_count": 132}, {"cpu": "Xeon"})
 COUNTS = Counts(

@@ -1,7 +1,6 @@
 """Laws of comparisons: parts add up to the change, a side is as itself, and order tells nothing."""
 
 import math
-from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,6 +9,7 @@ from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.comparison import Comparison
+from bottleneck.schema.records import replace
 from tests.compare.sides import side, work
 
 _OPS = ("aten::addmm", "aten::copy_", "aten::add_", "aten::cudnn_convolution", "CompiledFunction", None)

@@ -3,21 +3,21 @@
 Each holds for random programs on a GPU and on a CPU, through the whole pipeline.
 """
 
-import dataclasses
 import math
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.records import replace
 from tests.builders import H100, Event, write_trace
 from tests.laws import host_programs as on_host
 from tests.laws import programs as on_gpu
@@ -46,7 +46,7 @@ def analyse_events(program: Program | HostProgram, events: Sequence[Event]) -> A
 
 def told(analysis: Analysis) -> dict[str, Any]:
     """All that an analysis says, but for the name of its file."""
-    return dataclasses.asdict(replace(analysis, recording=replace(analysis.recording, path="")))
+    return msgspec.to_builtins(replace(analysis, recording=replace(analysis.recording, path="")))
 
 
 def alike(one: object, other: object) -> bool:
@@ -160,7 +160,7 @@ def test_twice_as_many_steps_leave_every_figure_per_step_as_it_is(program: Progr
     one, other = (analyse_events(each, emit(each)) for each in (once, twice))
     assert (one.steps.count, other.steps.count) == (1, 2)
     assert alike(ledger(one), ledger(other))
-    assert alike(dataclasses.asdict(one.totals), dataclasses.asdict(other.totals))
+    assert alike(msgspec.to_builtins(one.totals), msgspec.to_builtins(other.totals))
     assert alike(
         [(row.name, row.calls, row.us) for row in one.kernels], [(r.name, r.calls, r.us) for r in other.kernels]
     )

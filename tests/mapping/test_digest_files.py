@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from bottleneck.analysis.digest import digest_rank
 from bottleneck.mapping.digest_files import DigestFolder
 from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.records import replace
 from tests.analysis.scenes import Kernel, Scene, evidence
 from tests.analysis.test_digest import same
 

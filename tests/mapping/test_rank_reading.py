@@ -1,7 +1,6 @@
 """Ranks read through workers: what is done is kept, what is missing is read, and what cannot be read is named."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from bottleneck.mapping.rank_reading import RankReading
 from bottleneck.mapping.workers import LocalWorkers
 from bottleneck.pipeline import DEFAULTS, Options, analyse, digest
 from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces
 from tests.builders import write_trace
 from tests.test_pipeline import gpu_events

@@ -1,7 +1,5 @@
 """The facts of an analysis: window, steps, batch test, profiler options, memory, sensors and coverage."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +39,7 @@ from bottleneck.schema.measurements import (
     StepTimes,
     Timing,
 )
+from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES, cpu, gpu_overhead
 
 

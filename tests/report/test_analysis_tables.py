@@ -1,6 +1,5 @@
 """The tables of an analysis: they re-add as printed, fold what is alike, and are absent where nothing is known."""
 
-from dataclasses import replace
 from decimal import Decimal
 from itertools import takewhile
 
@@ -22,6 +21,7 @@ from bottleneck.report.analysis_tables import (
 )
 from bottleneck.report.document import TableRow, TableSection
 from bottleneck.schema.analysis import Fold, IdleCause, KernelSummary, Phase, PhaseName, Queue
+from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES, kernel
 from tests.report.test_text import printed
 

@@ -1,9 +1,8 @@
 """The section on memory adds up, names the largest allocations, and is absent where there is nothing to tell."""
 
-from dataclasses import replace
-
 from bottleneck.report.analysis_tables import memory
 from bottleneck.schema.analysis import KindBytes, LiveAllocations, MemoryUse
+from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES
 
 ANY = next(iter(SAMPLES.values()))

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -14,6 +13,7 @@ from bottleneck.report.document import TableSection, Waterfall
 from bottleneck.report.plots.waterfall_plot import draw, save_waterfall
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
+from bottleneck.schema.records import replace
 from scripts.write_schema import COMPARE, page_text, schema_text
 from tests.report.comparisons import COMPARISONS, devices, hostile, lock, row, slower, unchanged
 from tests.report.golden_comparison import FOLDER, GOLDEN, PAGE, page

@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -14,6 +13,7 @@ from bottleneck.report.analysis_document import to_markdown, to_terminal
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.analysis import Caveat, Confidence, Finding, Interval
+from bottleneck.schema.records import replace
 from tests.report.samples import ADVICE, gpu_overhead
 from tests.report.test_terminal import section
 

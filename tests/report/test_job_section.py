@@ -1,10 +1,9 @@
 """The sections on a job of many ranks: worst first, with cause and cost, and nothing where there is one rank."""
 
-from dataclasses import replace
-
 from bottleneck.report.document import ListSection, TableSection
 from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.schema.job import LeftOut
+from bottleneck.schema.records import replace
 from tests.report.samples import cpu, multi_rank
 
 

@@ -1,6 +1,5 @@
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from bottleneck.commands.report_options import ResultFormat
 from bottleneck.report.plots.sweep_plot import draw, save_sweep
 from bottleneck.report.sweep import floor_us, render, sentence, three
+from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Point, Sweep
 from bottleneck.units import format_us
 

@@ -1,11 +1,10 @@
 """Words for people: shapes, counts, bounds."""
 
-from dataclasses import replace
-
 import pytest
 
 from bottleneck.report.wording import bound_word, describe_calls, describe_shapes, with_attribute_paths
 from bottleneck.schema.analysis import LiveAllocations, MemoryUse
+from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES, kernel
 
 

@@ -1,12 +1,13 @@
 """Graphs of a step made by hand: what the host does, in order, as the replay takes it."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.intervals import Floats
+from bottleneck.schema.records import replace
 from bottleneck.simulate.graph import ALL_WORK, NOTHING_AWAITED, HostWork, IssuedWork, StepGraph
 
 LATENCY_US, GAP_US = 5.0, 1.0

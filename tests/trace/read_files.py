@@ -1,6 +1,5 @@
 """Files for the tests of reading: any bytes, and a whole trace compared with another."""
 
-import dataclasses
 import gzip
 import json
 from collections.abc import Sequence
@@ -54,14 +53,14 @@ def names(trace: Trace) -> list[str]:
 
 def assert_same(left: Trace, right: Trace, *except_for: str) -> None:
     """Fails when two traces differ in a table or a fact other than the path and those named."""
-    for field in dataclasses.fields(Trace):
-        if field.name in {"path", *except_for}:
+    for name in Trace.__struct_fields__:
+        if name in {"path", *except_for}:
             continue
-        one, other = getattr(left, field.name), getattr(right, field.name)
+        one, other = getattr(left, name), getattr(right, name)
         if isinstance(one, pd.DataFrame):
             pd.testing.assert_frame_equal(one, other, check_exact=True)
         else:
-            assert one == other, field.name
+            assert one == other, name
 
 
 def check_promises(trace: Trace) -> None:

@@ -1,6 +1,5 @@
 """Laws of linking: the order of rows, the names of threads and the zero of the clock decide nothing."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pandas as pd
 import pytest
 
 from bottleneck.schema.linked_trace import Linked, Trace
+from bottleneck.schema.records import replace
 from bottleneck.trace.link import link
 from bottleneck.trace.steps import find_steps
 from tests import trace_cache

@@ -1,7 +1,6 @@
 """Builds the document of the gate's result, which its page shows, and the sections that its text and markdown share."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bottleneck.report import comparison as compare
 from bottleneck.report.ci.phrases import (
@@ -23,6 +22,7 @@ from bottleneck.report.ci.phrases import (
 from bottleneck.report.document import Action, ActionSection, Document, Section, TableColumn, TableRow, TableSection
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import CounterChange, Gate, WorkloadResult
+from bottleneck.schema.records import replace
 
 _COLUMNS = (
     TableColumn("counter", "name"),

@@ -1,12 +1,12 @@
 """The gate's markdown: found again by its mark, short enough for a comment, and no name becomes markup."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
 from bottleneck.report.ci.gate_markdown import MARK, MOST_BYTES, render
 from bottleneck.schema.gate_result import Gate
+from bottleneck.schema.records import replace
 from tests.report.gates import GATES, HOSTILE, PASSED, SLOWED, gate
 from tests.report.test_markdown import OURS, PARSER, tokens
 

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from bottleneck.report.text import scale_of
 from bottleneck.report.wording import calls_number
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_si, format_us
 from tests.report import comparisons, samples

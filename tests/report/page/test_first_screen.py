@@ -2,7 +2,6 @@
 
 import html
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import bottleneck
 from bottleneck.report.page import first_screen
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES
 
 

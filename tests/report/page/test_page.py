@@ -6,8 +6,7 @@ import html
 import json
 import math
 import re
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.records import is_record, replace
 from tests.report import samples
 from tests.report.page.parsed_page import ParsedPage
 from tests.report.samples import SAMPLES
@@ -65,8 +65,8 @@ _FIXED = {
 
 def with_texts(value: Any, text: str) -> Any:
     """The same record with ``text`` in place of each text that may come from a trace."""
-    if is_dataclass(value) and not isinstance(value, type):
-        given = {field.name: getattr(value, field.name) for field in fields(value)}
+    if is_record(type(value)):
+        given = {name: getattr(value, name) for name in get_type_hints(type(value))}
         fixed = _FIXED | {"Device": {"source"}, "Phase": {"name"}, "PathPart": {"what"}}.get(
             type(value).__name__, set()
         )

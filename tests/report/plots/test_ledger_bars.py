@@ -1,6 +1,5 @@
 """The bars of ledgers add up to their steps, one for each analysis or rank, in colours and hatches."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from bottleneck.errors import UsageError
 from bottleneck.report import PICTURES
 from bottleneck.report.plots.ledger_bars import both_ledgers_figure, ledger_figure
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.records import replace
 from tests.report import comparisons
 from tests.report.samples import SAMPLES
 

@@ -1,6 +1,5 @@
 """The picture of the queue depth: it shows the curve, and says why when there is none."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from bottleneck.errors import UsageError
 from bottleneck.report import PICTURES
 from bottleneck.report.plots.queue_depth import queue_figure
 from bottleneck.schema.analysis import Queue
+from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES
 
 ANALYSIS = SAMPLES["gpu_overhead"]

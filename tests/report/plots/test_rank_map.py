@@ -1,6 +1,5 @@
 """The picture of the ranks: outliers first, a bounded number of rows, and the reason where there is one rank."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from bottleneck.report import PICTURES
 from bottleneck.report.job_section import shown_ranks
 from bottleneck.report.plots.rank_map import ranks_figure
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.records import replace
 from tests.report.samples import cpu, multi_rank
 
 

@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from bottleneck.report.plots.labels import covered_by, extent
 from bottleneck.report.plots.roofline_plot import roofline, save_roofline
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.records import replace
 from tests.report.samples import H100, NO_DEVICE, SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, kernel
 from tests.samples import recordings
 

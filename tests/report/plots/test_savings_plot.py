@@ -1,6 +1,5 @@
 """The waterfall of findings goes down from the step by what each adds, and never draws what no finding predicts."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from bottleneck.errors import UsageError
 from bottleneck.report import PICTURES
 from bottleneck.report.plots.savings_plot import savings_figure
 from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES
 
 
