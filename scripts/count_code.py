@@ -29,7 +29,7 @@ _NO_CODE = {
     tokenize.ENCODING,
     tokenize.ENDMARKER,
 }
-_OBLIQUE = re.compile(r"\s*(What|Whether|Where)\b")
+_OBLIQUE = re.compile(r"\s*(What|Whether|Where|Which|Who|How)\b")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def main() -> None:
         ("modules with exactly one importer", single),
         ("file names that repeat", file_names),
         ("class names that repeat", classes),
-        ("docstrings that open with What, Whether or Where", oblique),
+        ("docstrings that open with a question word", oblique),
     ):
         print(f"{label}: {len(names)}")
         if arguments.names:

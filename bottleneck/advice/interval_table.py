@@ -67,7 +67,7 @@ def keeps_figure(slug: str, table: Mapping[str, Record] | None = None) -> bool:
 
 
 def score(interval: Interval, measured: float) -> float:
-    """How far a measured speedup lies outside of its prediction, as a logarithm; negative inside."""
+    """Distance of a measured speedup from its predicted interval, as a logarithm; negative inside."""
     return max(math.log(interval.low / measured), math.log(measured / interval.high))
 
 

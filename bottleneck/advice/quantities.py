@@ -100,7 +100,7 @@ def format_times(count: float) -> str:
 
 
 def format_gaps(count: float) -> str:
-    """How many stretches of idle time per step: a function that runs in them was not called so often."""
+    """Stretches of idle time per step, in words: a function that runs in them was not called so often."""
     return f"in {format_count(count)} idle gap{'' if count == 1 else 's'}"
 
 

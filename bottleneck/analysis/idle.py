@@ -370,7 +370,7 @@ def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
 
 
 def _between(at: Floats, start: Floats, end: Floats, where: Literal["left", "right"]) -> Integers:
-    """How many of the instants lie in each stretch, its start included for ``left``, its end for ``right``."""
+    """Number of the instants in each stretch, its start included for ``left``, its end for ``right``."""
     at = np.rint(at * 1e3)  # ends are sums, which miss starts by rounding
     at.sort(kind="stable")  # which passes over what is in order
     count = np.searchsorted(at, np.rint(end * 1e3), side=where)

@@ -27,7 +27,7 @@ _INFLATES = 12
 
 @dataclass(frozen=True)
 class RankReading:
-    """How the ranks of a job are read: by which workers, and in which folder their digests are kept, if in any.
+    """The workers that read the ranks of a job, and the folder in which their digests are kept, if in any.
 
     With ``resumes`` the digests that are there already are used, and all are kept for another time.
     """

@@ -20,7 +20,7 @@ class PathPart(Struct, frozen=True):
 
 
 class ReplayCheck(Struct, frozen=True):
-    """How far a replay of the recorded steps, without a change, is from what was measured."""
+    """The error of a replay of the recorded steps, without a change, against what was measured."""
 
     error: Annotated[float, Doc("replayed / measured - 1")]
     held_share: Annotated[

@@ -56,7 +56,7 @@ class _HostPace:
 
 @remembered
 def check_replay(evidence: Evidence) -> ReplayCheck:
-    """How well the recorded step is reproduced, and why no change can be predicted where it is not."""
+    """The error with which the recorded step is reproduced, and why no change can be predicted where it is not."""
     graph = graph_of(evidence)
     if not graph.wall_us > 0:
         return ReplayCheck(0.0, 0.0, 0.0, graph.steps, "the window has no length")
@@ -160,7 +160,7 @@ def _folded(parts: Sequence[PathPart]) -> tuple[PathPart, ...]:
 
 
 def speedup_of(evidence: Evidence, change: GraphChange) -> Interval:
-    """How many times as fast the steps are with a change, over the pace of the host."""
+    """The speedup that a change gives the steps, over the pace of the host."""
     graph = graph_of(evidence)
     speedups = [
         base.wall_us / max(time_steps(graph, _on_host(evidence, factor) & change), _LEAST_LEFT * base.wall_us)

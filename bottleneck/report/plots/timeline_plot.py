@@ -32,7 +32,7 @@ _OTHER_CAUSES = ("#FFFFFF", "...")
 
 @dataclass(frozen=True)
 class _Look:
-    """How an event is drawn: its words in the legend, if it has any, its colour, its hatch and the colour of that."""
+    """The look of an event: its words in the legend, if it has any, its colour, its hatch and the colour of that."""
 
     words: str
     colour: str
