@@ -82,14 +82,14 @@ def _pieces_of(evidence: Evidence, draft: Draft) -> list[MeasuredPiece]:
 
 
 def _weight(piece: MeasuredPiece) -> float:
-    """What a piece of each change would save: where several changes were timed, the best of them is advised."""
+    """Saving of a piece of each change: where several changes were timed, the best of them is advised."""
     assert piece.ratio is not None
     assert piece.as_is_us is not None
     return piece.calls * piece.as_is_us.median * (1.0 - piece.ratio.median)
 
 
 def _gain(evidence: Evidence, piece: MeasuredPiece) -> Interval:
-    """What the change saves per step in all calls of the piece; negative where it costs."""
+    """Saving per step of the change in all calls of the piece; negative where it costs."""
     assert piece.ratio is not None
     assert piece.as_is_us is not None
     alone_us = piece.calls * piece.as_is_us.median
@@ -131,7 +131,7 @@ def _claims(draft: Draft, high_us: float) -> dict[str, float]:
 
 
 def _words(pieces: Sequence[MeasuredPiece], part: float) -> str:
-    """What was measured, in one line."""
+    """The measurement in one line."""
     before_us, after_us = _per_step_us(pieces)
     what = f"{counted(len(pieces), 'piece')}, {format_share(part)} of this work" if part < 1 else "these shapes"
     return (

@@ -149,7 +149,7 @@ def _by_channel(work: KernelWork, products: Flags) -> Flags:
 
 
 def _host_cost_us(work: KernelWork, products: Flags) -> tuple[float, float, float]:
-    """What autocast costs on a CPU per step, at least and at most, and the number of products.
+    """Cost of autocast on a CPU per step, at least and at most, and the number of products.
 
     Each product of the forward pass casts its weight, and its input where that is fp32; in training the gradients of
     both are cast back. That the weight of a loop is cast once per step is left out of account: loops pay for calls.

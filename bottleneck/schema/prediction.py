@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from bottleneck.schema.analysis import Device, Interval
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.device import Device
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.predicted_step import PredictedBound, PredictedStep
 from bottleneck.schema.step_calls import EngineSettings

@@ -37,7 +37,7 @@ Make = Callable[[Any, PieceSpec, str], Ways]
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind is made, and the seconds that one piece takes, as measured on two cores; the first one takes more."""
+    """Builder of a kind, and the seconds that one piece takes, as measured on two cores; the first one takes more."""
 
     make: Make
     seconds: float
