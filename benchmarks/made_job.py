@@ -166,9 +166,23 @@ def _with_loaders(text: bytes, events: Sequence[dict[str, Any]], first_us: int) 
 
 
 def _sleeps(events: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """An instant in each call of ``time.sleep``, with an event of its thread."""
-    calls = [event for event in events if event.get("name") == "<built-in function sleep>" and event["dur"] > 2]
-    return [(event["ts"] + 1, event) for event in calls]
+    """The first instant of each call of ``time.sleep`` at which no collective runs, with an event of its thread.
+
+    A collective of a thread beside it may outlast the begin of the call. Made longer there, the wait would be one for
+    other ranks.
+    """
+    collectives = [event for event in events if _group_of(event) is not None]
+    found = []
+    for event in events:
+        if event.get("name") != "<built-in function sleep>":
+            continue
+        moment, end = event["ts"] + 1, event["ts"] + event["dur"] - 1
+        for other in sorted(collectives, key=lambda one: one["ts"]):
+            if other["ts"] <= moment + 1 and moment <= other["ts"] + other["dur"]:
+                moment = other["ts"] + other["dur"] + 1
+        if moment < end:
+            found.append((moment, event))
+    return found
 
 
 def _idle_instants(events: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

@@ -86,6 +86,23 @@ def test_nothing_is_queued_while_the_slow_loader_is_waited_for(template: Templat
             assert is_over or launch["ts"] >= wait["ts"] + wait["dur"] - 1
 
 
+def test_no_collective_grows_with_the_slow_loader(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    ours = {"ph": "X", "pid": 1}
+    events = [
+        {**ours, "cat": "user_annotation", "name": "gloo:all_reduce", "tid": 2, "ts": 0, "dur": 40},
+        {**ours, "cat": "user_annotation", "name": "gloo:all_reduce", "tid": 3, "ts": 30, "dur": 80},
+        {**ours, "cat": "python_function", "name": "<built-in function sleep>", "tid": 1, "ts": 50, "dur": 2000},
+        {**ours, "cat": "cpu_op", "name": "aten::mm", "tid": 1, "ts": 2100, "dur": 10},
+    ]
+    file.write_text(json.dumps({"distributedInfo": {"backend": "gloo"}, "traceEvents": events}))
+    template, faults = make_template(file, 1.0), Faults(None, 1, None)
+    made = json.loads(rank_text(template, simulate(template, 2, faults, 0)[1], 1, 2, 0.0))["traceEvents"]
+    (wait,) = [event for event in made if "DataLoader" in event["name"]]
+    collectives = [event for event in made if event["name"] == "gloo:all_reduce"]
+    assert wait["dur"] > 19_000 and all(event["ts"] + event["dur"] <= wait["ts"] for event in collectives)
+
+
 def test_the_cause_of_the_slow_loader_is_told(template: Template, tmp_path: Path) -> None:
     faults = write_job(tmp_path, template, RANKS)
     job = analyse([tmp_path]).job
@@ -107,3 +124,4 @@ def test_a_job_of_our_own_gloo_traces_has_its_faults_named_and_nothing_else(tmp_
     assert job is not None and job.slow_links == () and faults.late_link is None
     loader, host = sorted(job.slow, key=lambda one: len(one.ranks))
     assert (loader.name, host.name) == (f"rank {faults.slow_loader}", f"host node-{faults.slow_host:04d}")
+    assert loader.cause.startswith("waiting for data ")
