@@ -248,9 +248,18 @@ class ProfilerWindow:
                     "backend": distributed.get_backend(),
                     "rank": distributed.get_rank(),
                     "world_size": distributed.get_world_size(),
+                    **_process_groups(distributed),
                 }
             )
         return metadata
+
+
+def _process_groups(distributed: Any) -> dict[str, Any]:
+    """The groups that this rank is in, as torch's own profiler writes them; nothing from a torch that lists none."""
+    configs = getattr(distributed.distributed_c10d, "_get_all_pg_configs", None)
+    if configs is None:
+        return {}
+    return {"pg_count": distributed.get_pg_count(), "pg_config": configs()}
 
 
 def _experimental_config(torch: Any, **options: bool) -> Any:

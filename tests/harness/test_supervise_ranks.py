@@ -13,6 +13,7 @@ from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.rank_coordination import LaunchedRank, check_ranks, launched_rank
 from bottleneck.harness.supervise import program_command
 from bottleneck.schema.recording import Form, read_recording
+from bottleneck.trace.read import read_trace
 from tests.harness.driver import driven, record
 
 pytest.importorskip("torch")
@@ -138,6 +139,19 @@ def test_a_module_is_run_by_ranks_too(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.returncode) == ("__main__ package ['--x', '1']\n" * 2, 0)
     assert "never imported torch" in done.stderr
+
+
+@pytest.mark.process
+def test_a_recording_tells_which_groups_its_rank_is_in(tmp_path: Path) -> None:
+    begun = 'distributed.init_process_group("gloo")\n'
+    grouped = begun + 'distributed.new_group([0, 1], group_desc="tensor_parallel")\n' + "distributed.new_group([1])\n"
+    run = record(tmp_path, PROGRAM.read_text().replace(begun, grouped), "--nproc-per-node", "2", arguments=("120",))
+    assert run.status == 0
+    traces = [read_trace(run.folder / trace.file) for trace in run.recording.traces]
+    found = [{(group.description, group.size, group.ranks) for group in trace.process_groups} for trace in traces]
+    shared = {("default_pg", 2, (0, 1)), ("tensor_parallel", 2, (0, 1))}
+    assert found[0] == shared
+    assert found[1] - shared == {("undefined", 1, (1,))} and shared < found[1]
 
 
 @pytest.mark.process
