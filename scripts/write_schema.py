@@ -18,6 +18,7 @@ from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
 from bottleneck.schema.doc import Doc
 from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
 from bottleneck.schema.records import is_record
+from bottleneck.schema.prediction import PREDICT_SCHEMA, Prediction
 from bottleneck.schema.whatif import WHATIF_SCHEMA, WhatIf
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
@@ -58,7 +59,14 @@ GATE = SchemaFile(
 WHATIF = SchemaFile(
     REFERENCE / "whatif.schema.json", "what-if", WhatIf, {"WhatIf": WHATIF_SCHEMA}, REFERENCE / "whatif.md"
 )
-FILES = (ANALYSIS, COMPARE, GATE, WHATIF)
+PREDICT = SchemaFile(
+    REFERENCE / "predict.schema.json",
+    "prediction",
+    Prediction,
+    {"Prediction": PREDICT_SCHEMA},
+    REFERENCE / "predict.md",
+)
+FILES = (ANALYSIS, COMPARE, GATE, WHATIF, PREDICT)
 
 
 def schema(of: SchemaFile) -> dict[str, Any]:

@@ -372,6 +372,7 @@ class _Session:
             storages=storages,
             batch_size=self._batch_size(asked),
             host_ops=self._recorder.host_ops,
+            left_out="copies from the host, and all work of data loaders",
             notes=tuple(self._notes()),
         )
 
@@ -405,7 +406,6 @@ class _Session:
         )
 
     def _notes(self) -> Iterator[str]:
-        yield "copies from the host, and the work of data loaders, are not part of the predicted step"
         for place in sorted(self._recorder.read_numbers):
             yield f"the value of float() at {place} was taken to be 1"
 

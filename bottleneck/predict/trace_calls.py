@@ -63,6 +63,7 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
         host_ops=int(host_ops.sum()),
         measured_us=evidence.step_us,
         measured_on=device.name or None,
+        left_out="collectives, copies over a link, and all work of data loaders",
         notes=tuple(_notes(evidence, work["us"].to_numpy(), known.to_numpy())),
     )
 
@@ -127,7 +128,7 @@ def _notes(
     us: "np.ndarray[tuple[int], np.dtype[np.float64]]",
     known: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
 ) -> list[str]:
-    notes = ["collectives, copies over a link and the work of data loaders are not part of the predicted step"]
+    notes = []
     lost = us[~known].sum()
     if lost:
         share, kernels = format_share(lost / us.sum()), counted(int((~known).sum()), "kernel")

@@ -100,6 +100,7 @@ class Prediction:
     measured_on: Annotated[str | None, Doc("device of the trace")]
     memory: Annotated[StepMemory | None, Doc("memory of the step; null where it is not known")]
     devices: Annotated[tuple[DevicePrediction, ...], Doc("the step on each device, in the order asked for")]
+    left_out: Annotated[str, Doc("work of the program that is not part of the predicted step")]
     notes: Annotated[tuple[str, ...], Doc("what is not known, and what was assumed")]
     schema: Annotated[str, Doc("format of this document; other values are other formats")] = field(
         default=PREDICT_SCHEMA, kw_only=True

@@ -5,7 +5,9 @@ The harness makes it from a step under fake tensors, the command from the ops of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from bottleneck.schema.doc import Doc
 
 Phase = Literal["forward", "backward", "optimizer", "other"]
 
@@ -94,15 +96,15 @@ class EngineSettings:
     takes gradients. Null is unknown.
     """
 
-    matmul_allow_tf32: bool | None = None
-    cudnn_allow_tf32: bool | None = None
-    float32_matmul_precision: str | None = None
-    cudnn_benchmark: bool | None = None
-    autocast: tuple[str, ...] | None = None
-    channels_last: bool | None = None
-    training: bool | None = None
-    compiled: bool | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
+    matmul_allow_tf32: Annotated[bool | None, Doc("TF32 allowed for products")] = None
+    cudnn_allow_tf32: Annotated[bool | None, Doc("TF32 allowed for cuDNN")] = None
+    float32_matmul_precision: Annotated[str | None, Doc("highest, high or medium")] = None
+    cudnn_benchmark: Annotated[bool | None, Doc("cuDNN chooses kernels by timing")] = None
+    autocast: Annotated[tuple[str, ...] | None, Doc("types of the program's autocast regions")] = None
+    channels_last: Annotated[bool | None, Doc("convolutions read channels_last")] = None
+    training: Annotated[bool | None, Doc("the step has a backward pass")] = None
+    compiled: Annotated[bool | None, Doc("the program calls torch.compile")] = None
+    origins: Annotated[Mapping[str, str], Doc("where each setting was read, by its name")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class StepCalls:
     ``program`` names the file or trace, ``origin`` says how the calls were found. ``device_kind`` is the kind of device
     whose ops these are. ``storages`` are numbered as the calls refer to them; empty where memory is not known.
     ``batch_size`` is null where the program does not tell. ``host_ops`` counts all ops that the host dispatches in the
-    step. ``measured_us`` is the time of the step where it was measured, on ``measured_on``. ``notes`` say what is not
-    known, and what was assumed.
+    step. ``measured_us`` is the time of the step where it was measured, on ``measured_on``. ``left_out`` names the
+    work of the program that is not among the calls, ``notes`` say what else is not known, and what was assumed.
     """
 
     program: str
@@ -126,6 +128,7 @@ class StepCalls:
     host_ops: int = 0
     measured_us: float | None = None
     measured_on: str | None = None
+    left_out: str = ""
     notes: tuple[str, ...] = ()
 
     def bytes_of(self, kind: StorageKind) -> int:

@@ -1,0 +1,364 @@
+"""Builds the document of a prediction: the step on each device, its memory, other ways to run it, and the work."""
+
+import re
+from collections.abc import Sequence
+
+from bottleneck.report import markdown, terminal
+from bottleneck.report.document import Document, ListSection, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.json_text import encode
+from bottleneck.report.terminal import PLAIN, TerminalStyle
+from bottleneck.report.text import UNKNOWN
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.predicted_step import PredictedStep
+from bottleneck.schema.prediction import BackendGain, DevicePrediction, Prediction
+from bottleneck.units import apportion, counted, format_share, format_si, format_us
+
+_GIB = 2**30
+_WHOLE_GIB = 99.5
+_WORK_ROWS = 8
+# The peak is known to grow along a line as far as batch sizes were tried; many times beyond it is only a bound.
+_BEYOND_TRIED = 64
+# Changes of the step's time below this are not worth a sentence.
+_WORTH_SAYING = 1.1
+
+_TITLES = {
+    "eager": "eager",
+    "compile": "compile",
+    "cudagraphs": "CUDA graphs",
+    "reduce-overhead": "reduce-overhead",
+    "max-autotune": "max-autotune",
+    "max-autotune-no-cudagraphs": "max-autotune, no graphs",
+    "tf32": "TF32",
+}
+_WAYS = {
+    "compile": "torch.compile",
+    "cudagraphs": "CUDA graphs",
+    "reduce-overhead": "torch.compile with CUDA graphs",
+    "max-autotune": "torch.compile with max-autotune",
+    "max-autotune-no-cudagraphs": "torch.compile with max-autotune",
+    "tf32": "TF32",
+}
+_ENGINES = {
+    "fp32_vector": "fp32 without TF32",
+    "tf32_tensor": "TF32",
+    "fp16_tensor": "fp16",
+    "bf16_tensor": "bf16",
+    "fp64_vector": "fp64",
+    "fp64_tensor": "fp64",
+    "int8_tensor": "int8",
+    "fp8_tensor": "fp8",
+}
+
+
+_GROUPS = ("compute", "memory", "overhead")
+_MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel |\(R\) )+")
+
+
+def short_name(prediction: DevicePrediction) -> str:
+    """The name of the device without that of its maker."""
+    return _MAKERS.sub("", prediction.device.name)
+
+
+def build(answer: Prediction) -> Document:
+    """The document of a prediction."""
+    first, *others = sentences(answer)
+    in_words = [ListSection("On the other devices", tuple((each,) for each in others))] if others else []
+    tables = [_steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), _work(answer.devices[0])]
+    return Document(
+        headline="predicted",
+        subject=answer.program,
+        sentence=first,
+        facts=tuple(_facts(answer)),
+        fact_width=9,
+        sections=(
+            *in_words,
+            *tables,
+            ListSection("What was assumed", tuple((each,) for each in _assumed(answer))),
+        ),
+    )
+
+
+def sentences(answer: Prediction) -> list[str]:
+    """The answer in words, one sentence or two per device."""
+    return [_device_sentence(each) for each in answer.devices]
+
+
+def _device_sentence(prediction: DevicePrediction) -> str:
+    step, name = prediction.step, short_name(prediction)
+    if step.us is None or step.low_us is None or step.high_us is None:
+        why = step.reasons[0] if step.reasons else "its ceilings are not known"
+        return f"Nothing can be predicted for {name}: {why}."
+    article = "an" if name[:1] in "AEIHLMRX" and not name.startswith("RTX 9") else "a"
+    words = f"On {article} {name} this step takes {_us_range(step.low_us, step.high_us)} and {_held_by(prediction)}"
+    if prediction.fits is False:
+        words += ", but its memory does not fit"
+    gains = [
+        f"{_way(gain, prediction)} would make it {gain.speedup:.1f} times as fast"
+        for gain in prediction.gains
+        if gain.speedup is not None and gain.speedup >= _WORTH_SAYING
+    ]
+    return "; ".join([words, *gains]) + "."
+
+
+def _way(gain: BackendGain, prediction: DevicePrediction) -> str:
+    """The other way in words; cuDNN may use TF32 where products do not."""
+    if gain.name == "tf32" and prediction.engine == "tf32_tensor":
+        return "TF32 for products too"
+    return _WAYS.get(gain.name, gain.name)
+
+
+def _held_by(prediction: DevicePrediction) -> str:
+    engine = _ENGINES.get(prediction.engine or "", prediction.engine)
+    if prediction.bound == "compute":
+        return f"is compute-bound ({engine})" if engine else "is compute-bound"
+    return {
+        "memory": "is bound by memory bandwidth",
+        "overhead": "is bound by overhead (the host and its launches)",
+        "mixed": "is held by nothing alone",
+    }.get(prediction.bound, "what holds it is not known")
+
+
+def _us_range(low: float, high: float) -> str:
+    """Both ends in the unit of the upper one."""
+    amount, unit = format_us(high).split()
+    size = {"us": 1.0, "ms": 1e3, "s": 1e6}[unit]
+    decimals = len(amount.partition(".")[2])
+    first = f"{low / size:.{decimals}f}"
+    return f"{amount} {unit}" if first == amount else f"{first} to {amount} {unit}"
+
+
+def _facts(answer: Prediction) -> list[tuple[str, str]]:
+    batch = "batch size not known" if answer.batch_size is None else f"batch size {answer.batch_size:,}"
+    way = "under fake tensors" if answer.origin == "fake step" else "from the ops of the trace"
+    mode = {True: "training", False: "inference", None: "forward or training"}[answer.settings.training]
+    facts = [("step", f"{mode}, {batch}, {counted(answer.op_calls, 'op call')}, {way}")]
+    facts.append(("engine", _engine_words(answer)))
+    facts.append(("left out", answer.left_out))
+    if answer.measured_us is not None:
+        on = f" on {answer.measured_on}" if answer.measured_on else ""
+        facts.append(("measured", f"{format_us(answer.measured_us)} in the trace{on}"))
+    return facts
+
+
+def _engine_words(answer: Prediction) -> str:
+    settings = answer.settings
+    words = [
+        f"TF32 {_switch(settings.matmul_allow_tf32)} for products",
+        f"{_switch(settings.cudnn_allow_tf32)} for cuDNN",
+        "autocast not known" if settings.autocast is None else f"autocast {', '.join(settings.autocast) or 'off'}",
+    ]
+    if settings.channels_last:
+        words.append("channels_last")
+    if settings.compiled:
+        words.append("the program calls torch.compile")
+    return ", ".join(words)
+
+
+def _switch(value: bool | None) -> str:
+    return {True: "on", False: "off", None: "not known"}[value]
+
+
+def _steps(answer: Prediction) -> TableSection:
+    rows = tuple(_step_row(each) for each in answer.devices)
+    columns = (
+        TableColumn("device", "name"),
+        *number_columns(("step", "interval")),
+        TableColumn("bound", "words"),
+        *number_columns(("compute", "memory", "overhead")),
+    )
+    coverage = max(each.step.coverage for each in answer.devices)
+    note = f"interval: made to hold {coverage * 100:.0f} % of steps; compute, memory, overhead: shares of the step"
+    return TableSection("The step on each device", columns, rows, (note,))
+
+
+def _step_row(prediction: DevicePrediction) -> TableRow:
+    step = prediction.step
+    interval = UNKNOWN if step.low_us is None or step.high_us is None else _us_range(step.low_us, step.high_us)
+    return TableRow(
+        (
+            short_name(prediction),
+            UNKNOWN if step.us is None else format_us(step.us),
+            interval.replace(" to ", "-"),
+            prediction.bound,
+            *_shares(step),
+        ),
+        group=prediction.bound if prediction.bound in _GROUPS else None,
+    )
+
+
+def _shares(step: PredictedStep) -> list[str]:
+    """Shares of the groups in whole percents that add up to 100."""
+    if not step.us:
+        return [UNKNOWN] * len(_GROUPS)
+    parts = [step.groups.get(group, 0.0) for group in _GROUPS]
+    return [
+        "<1 %" if part > 0 and not percent else f"{percent} %"
+        for part, percent in zip(parts, apportion([each / sum(parts) * 100 for each in parts]), strict=True)
+    ]
+
+
+def _memory(answer: Prediction) -> list[TableSection]:
+    memory = answer.memory
+    if memory is None:
+        return []
+    rows = tuple(
+        TableRow(
+            (
+                short_name(each),
+                UNKNOWN if each.device.memory_bytes is None else _gib(each.device.memory_bytes),
+                _gib(memory.peak_bytes),
+                {True: "yes", False: "no", None: "not known"}[each.fits],
+                _rate(each),
+                _largest(each),
+                UNKNOWN if each.knee_batch is None else f"{each.knee_batch:,}",
+            )
+        )
+        for each in answer.devices
+    )
+    columns = (
+        TableColumn("device", "name"),
+        *number_columns(("memory", "peak")),
+        TableColumn("fits", "words"),
+        *number_columns(("samples/s", "largest batch", "knee")),
+    )
+    held = {
+        "parameters": memory.parameter_bytes,
+        "gradients": memory.gradient_bytes,
+        "optimizer state": memory.optimizer_bytes,
+        "inputs": memory.input_bytes,
+        "activations": memory.activation_bytes,
+    }
+    at_peak = ", ".join(f"{name} {_gib(size)}" for name, size in held.items() if size > 0.005 * memory.peak_bytes)
+    notes = [f"at the peak ({memory.phase or 'end of the step'}): {at_peak}; 1 GiB more is reserved for CUDA itself"]
+    if any(each.knee_batch is not None for each in answer.devices):
+        notes.append("knee: from this batch size on, twice the batch brings less than 10 % more samples per second")
+    reasons = {each.largest_batch_reason for each in answer.devices} | {each.knee_reason for each in answer.devices}
+    notes += sorted(f"not known: {reason}" for reason in reasons if reason)
+    return [TableSection("Memory and batch size", columns, rows, tuple(notes))]
+
+
+def _rate(prediction: DevicePrediction) -> str:
+    points = [point for point in prediction.batches if point.us == prediction.step.us and point.samples_per_s]
+    return format_si(points[0].samples_per_s or 0.0, "").strip() if points else UNKNOWN
+
+
+def _largest(prediction: DevicePrediction) -> str:
+    """The largest batch, rounded where it lies beyond those that were tried."""
+    size = prediction.largest_batch
+    if size is None:
+        return UNKNOWN
+    if size <= max(point.batch_size for point in prediction.batches):
+        return f"{size:,}"
+    most = _BEYOND_TRIED * max(point.batch_size for point in prediction.batches)
+    if size > most:
+        return f"over {most:,}"
+    digits = max(len(str(size)) - 2, 0)
+    return f"about {size // 10**digits * 10**digits:,}"
+
+
+def _gib(size: float) -> str:
+    gib = size / _GIB
+    if gib >= _WHOLE_GIB:
+        return f"{gib:,.0f} GiB"
+    for unit, scale in (("GiB", _GIB), ("MiB", 2**20)):
+        if size >= 0.95 * scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size / 2**10:,.1f} KiB"
+
+
+def _gains(answer: Prediction) -> list[TableSection]:
+    names = list(dict.fromkeys(gain.name for each in answer.devices for gain in each.gains))
+    if not names:
+        return []
+    rows = []
+    for each in answer.devices:
+        by_name = {gain.name: gain for gain in each.gains}
+        now = UNKNOWN if each.step.us is None else format_us(each.step.us)
+        rows.append(TableRow((short_name(each), now, *(_gain(by_name.get(name)) for name in names))))
+    titles = [_TITLES.get(name, name) for name in names]
+    first = _TITLES[answer.devices[0].step.backend]
+    columns = (TableColumn("device", "name"), *number_columns((first, *titles)))
+    return [TableSection("Other ways to run it", columns, tuple(rows), ("in brackets: times as fast",))]
+
+
+def _gain(gain: BackendGain | None) -> str:
+    if gain is None or gain.step.us is None or gain.speedup is None:
+        return UNKNOWN
+    return f"{format_us(gain.step.us)} ({gain.speedup:.2f})"
+
+
+def _costs(answer: Prediction) -> list[TableSection]:
+    rows = tuple(
+        TableRow((short_name(each), *_money(each.cost_per_million_samples)))
+        for each in answer.devices
+        if each.cost_per_million_samples is not None
+    )
+    if not rows:
+        return []
+    columns = (TableColumn("device", "name"), *number_columns(("from", "to")))
+    return [TableSection("Price of a million samples", columns, rows, ("in the currency of --price",))]
+
+
+def _money(cost: Interval | None) -> tuple[str, str]:
+    assert cost is not None
+    digits = 2 if cost.high >= 1 else 4
+    return f"{cost.low:,.{digits}f}", f"{cost.high:,.{digits}f}"
+
+
+def _work(prediction: DevicePrediction) -> TableSection:
+    """The kernels of the first device by kind."""
+    shown, rest = prediction.work[:_WORK_ROWS], prediction.work[_WORK_ROWS:]
+    total = sum(row.us for row in prediction.work)
+
+    def cells(name: str, bound: str, rows: Sequence[tuple[float, float, float]]) -> tuple[str, ...]:
+        us, floor, launches = (sum(values) for values in zip(*rows, strict=True))
+        share = format_share(us / total) if total else UNKNOWN
+        return name, bound, f"{launches:,.0f}", format_us(us), share, format_us(floor)
+
+    rows = [
+        TableRow(
+            cells(
+                row.kind,
+                _ENGINES.get(row.engine or "", row.bound) if row.bound == "compute" else row.bound,
+                [(row.us, row.floor_us, row.launches)],
+            ),
+            group=row.bound,
+        )
+        for row in shown
+    ]
+    if rest:
+        rows.append(
+            TableRow(
+                cells(counted(len(rest), "more kind"), "", [(row.us, row.floor_us, row.launches) for row in rest]),
+                "rest",
+            )
+        )
+    columns = (
+        TableColumn("kind", "name"),
+        TableColumn("bound", "words"),
+        *number_columns(("kernels", "time", "share", "floor")),
+    )
+    title = f"Work on {short_name(prediction)}"
+    return TableSection(title, columns, tuple(rows), ("floor: no device of this kind takes less",))
+
+
+def _assumed(answer: Prediction) -> list[str]:
+    reasons = [reason for each in answer.devices for reason in each.step.reasons]
+    unknown = max(each.step.unknown_calls for each in answer.devices)
+    left_out = [f"{counted(unknown, 'call')} without a price: the time leaves them out"] if unknown else []
+    return [*left_out, *dict.fromkeys([*answer.notes, *reasons])]
+
+
+def to_terminal(answer: Prediction, style: TerminalStyle = PLAIN) -> str:
+    """The answer as text; escape sequences appear in it only where the style has colour."""
+    return terminal.render(build(answer), style)
+
+
+def to_markdown(answer: Prediction) -> str:
+    """The answer as markdown."""
+    return markdown.render(build(answer))
+
+
+def to_json(answer: Prediction) -> str:
+    """The answer as JSON."""
+    return encode(answer)

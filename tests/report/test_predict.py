@@ -1,0 +1,187 @@
+"""The report of a prediction, from records made by hand."""
+
+import json
+from dataclasses import replace
+
+import jsonschema
+import pytest
+
+from bottleneck.devices.match import device_by_name
+from bottleneck.report.predict import build, sentences, to_json, to_markdown, to_terminal
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.predicted_step import PredictedBound, PredictedStep
+from bottleneck.schema.prediction import (
+    BackendGain,
+    BatchPoint,
+    DevicePrediction,
+    PredictedWork,
+    Prediction,
+    StepMemory,
+)
+from bottleneck.schema.step_calls import EngineSettings
+from scripts.write_schema import PREDICT, page_text, schema_text
+
+PUBLISHED = json.loads(PREDICT.file.read_text(encoding="utf-8"))
+GIB = 2**30
+
+
+def _step(us: float, bound: PredictedBound = "compute", backend: str = "eager") -> PredictedStep:
+    return PredictedStep(
+        device="NVIDIA H100 80GB HBM3",
+        backend=backend,  # type: ignore[arg-type]
+        us=us,
+        low_us=us * 0.9,
+        high_us=us * 1.1,
+        coverage=0.8,
+        floor_us=us / 2,
+        device_us=us,
+        host_us=us / 3,
+        launches=100,
+        bound=bound,
+        groups={"compute": us * 0.615, "memory": us * 0.38, "overhead": us * 0.005},
+        kernels=(),
+        unknown_calls=0,
+        reasons=("the pace of the host is that of the timed machines",),
+    )
+
+
+ON_H100 = DevicePrediction(
+    device=device_by_name("NVIDIA H100 80GB HBM3"),
+    step=_step(2840.0),
+    work=(
+        PredictedWork("product", "compute", "fp32_vector", 40, 2000.0, 1500.0, 1500.0, 100.0),
+        PredictedWork("pointwise", "memory", None, 60, 850.0, 400.0, 1.0, 400.0),
+    ),
+    bound="compute",
+    engine="fp32_vector",
+    samples_per_s=Interval(20_000.0, 25_000.0),
+    fits=True,
+    fits_reason=None,
+    largest_batch=1234,
+    largest_batch_reason=None,
+    knee_batch=None,
+    knee_reason="twice the batch still brings a tenth more samples per second at 128",
+    gains=(
+        BackendGain("compile", _step(1900.0, backend="compile"), 1.5),
+        BackendGain("cudagraphs", _step(2800.0, backend="cudagraphs"), 1.02),
+        BackendGain("tf32", _step(712.5), 4.0),
+    ),
+    batches=(BatchPoint(64, 2840.0, 22_456.0, 2 * GIB), BatchPoint(128, 5000.0, 25_600.0, 3 * GIB)),
+    cost_per_million_samples=Interval(0.0278, 0.0347),
+)
+ANSWER = Prediction(
+    program="model.py",
+    origin="fake step",
+    settings=EngineSettings(False, True, "highest", False, (), False, True, False),
+    batch_size=64,
+    op_calls=100,
+    host_ops=250,
+    measured_us=None,
+    measured_on=None,
+    memory=StepMemory(2 * GIB, GIB // 2, GIB // 4, GIB // 2, GIB // 4, GIB // 2, "backward"),
+    devices=(ON_H100,),
+    left_out="copies from the host",
+    notes=("the value of float() at model.py:7 was taken to be 1",),
+)
+
+
+def test_the_sentence_says_time_bound_engine_and_what_would_help() -> None:
+    assert sentences(ANSWER) == [
+        "On an H100 80GB HBM3 this step takes 2.56 to 3.12 ms and is compute-bound (fp32 without TF32); "
+        "torch.compile would make it 1.5 times as fast; TF32 would make it 4.0 times as fast."
+    ]
+
+
+def test_a_step_that_does_not_fit_is_said_to_be_so() -> None:
+    assert "but its memory does not fit" in sentences(replace(ANSWER, devices=(replace(ON_H100, fits=False),)))[0]
+
+
+def test_a_device_without_a_prediction_says_why() -> None:
+    nothing = replace(_step(1.0), us=None, low_us=None, high_us=None, groups={}, reasons=("its peaks are not known",))
+    lone = replace(ANSWER, devices=(replace(ON_H100, step=nothing, gains=(), samples_per_s=None),))
+    assert sentences(lone) == ["Nothing can be predicted for H100 80GB HBM3: its peaks are not known."]
+    assert "its peaks are not known" in to_terminal(lone)
+
+
+def test_shares_of_the_step_add_up_and_none_is_shown_as_nothing() -> None:
+    row = next(line for line in to_terminal(ANSWER).splitlines() if "2.56-3.12 ms" in line)
+    assert "62 %" in row
+    assert "38 %" in row
+    assert "<1 %" in row
+
+
+def test_nothing_is_wider_than_a_terminal_of_80_columns() -> None:
+    assert max(map(len, to_terminal(ANSWER).splitlines())) <= 80
+    assert not [line for line in to_terminal(ANSWER).splitlines() if line.startswith("  step ")]
+
+
+def test_memory_is_shown_with_what_holds_it_and_what_is_not_known() -> None:
+    text = " ".join(to_terminal(ANSWER).split())
+    assert "2.0 GiB yes" in text
+    assert "about 1,200" in text
+    assert "parameters 512.0 MiB, gradients 256.0 MiB, optimizer state 512.0 MiB" in text
+    assert "not known: twice the batch still brings a tenth more samples per second at 128" in text
+
+
+def test_largest_batch_far_beyond_those_tried_is_a_bound() -> None:
+    far = replace(ANSWER, devices=(replace(ON_H100, largest_batch=10**6),))
+    assert f"over {64 * 128:,}" in to_terminal(far)
+
+
+def test_what_is_left_out_stands_above_the_tables() -> None:
+    assert dict(build(ANSWER).facts)["left out"] == "copies from the host"
+
+
+def test_largest_batch_among_those_tried_is_exact() -> None:
+    tried = replace(ANSWER, devices=(replace(ON_H100, largest_batch=127),))
+    assert "127" in to_terminal(tried)
+    assert "about" not in to_terminal(tried)
+
+
+def test_without_lifetimes_there_is_no_table_of_memory() -> None:
+    assert "Memory and batch size" not in to_terminal(replace(ANSWER, memory=None))
+
+
+def test_price_is_shown_only_where_one_was_given() -> None:
+    assert "0.0278" in to_terminal(ANSWER)
+    free = replace(ANSWER, devices=(replace(ON_H100, cost_per_million_samples=None),))
+    assert "Price" not in to_terminal(free)
+
+
+def test_calls_without_a_price_are_told() -> None:
+    lacking = replace(ON_H100, step=replace(ON_H100.step, unknown_calls=3))
+    assert "3 calls without a price: the time leaves them out" in to_terminal(replace(ANSWER, devices=(lacking,)))
+
+
+def test_settings_that_decide_the_engine_are_told() -> None:
+    facts = dict(build(ANSWER).facts)
+    assert facts["engine"] == "TF32 off for products, on for cuDNN, autocast off"
+    mixed = replace(ANSWER, settings=replace(ANSWER.settings, autocast=("bfloat16",), channels_last=True))
+    assert dict(build(mixed).facts)["engine"].endswith("autocast bfloat16, channels_last")
+
+
+def test_a_trace_has_its_measured_time_beside_the_prediction() -> None:
+    trace = replace(ANSWER, origin="trace", measured_us=9000.0, measured_on="Tesla T4")
+    assert dict(build(trace).facts)["measured"] == "9.00 ms in the trace on Tesla T4"
+
+
+def test_markdown_has_the_same_tables() -> None:
+    text = to_markdown(ANSWER)
+    assert "| H100 80GB HBM3 |" in text
+    assert "Other ways to run it" in text
+
+
+def test_json_is_valid_by_the_published_schema() -> None:
+    jsonschema.Draft202012Validator(PUBLISHED).validate(json.loads(to_json(ANSWER)))
+
+
+def test_published_schema_and_page_follow_from_the_records() -> None:
+    assert PREDICT.page is not None
+    assert schema_text(PREDICT) == PREDICT.file.read_text(encoding="utf-8")
+    assert page_text(PREDICT) == PREDICT.page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("key", "value"), [("schema", "bottleneck/predict/9"), ("devices", None)])
+def test_the_schema_refuses_what_is_no_prediction(key: str, value: object) -> None:
+    tree = json.loads(to_json(ANSWER))
+    assert not jsonschema.Draft202012Validator(PUBLISHED).is_valid({**tree, key: value})
