@@ -97,7 +97,7 @@ _ANSWERED = ("host-overhead", "unfused-chain", "unfused-norm")
 
 @remembered
 def whole_gain_us(evidence: Evidence) -> Interval | None:
-    """Time that compiling the model of a CPU step saves of its calls and of its passes over memory; null on a device."""
+    """Time of its calls and passes over memory that compiling the model of a CPU step saves; null on a device."""
     calls = compile_gain_us(evidence)
     if calls is None:
         return None

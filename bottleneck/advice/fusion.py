@@ -356,7 +356,7 @@ def _mostly_norms(work: KernelWork, chains: Chains) -> bool:
 
 
 def chain_passes_us(evidence: Evidence) -> Interval:
-    """Time that fusing all chains saves of the time of their ops, per step; less than nothing where a loop takes longer."""
+    """Time of their ops per step that fusing all chains saves; less than nothing where a loop takes longer."""
     chains = find_chains(evidence)
     low, high = float(chains.low_us.sum()), float(chains.high_us.sum())
     return Interval(min(low, high), high)
