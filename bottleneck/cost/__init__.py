@@ -86,7 +86,7 @@ def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
     """COSTS, row for row as SIGNATURES or CALLS; an unmodelled call has nulls and the reason."""
     unknown = [None] * len(signatures)
     columns = [signatures.get(name, unknown) for name in ("name", "dims", "types", "strides", "concrete", "result")]
-    results = [_compute_cost(*map(_text, row)) for row in zip(*columns, strict=True)]
+    results = [compute_cost(*map(_text, row)) for row in zip(*columns, strict=True)]
     return cost_table(results, list(signatures.get("evidence", unknown)))
 
 
@@ -116,7 +116,7 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _compute_cost(name: str | None, *texts: str | None) -> Cost | str:
+def compute_cost(name: str | None, *texts: str | None) -> Cost | str:
     """The cost of one call from its texts as ``parse_call`` takes them, or the reason why there is none."""
     formula = FORMULAS.get(name or "") or inductor_triton.formula(name or "") or attention.formula(name or "")
     if name is None or formula is None:

@@ -1,0 +1,331 @@
+"""Groups the calls of a step as Inductor fuses them, and gives the kernels of each group: what `torch.compile` runs.
+
+Inductor fuses ops that walk over the same elements (torch/_inductor/scheduler.py): chains of pointwise ops, and a
+reduction with the ops before and behind it. Products, convolutions, recurrent layers and attention stay kernels of
+libraries. A norm over more than a block holds is two kernels: one that folds, and one that normalizes and takes on what
+follows. A two-dimensional convolution runs in channels last where `decide_layout_opt` says so.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bottleneck.cost import OP_FAMILIES
+from bottleneck.cost.call import Cost, Unmodelled, parse_call
+from bottleneck.predict.kernels import Kernel, Window, cost_of, split, tensor_bytes, window_of
+from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
+
+_FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
+_LIBRARY = frozenset({"matmul", "attention", "recurrent", "linear algebra", "vision", "quantized"})
+# A block of a generated kernel folds a row of this many elements; a longer one is split and needs a second kernel.
+_LONGEST_ROW = 32_768
+# Above this a pooling window is left to ATen (torch/_inductor/lowering.py).
+_LARGEST_WINDOW = 25
+# Speed of a convolution in channels last against contiguous (torch/_inductor/graph.py, decide_layout_opt).
+_LAYOUT_WEIGHTS = {"grouped": 1.358, "default": 0.823, "in_out": 0.725, "small": 0.783}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls that run as one: their positions, and the kernels."""
+
+    calls: tuple[int, ...]
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass
+class _Loop:
+    """A group that is still being filled. ``sizes`` are the numbers of elements that it walks over."""
+
+    calls: list[int] = field(default_factory=list)
+    sizes: set[int] = field(default_factory=set)
+    reads: dict[tuple[int, int], float] = field(default_factory=dict)
+    writes: dict[tuple[int, int], float] = field(default_factory=dict)
+    folds: bool = False
+    splits: bool = False
+    reads_again: float = 0.0
+    kernels: list[Kernel] = field(default_factory=list)
+    is_library: bool = False
+
+
+def fuse(step: StepCalls) -> tuple[list[Group], dict[str, int]]:
+    """The groups in the order of their first calls, and how many calls have no price for each reason."""
+    return _Fusion(step).run()
+
+
+def uses_channels_last(step: StepCalls) -> bool:
+    """True where Inductor runs the convolutions of a step in channels last."""
+    work: dict[str, float] = dict.fromkeys(_LAYOUT_WEIGHTS, 0.0)
+    for call in step.calls:
+        if call.name != "aten::convolution" or len(call.inputs) < 2:
+            continue
+        window = _window(call)
+        cost = cost_of(call)
+        if window is None or isinstance(cost, str):
+            continue
+        work[_layout_kind(call, window)] += cost.matrix_flops + cost.vector_flops
+    if step.settings.training:
+        return sum(work.values()) > 0 and not work["grouped"] and not work["in_out"] and bool(work["default"])
+    return 0 < sum(work[kind] * weight for kind, weight in _LAYOUT_WEIGHTS.items()) <= sum(work.values())
+
+
+def _layout_kind(call: StepCall, window: Window) -> str:
+    weight = call.inputs[1].dims
+    if window.groups > 1 and weight[1] > 1:
+        return "grouped"
+    if weight[0] <= 64 and weight[1] <= 64:
+        return "small"
+    return "in_out" if weight[0] * 2 <= weight[1] and weight[2] > 1 else "default"
+
+
+def _window(call: StepCall) -> Window | None:
+    try:
+        return window_of(parse_call(call.name, call.dims, call.types, call.strides, call.concrete, call.result))
+    except (Unmodelled, LookupError, ValueError):
+        return None
+
+
+class _Fusion:
+    """Walks over the calls once; each piece of memory has a version per write, made by a loop."""
+
+    def __init__(self, step: StepCalls) -> None:
+        self.step = step
+        self.loops: list[_Loop] = []
+        self.version: dict[int, int] = {}
+        self.maker: dict[tuple[int, int], _Loop] = {}
+        self.readers: dict[tuple[int, int], list[_Loop]] = {}
+        self.unknown: dict[str, int] = {}
+        self.channels_last = uses_channels_last(step)
+        self.in_channels_last: set[int] = set()
+        self.unnumbered = -1
+
+    def run(self) -> tuple[list[Group], dict[str, int]]:
+        for position, (call, is_live) in enumerate(zip(self.step.calls, live_calls(self.step), strict=True)):
+            if is_live:
+                self._add(position, call)
+        alive = {(number, self.version.get(number, 0)) for number in self._kept()}
+        wanted: dict[tuple[int, int], set[int]] = {key: {-1} for key in alive}
+        for index, loop in enumerate(self.loops):
+            for key in loop.reads:
+                wanted.setdefault(key, set()).add(index)
+        groups = [self._group(index, loop, wanted) for index, loop in enumerate(self.loops)]
+        return [group for group in groups if group.kernels], self.unknown
+
+    def _kept(self) -> Iterable[int]:
+        return (number for number, storage in enumerate(self.step.storages) if storage.freed is None)
+
+    def _add(self, position: int, call: StepCall) -> None:
+        family, name = _FAMILY_OF.get(call.name), call.name.removeprefix("aten::")
+        if name == "convolution":
+            self._add_convolution(position, call)
+        elif family in _LIBRARY or (family == "pooling" and self._is_large_window(call)) or not call.outputs:
+            kernels = split(call, position)
+            if isinstance(kernels, str):
+                self.unknown[kernels] = self.unknown.get(kernels, 0) + 1
+                return
+            self._finish_library(position, call, list(kernels))
+        elif name in ("native_batch_norm", "native_group_norm", "cudnn_batch_norm", "native_layer_norm"):
+            self._add_norm(position, call, name)
+        else:
+            self._add_loop(position, call, family)
+
+    @staticmethod
+    def _is_large_window(call: StepCall) -> bool:
+        try:
+            size = parse_call(call.name, call.dims, call.types, call.strides, call.concrete).integers(1) or (1,)
+        except Unmodelled:
+            return True
+        dims = 3 if "3d" in call.name else 2
+        area = math.prod(size) if len(size) > 1 else size[0] ** dims
+        return area > _LARGEST_WINDOW or "max_pool3d" in call.name
+
+    def _add_convolution(self, position: int, call: StepCall) -> None:
+        cost = cost_of(call)
+        window = _window(call)
+        if isinstance(cost, str) or window is None:
+            why = cost if isinstance(cost, str) else "the arguments of the convolution were not recorded"
+            self.unknown[why] = self.unknown.get(why, 0) + 1
+            return
+        kernels = split(call, position)
+        assert not isinstance(kernels, str)
+        moved = self.channels_last and window.dims == 2
+        main = [each for each in kernels if each.kind not in ("pointwise", "layout")]
+        layout = [each for each in kernels if each.kind == "layout"]
+        if moved:
+            main, layout = self._in_channels_last(call, main[0], cost), []
+        self._finish_library(position, call, [*main, *layout])
+        if len(call.inputs) > 2:
+            out = call.outputs[0]
+            self._extend(position, [out], [out], {math.prod(out.dims)})
+        if moved:
+            self.in_channels_last.add(self._number(call.outputs[0]))
+
+    def _in_channels_last(self, call: StepCall, main: Kernel, cost: Cost) -> list[Kernel]:
+        """The kernel in channels last, with a copy of a contiguous input, and of a result that is kept."""
+        kind = "depthwise convolution" if main.kind == "depthwise convolution" else "convolution"
+        kernels = [replace(main, kind=f"{kind} channels last", bytes=cost.bytes_low)]
+        x, out = call.inputs[0], call.outputs[0]
+        number = self._number(x)
+        if number not in self.in_channels_last and (number, self.version.get(number, 0)) not in self.maker:
+            kernels.append(Kernel("fused pointwise", call=main.call, bytes=2.0 * tensor_bytes(x)))
+        kept = self._number(out) < len(self.step.storages) and self.step.storages[self._number(out)].freed is None
+        if kept and len(call.inputs) == 2:
+            kernels.append(Kernel("fused pointwise", call=main.call, bytes=2.0 * tensor_bytes(out)))
+        return kernels
+
+    def _finish_library(self, position: int, call: StepCall, kernels: list[Kernel]) -> None:
+        loop = _Loop(calls=[position], kernels=kernels, is_library=True)
+        self.loops.append(loop)
+        for use in call.inputs:
+            loop.reads[self._key(use)] = tensor_bytes(use)
+        for use in call.outputs:
+            self._write(loop, use)
+
+    def _add_norm(self, position: int, call: StepCall, name: str) -> None:
+        """One loop where a block holds a row, else a loop that folds and one that normalizes."""
+        x = call.inputs[0]
+        numel = math.prod(x.dims)
+        rows = self._rows(call, name)
+        outputs = call.outputs[:1]
+        if numel / max(rows, 1) <= _LONGEST_ROW and name != "native_batch_norm":
+            loop = self._extend(position, call.inputs, outputs, {numel})
+            loop.folds = True
+            return
+        loop = self._extend(position, call.inputs[:1], [], {numel})
+        loop.folds = loop.splits = True
+        self._extend(position, call.inputs, outputs, {numel}, fresh=True)
+
+    @staticmethod
+    def _rows(call: StepCall, name: str) -> float:
+        dims = call.inputs[0].dims
+        if name == "native_layer_norm" and len(call.outputs) > 1:
+            return float(math.prod(call.outputs[1].dims))
+        if name == "native_group_norm" and len(call.outputs) > 1:
+            return float(math.prod(call.outputs[1].dims))
+        return float(dims[1]) if len(dims) > 1 else 1.0
+
+    def _add_loop(self, position: int, call: StepCall, family: str | None) -> None:
+        sizes = {math.prod(use.dims) for use in call.outputs} | {math.prod(use.dims) for use in call.inputs}
+        largest = {max(sizes, default=0)}
+        folds = family in ("reduction", "loss", "passes") or "softmax" in call.name or call.name.endswith("logsumexp")
+        if family == "pooling":
+            largest = {math.prod(call.outputs[0].dims)}
+        outputs = call.outputs[:1] if family == "pooling" else call.outputs
+        loop = self._extend(position, call.inputs, outputs, largest)
+        if folds:
+            loop.folds = True
+            loop.sizes |= {math.prod(use.dims) for use in call.outputs}
+            x = call.inputs[0] if call.inputs else None
+            if "softmax" in call.name and x is not None and max(x.dims, default=0) > _LONGEST_ROW:
+                loop.reads_again += tensor_bytes(x)
+
+    def _extend(
+        self,
+        position: int,
+        inputs: Sequence[TensorUse],
+        outputs: Sequence[TensorUse],
+        sizes: set[int],
+        fresh: bool = False,
+    ) -> _Loop:
+        """The loop that takes the call on: that of a producer that walks over the same elements, else a new one."""
+        loop = None if fresh else self._fitting(inputs, sizes)
+        if loop is None:
+            loop = _Loop()
+            self.loops.append(loop)
+        loop.calls += [] if position in loop.calls else [position]
+        loop.sizes |= sizes
+        for use in inputs:
+            key = self._key(use)
+            if self.maker.get(key) is not loop:
+                loop.reads[key] = max(loop.reads.get(key, 0.0), tensor_bytes(use))
+                self.readers.setdefault(key, []).append(loop)
+        for use in outputs:
+            self._write(loop, use)
+        return loop
+
+    def _fitting(self, inputs: Sequence[TensorUse], sizes: set[int]) -> _Loop | None:
+        """A loop over these sizes that makes one of the inputs or reads it too, if no other input depends on it."""
+        keys = [self._key(use) for use in inputs]
+        makers = [self.maker[key] for key in keys if key in self.maker]
+        for loop in (*reversed(makers), *(reader for key in keys for reader in reversed(self.readers.get(key, [])))):
+            is_open = not loop.is_library and not loop.splits and bool(loop.sizes & sizes)
+            if is_open and not any(other is not loop and self._depends(other, loop) for other in makers):
+                return loop
+        return None
+
+    def _depends(self, loop: _Loop, on: _Loop) -> bool:
+        """True where a loop needs what another one makes, directly or through others."""
+        seen, rest = {id(loop)}, [loop]
+        while rest:
+            for key in rest.pop().reads:
+                maker = self.maker.get(key)
+                if maker is on:
+                    return True
+                if maker is not None and id(maker) not in seen:
+                    seen.add(id(maker))
+                    rest.append(maker)
+        return False
+
+    def _number(self, use: TensorUse) -> int:
+        if use.storage is not None:
+            return use.storage
+        self.unnumbered -= 1
+        return self.unnumbered
+
+    def _key(self, use: TensorUse) -> tuple[int, int]:
+        number = self._number(use)
+        return number, self.version.get(number, 0)
+
+    def _write(self, loop: _Loop, use: TensorUse) -> None:
+        number = self._number(use)
+        self.version[number] = self.version.get(number, 0) + 1
+        key = number, self.version[number]
+        self.maker[key] = loop
+        loop.writes[key] = tensor_bytes(use)
+
+    def _group(self, index: int, loop: _Loop, wanted: dict[tuple[int, int], set[int]]) -> Group:
+        if loop.is_library:
+            return Group(tuple(loop.calls), tuple(loop.kernels))
+        written = sum(size for key, size in loop.writes.items() if wanted.get(key, set()) - {index})
+        total = sum(loop.reads.values()) + written + loop.reads_again
+        if not written and not loop.splits and not loop.folds:
+            return Group(tuple(loop.calls), ())
+        kind = "fused statistics" if loop.splits else "fused reduction" if loop.folds else "fused pointwise"
+        kernel = Kernel(kind, call=loop.calls[0], bytes=total, launches=2.0 if loop.splits else 1.0)
+        return Group(tuple(loop.calls), (replace(kernel, count=self.step.calls[loop.calls[0]].calls),))
+
+
+def live_calls(step: StepCalls) -> list[bool]:
+    """For each call, True where its result reaches what outlives the step: a compiler drops the others."""
+    lasting = {number for number, storage in enumerate(step.storages) if storage.freed is None or storage.created < 0}
+    needed, live = set(lasting), [True] * len(step.calls)
+    for position in range(len(step.calls) - 1, -1, -1):
+        call = step.calls[position]
+        made = {use.storage for use in call.outputs}
+        live[position] = not made or None in made or bool(made & needed) or call.waits
+        if live[position]:
+            needed |= {use.storage for use in call.inputs if use.storage is not None}
+    return live
+
+
+def input_bytes(step: StepCalls) -> float:
+    """Bytes of the inputs of a step, which a CUDA graph copies into its own memory before each replay."""
+    return float(sum(storage.bytes for storage in step.storages if storage.kind == "input"))
+
+
+def least_bytes(step: StepCalls) -> float:
+    """Bytes that no fusion spares: what was there before the step and is read, and what outlives it and is made."""
+    size: dict[int, float] = {}
+    live = [call for call, is_live in zip(step.calls, live_calls(step), strict=True) if is_live]
+    for call in live:
+        # A gather reads some rows of a table, and which ones is not known.
+        inputs = () if _FAMILY_OF.get(call.name) in ("indexing", "recommendation") else call.inputs
+        for use in (*inputs, *call.outputs):
+            if use.storage is not None:
+                size[use.storage] = max(size.get(use.storage, 0.0), tensor_bytes(use))
+    read = {use.storage for call in live for use in call.inputs}
+    total = 0.0
+    for number, storage in enumerate(step.storages):
+        if (storage.created < 0 and number in read) or (storage.created >= 0 and storage.freed is None):
+            total += min(size.get(number, 0.0), float(storage.bytes))
+    return total

@@ -1,0 +1,337 @@
+"""Splits op calls into the kernels that an eager GPU launches for them: the first stage of a predicted time.
+
+A call is one kernel or several: a convolution changes the layout of its input and result, adds its bias in a kernel of
+its own; a batch norm in training folds its input into statistics before it normalizes it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from bottleneck.cost import OP_FAMILIES, compute_cost
+from bottleneck.cost.call import Cost, OpCall, Unmodelled, parse_call
+from bottleneck.schema.step_calls import StepCall, TensorUse
+from bottleneck.units import ITEM_BYTES
+
+_FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
+
+# A row of softmax that a warp holds in its registers is read once (ATen's PersistentSoftmax.cuh), one that fits in
+# shared memory once more, a longer one three times.
+_SOFTMAX_IN_REGISTERS, _SOFTMAX_IN_SHARED = 1024, 12_000
+# Winograd F(4x4, 3x3) needs a quarter of the multiplications; the Fourier route for a larger window needs four or more
+# per element instead of one per element of the window.
+_WINOGRAD = 4.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, or several of one kind. ``kind`` is a row of rates.csv.
+
+    ``flops`` run at the peak of an engine: that for products of ``dtype`` where ``kind`` is one, else vector lanes.
+    ``elements`` are folded one after the other by at most ``blocks`` independent parts. A product has ``rows``,
+    ``columns``, ``inner`` and ``batch``; a convolution has input
+    ``channels`` per group. ``steps`` wait for one another. ``least_bytes`` and ``least_flops`` are what
+    no implementation can do without. ``count`` kernels are like this one.
+    """
+
+    kind: str
+    call: int = 0
+    bytes: float = 0.0
+    least_bytes: float = 0.0
+    flops: float = 0.0
+    least_flops: float = 0.0
+    dtype: str = "fp32"
+    elements: float = 0.0
+    blocks: float = math.inf
+    rows: float = 1.0
+    columns: float = 1.0
+    inner: float = 1.0
+    batch: float = 1.0
+    channels: float = math.inf
+    steps: float = 0.0
+    launches: float = 1.0
+    dilated: bool = False
+    count: float = 1.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """The sizes of a convolution: ``inner`` multiplies and adds per result, per group."""
+
+    rows: float
+    columns: float
+    inner: float
+    groups: int
+    dims: int
+    area: int
+    transposed: bool
+    strided: bool
+    dilated: bool
+    depthwise: bool
+
+    @property
+    def is_pointwise(self) -> bool:
+        """True for a window of one element, which is a plain product in the layout that the tensors have."""
+        return self.area == 1 and not self.strided and not self.transposed and self.groups == 1
+
+    @property
+    def kind(self) -> str:
+        """Its row in rates.csv."""
+        if self.depthwise:
+            return "depthwise convolution"
+        if self.groups > 1:
+            return "grouped convolution"
+        if self.is_pointwise:
+            return "pointwise convolution"
+        return f"{'transposed ' if self.transposed else ''}convolution{' 3d' if self.dims == 3 else ''}"
+
+
+def tensor_bytes(use: TensorUse) -> float:
+    """Bytes of a tensor; dims of stride 0 count once."""
+    sizes = [size for size, stride in zip(use.dims, use.strides, strict=False) if stride != 0 or size == 0]
+    return math.prod(sizes if len(use.strides) == len(use.dims) else use.dims) * ITEM_BYTES.get(use.type, 4.0)
+
+
+def cost_of(call: StepCall) -> Cost | str:
+    """FLOPs and bytes of a call, or why they are not known."""
+    return compute_cost(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+
+
+def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | str:
+    """The kernels of a call in eager mode, or the reason for having none."""
+    parsed = _parse(call)
+    if isinstance(parsed, str):
+        return parsed
+    name = call.name.removeprefix("aten::")
+    result_bytes = sum(map(tensor_bytes, call.outputs))
+    try:
+        if name in _BY_NAME:
+            cost = cost_of(call)
+            found = _BY_NAME[name](parsed, cost if isinstance(cost, Cost) else Cost("pointwise"), result_bytes)
+        else:
+            cost = cost_of(call)
+            if isinstance(cost, str):
+                return cost
+            found = _BY_FAMILY.get(_FAMILY_OF.get(call.name, cost.family), _stream)(parsed, cost, result_bytes)
+    except (Unmodelled, LookupError, ValueError, ZeroDivisionError) as reason:
+        return str(reason) or f"the sizes do not fit {call.name}"
+    return tuple(replace(kernel, call=position, count=call.calls) for kernel in found)
+
+
+def _parse(call: StepCall) -> OpCall | str:
+    try:
+        return parse_call(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+    except Unmodelled as reason:
+        return str(reason)
+
+
+def _stream(_call: OpCall, cost: Cost, _result: float, kind: str = "pointwise") -> list[Kernel]:
+    return [
+        Kernel(
+            kind, bytes=cost.bytes_low, least_bytes=cost.bytes_low, flops=cost.vector_flops, dtype=_vector_dtype(cost)
+        )
+    ]
+
+
+def _vector_dtype(cost: Cost) -> str:
+    return "fp64" if cost.math_dtype == "fp64" else "fp32"
+
+
+def _of(kind: str) -> Callable[[OpCall, Cost, float], list[Kernel]]:
+    return lambda call, cost, result: _stream(call, cost, result, kind)
+
+
+def _product(_call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    return [
+        Kernel(
+            "product",
+            bytes=cost.bytes_low,
+            least_bytes=cost.bytes_low,
+            flops=cost.matrix_flops or cost.vector_flops,
+            least_flops=cost.matrix_flops,
+            dtype=cost.math_dtype or "fp32",
+            rows=cost.m or 1.0,
+            columns=cost.n or 1.0,
+            inner=cost.k or 1.0,
+            batch=cost.batch or 1.0,
+        )
+    ]
+
+
+def _attention(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
+    return [replace(_product(call, cost, result)[0], kind="attention", elements=cost.special_ops)]
+
+
+def _recurrent(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    """A layer's steps wait for one another; the layers of a stack do too, as their inputs are whole sequences."""
+    sizes, batch_first = call.tensor(0).shape, call.flag(10)
+    steps = sizes[1 if batch_first else 0] * (call.integer(9) or 1) * (2 if call.flag(13) else 1)
+    kind = {"2": "lstm", "3": "gru"}.get(call.text(6), "rnn")
+    return [
+        Kernel(
+            kind,
+            bytes=cost.bytes_low,
+            least_bytes=cost.bytes_low,
+            flops=cost.matrix_flops,
+            least_flops=cost.matrix_flops,
+            dtype=cost.math_dtype or "fp32",
+            steps=float(steps),
+        )
+    ]
+
+
+def window_of(call: OpCall) -> Window:
+    """The sizes of a convolution call; raises Unmodelled where its arguments were not recorded."""
+    x, weight = call.tensor(0).shape, call.tensor(1).shape
+    stride, dilation, groups = call.integers(3), call.integers(5), call.integer(8)
+    if call.result is None or stride is None or dilation is None or groups is None or call.flag(6) is None:
+        raise Unmodelled("the arguments of the convolution were not recorded")
+    transposed, area = bool(call.flag(6)), math.prod(weight[2:])
+    result = call.result
+    return Window(
+        rows=x[0] * math.prod((x if transposed else result)[2:]),
+        columns=result[1] / groups,
+        inner=x[1] / groups * area,
+        groups=groups,
+        dims=len(weight) - 2,
+        area=area,
+        transposed=transposed,
+        strided=any(each > 1 for each in stride),
+        dilated=any(each > 1 for each in dilation),
+        depthwise=groups > 1 and groups == x[1] and not transposed,
+    )
+
+
+def convolution_kernel(call: OpCall, cost: Cost) -> Kernel:
+    """The main kernel of a convolution."""
+    window, flops = window_of(call), cost.matrix_flops + cost.vector_flops
+    saves = window.area >= 9 and window.dims > 1 and not window.strided and not window.dilated
+    in_place = window.depthwise or window.is_pointwise
+    return Kernel(
+        window.kind,
+        bytes=cost.bytes_low if in_place else 0.0,
+        least_bytes=cost.bytes_low,
+        flops=flops,
+        least_flops=0.0 if window.depthwise else flops / (max(_WINOGRAD, window.area / 4.0) if saves else 1.0),
+        dtype=cost.math_dtype or "fp32",
+        rows=window.rows,
+        columns=window.columns,
+        inner=window.inner,
+        batch=window.groups,
+        channels=window.inner / window.area,
+        dilated=window.dilated,
+    )
+
+
+def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
+    """Kernels of cuDNN for tensor cores want channels last: input and result of other layouts are copied.
+
+    The bias is added by a kernel of its own (ATen's Convolution.cpp).
+    """
+    main, x = convolution_kernel(call, cost), call.tensor(0)
+    found = [main]
+    if main.kind not in ("depthwise convolution", "pointwise convolution"):
+        moved = (x.bytes if x.shape[1] > 1 else 0.0, result)
+        found += [Kernel("layout", bytes=2.0 * size, dtype=main.dtype) for size in moved]
+    if call.optional_tensor(2) is not None:
+        found.append(Kernel("pointwise", bytes=2.0 * result))
+    return found
+
+
+def _convolution_backward(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    """Two products of the size of the forward one, by the sizes of its input and weight."""
+    weight = call.tensor(2).shape
+    return [
+        Kernel(
+            "convolution backward",
+            bytes=cost.bytes_high,
+            least_bytes=cost.bytes_low,
+            flops=cost.matrix_flops + cost.vector_flops,
+            least_flops=cost.matrix_flops / max(_WINOGRAD, math.prod(weight[2:]) / 4.0),
+            dtype=cost.math_dtype or "fp32",
+            rows=call.tensor(0).numel / max(call.tensor(0).shape[1], 1),
+            columns=float(weight[0]),
+            inner=float(math.prod(weight[1:])),
+            launches=2.0,
+        )
+    ]
+
+
+def _softmax(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    x = call.tensor(0)
+    dim = (call.integer(1) or 0) % max(len(x.shape), 1)
+    length, inner = x.shape[dim], math.prod(x.shape[dim + 1 :])
+    passes = 4.0
+    if inner == 1:
+        passes = 2.0 if length <= _SOFTMAX_IN_REGISTERS else 3.0 if length <= _SOFTMAX_IN_SHARED else 4.0
+    kind = "softmax" if inner == 1 else "softmax across rows"
+    return [Kernel(kind, bytes=passes / 2.0 * cost.bytes_low, least_bytes=cost.bytes_low)]
+
+
+def statistics(x_bytes: float, elements: float, blocks: float) -> Kernel:
+    """The kernel that folds the input of a norm into means and variances."""
+    return Kernel("statistics", bytes=x_bytes, elements=elements, blocks=blocks)
+
+
+def _batch_norm(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    x = call.tensor(0)
+    normalize = Kernel("normalize", bytes=2.0 * x.bytes, least_bytes=cost.bytes_low)
+    training = call.flag(5)
+    return [normalize] if training is False else [statistics(x.bytes, x.numel, x.shape[1]), normalize]
+
+
+def _group_norm(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    x, groups = call.tensor(0), call.integer(6) or 1
+    normalize = Kernel("normalize", bytes=2.0 * x.bytes, least_bytes=cost.bytes_low, launches=2.0)
+    return [statistics(x.bytes, x.numel, x.shape[0] * groups), normalize]
+
+
+def _pooling(kind: str) -> Callable[[OpCall, Cost, float], list[Kernel]]:
+    def kernels(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+        size = call.integers(1) or (1,)
+        dims = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
+        area = math.prod(size) if len(size) > 1 else size[0] ** dims
+        results = math.prod(call.result or ())
+        return [Kernel(kind, bytes=cost.bytes_low, least_bytes=cost.bytes_low, elements=float(results * area))]
+
+    return kernels
+
+
+def _logsumexp(call: OpCall, _cost: Cost, result: float) -> list[Kernel]:
+    """Runs as maximum, difference, exponential, sum, logarithm and sum."""
+    size = call.tensor(0).bytes
+    passes = [("reduction", size), ("pointwise", 2 * size), ("pointwise", 2 * size), ("reduction", size)]
+    kernels = [Kernel(kind, bytes=each) for kind, each in passes]
+    last = Kernel("pointwise", bytes=3 * result, launches=2.0)
+    return [replace(kernels[0], least_bytes=size + result), *kernels[1:], last]
+
+
+def _layer_norm(_call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    return [Kernel("layer norm", bytes=cost.bytes_low, least_bytes=cost.bytes_low)]
+
+
+_BY_NAME: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_safe_softmax": _softmax,
+    "native_batch_norm": _batch_norm,
+    "cudnn_batch_norm": _batch_norm,
+    "_native_batch_norm_legit": _batch_norm,
+    "native_group_norm": _group_norm,
+    "native_layer_norm": _layer_norm,
+    "avg_pool2d": _pooling("average pooling"),
+    "avg_pool3d": _pooling("average pooling"),
+    "max_pool2d_with_indices": _pooling("max pooling"),
+    "max_pool3d_with_indices": _pooling("max pooling"),
+    "logsumexp": _logsumexp,
+}
+_BY_FAMILY: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
+    "matmul": _product,
+    "attention": _attention,
+    "recurrent": _recurrent,
+    "reduction": _of("reduction"),
+    "copy": _of("copy"),
+    "passes": _of("scan"),
+}

@@ -1,0 +1,210 @@
+"""Predicts the time of one step on a device: kernels, their times, the host's, and an interval around the sum."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from bottleneck.predict.fusion import Group, fuse, input_bytes, least_bytes, live_calls
+from bottleneck.predict.host import GRAPHS, host_counts, host_units
+from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
+from bottleneck.predict.kernels import Kernel, split
+from bottleneck.predict.rates import KINDS, Times, Work, as_columns, ceilings_of, floors, read_rates, times
+from bottleneck.predict.step_time import step_us
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.intervals import Floats
+from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
+from bottleneck.schema.step_calls import StepCalls
+from bottleneck.units import US_PER_S, counted
+
+BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["overhead"]] = ("compute", "memory", "overhead")
+TIMED_DEVICES = frozenset({"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla T4"})
+
+
+def plan(step: StepCalls, backend: Backend) -> tuple[list[Group], dict[str, int]]:
+    """The groups of kernels that a step launches with a backend, and how many calls have none for each reason."""
+    groups, unknown = _eager(step) if backend in ("eager", "cudagraphs") else fuse(step)
+    if backend in GRAPHS:
+        groups.append(Group((), (Kernel("copy", bytes=2.0 * input_bytes(step), launches=1.0),)))
+    return groups, unknown
+
+
+def _eager(step: StepCalls) -> tuple[list[Group], dict[str, int]]:
+    groups: list[Group] = []
+    unknown: dict[str, int] = {}
+    for position, call in enumerate(step.calls):
+        kernels = split(call, position)
+        if isinstance(kernels, str):
+            unknown[kernels] = unknown.get(kernels, 0) + 1
+        else:
+            groups.append(Group((position,), kernels))
+    return groups, unknown
+
+
+def kernels_of(groups: Sequence[Group]) -> list[Kernel]:
+    """The kernels of all groups."""
+    return [kernel for group in groups for kernel in group.kernels]
+
+
+def predict_step(
+    calls: StepCalls, device: Device, backend: Backend = "eager", host_pace_us: float | None = None
+) -> PredictedStep:
+    """The time of a step on a device, with its interval.
+
+    ``host_pace_us`` is the time that the host of that machine needs for one op; without it the pace is that of the
+    timed machines, which differ by a factor of three. Nothing is predicted for devices whose ceilings are not known.
+    """
+    rates = read_rates()
+    why_not = _unpredictable(calls, device)
+    groups, unknown = ([], {}) if why_not else plan(calls, backend)
+    kernels = kernels_of(groups)
+    if why_not or not kernels:
+        return _nothing(device, backend, why_not or "no call of the step has a price", len(calls.calls))
+    work = as_columns(kernels)
+    ceilings, engines = ceilings_of(kernels, calls.settings, device)
+    floor = floors(work, ceilings)
+    found = _above(floor[2], times(work, ceilings, rates))
+    busy_us = float((found.us * work.count).sum())
+    launches = float((work.launches * work.count).sum())
+    units = host_units(host_counts(calls, backend, kernels), rates)
+    pace = host_pace_us or rates["pace"]
+    us = _step(busy_us, units, pace, rates)
+    spread = 1.0 if host_pace_us else rates["pace:spread"]
+    stratum = stratum_of(work, found, busy_us < units * pace, backend)
+    factor = interval_factor(stratum)
+    rows = _rows(groups, work, found, floor, engines)
+    parts = _groups(us, rows, work, found)
+    return PredictedStep(
+        device=device.name,
+        backend=backend,
+        us=us,
+        low_us=max(_step(busy_us, units, pace / spread, rates) / factor, 0.0),
+        high_us=_step(busy_us, units, pace * spread, rates) * factor,
+        coverage=COVERAGE,
+        floor_us=step_floor_us(calls, device, backend),
+        device_us=busy_us,
+        host_us=units * pace,
+        launches=launches,
+        bound=_bound(parts),
+        groups=parts,
+        kernels=rows,
+        unknown_calls=sum(unknown.values()),
+        reasons=tuple(_reasons(calls, device, unknown, set(engines), host_pace_us)),
+    )
+
+
+def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
+    """The least time of a step: its kernels' floors one after the other, or what no fusion can spare."""
+    groups, _ = plan(calls, "eager")
+    fuses = backend not in ("eager", "cudagraphs")
+    live = live_calls(calls) if fuses else [True] * len(calls.calls)
+    kernels = [kernel for kernel in kernels_of(groups) if live[kernel.call]]
+    work = as_columns(kernels)
+    ceilings, _ = ceilings_of(kernels, calls.settings, device)
+    compute, _, floor = floors(work, ceilings)
+    if not fuses:
+        return float(np.nansum(floor * work.count))
+    bandwidth = (device.bandwidth_bytes_per_s or math.inf) / US_PER_S
+    moved = max(least_bytes(calls) - (device.cache_bytes or 0.0), 0.0) / bandwidth
+    return max(float(np.nansum(compute * work.count)), moved)
+
+
+def _above(floor_us: Floats, found: Times) -> Times:
+    """The times, none below its floor."""
+    return replace(found, us=np.maximum(found.us, floor_us))
+
+
+def _step(busy_us: float, units: float, pace: float, rates: Mapping[str, float]) -> float:
+    return float(step_us(np.array(busy_us), np.array(units * pace), np.array(pace), rates))
+
+
+def _unpredictable(calls: StepCalls, device: Device) -> str | None:
+    if device.kind != "cuda":
+        return f"efficiencies were learned on NVIDIA GPUs; none are known for {device.kind} devices"
+    if not device.bandwidth_bytes_per_s or "fp32_vector" not in device.peaks_flops_per_s:
+        return f"the ceilings of {device.name or 'this device'} are not known"
+    return None if calls.calls else "the step has no op calls"
+
+
+def _nothing(device: Device, backend: Backend, reason: str, calls: int) -> PredictedStep:
+    return PredictedStep(
+        device=device.name,
+        backend=backend,
+        us=None,
+        low_us=None,
+        high_us=None,
+        coverage=COVERAGE,
+        floor_us=None,
+        device_us=None,
+        host_us=None,
+        launches=0.0,
+        bound="inconclusive",
+        groups={},
+        kernels=(),
+        unknown_calls=calls,
+        reasons=(reason,),
+    )
+
+
+def _rows(
+    groups: Sequence[Group], work: Work, found: Times, floor: tuple[Floats, Floats, Floats], engines: Sequence[str]
+) -> tuple[PredictedKernels, ...]:
+    rows, first = [], 0
+    for group in groups:
+        at = slice(first, first + len(group.kernels))
+        first = at.stop
+        main = at.start + int(np.argmax(found.us[at]))
+        count = work.count[at]
+        parts = {
+            "compute": float((found.compute_us[at] * count).sum()),
+            "memory": float((found.memory_us[at] * count).sum()),
+            "overhead": float((found.launch_us[at] * count).sum()),
+        }
+        rows.append(
+            PredictedKernels(
+                calls=group.calls,
+                kind=KINDS[int(work.kind[main])],
+                us=float((found.us[at] * count).sum()),
+                compute_us=float(np.nansum(floor[0][at] * count)),
+                memory_us=float(np.nansum(floor[1][at] * count)),
+                floor_us=float(np.nansum(floor[2][at] * count)),
+                launches=float((work.launches[at] * count).sum()),
+                engine=engines[main] if work.flops[main] > 0 else None,
+                bound=max(BOUNDS, key=parts.__getitem__),
+            )
+        )
+    return tuple(rows)
+
+
+def _groups(us: float, rows: Sequence[PredictedKernels], work: Work, found: Times) -> dict[str, float]:
+    """The time by group: busy kernels by the larger of their parts, all else is overhead."""
+    busy = (found.us - found.launch_us) * work.count
+    by_compute = float(busy[found.compute_us > found.memory_us].sum())
+    by_memory = float(busy.sum()) - by_compute
+    assert rows, "a predicted step has kernels"
+    return {"compute": by_compute, "memory": by_memory, "overhead": us - by_compute - by_memory}
+
+
+def _bound(groups: Mapping[str, float]) -> PredictedBound:
+    total = sum(groups.values())
+    (name, most), (_, next_most), *_ = sorted(groups.items(), key=lambda item: -item[1])
+    if most < 0.5 * total and most - next_most < 0.1 * total:
+        return "mixed"
+    return {"compute": "compute", "memory": "memory", "overhead": "overhead"}[name]  # type: ignore[return-value]
+
+
+def _reasons(
+    calls: StepCalls, device: Device, unknown: Mapping[str, int], engines: set[str], host_pace_us: float | None
+) -> list[str]:
+    reasons = [f"{counted(count, 'call')} without a price: {reason}" for reason, count in unknown.items()]
+    if device.name not in TIMED_DEVICES:
+        reasons.append(f"no program was timed on {device.name}: its efficiencies are those of other NVIDIA GPUs")
+    if host_pace_us is None:
+        reasons.append("the pace of the host is that of the timed machines, which differ by a factor of three")
+    if {"bf16_tensor", "fp16_tensor", "fp8_tensor"} & engines:
+        reasons.append("products in half precision were not timed: their efficiency is that of TF32 convolutions")
+    if calls.origin == "trace":
+        reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
+    return reasons

@@ -1,0 +1,270 @@
+"""Gives kernels their time on a device: floors over efficiencies by kind of work, learned from timed programs.
+
+The time of a kernel is that of its launch and a smooth maximum of two parts. The bytes take their time at a share of
+the device's bandwidth that its kind reaches. The arithmetic takes its time at a share of the peak that its kind
+reaches with much work; little of it (a short inner dimension, few columns, fewer tiles than multiprocessors) lowers the
+share. rates.csv holds the shares and sizes with the number of timings behind each. `python -m benchmarks.kernelbench
+FOLDER --ship` fits them.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from bottleneck.predict.kernels import Kernel
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.step_calls import EngineSettings
+
+TABLE = Path(__file__).with_name("rates.csv")
+_PER_US = 1e-6
+
+PRODUCTS = frozenset({"product", "attention", "lstm", "gru", "rnn"})
+CONVOLUTIONS = frozenset(
+    {
+        "convolution",
+        "convolution 3d",
+        "transposed convolution",
+        "transposed convolution 3d",
+        "grouped convolution",
+        "pointwise convolution",
+        "convolution backward",
+    }
+)
+# Kernels of libraries, which compiled code calls through ATen.
+LIBRARY_KINDS = (
+    PRODUCTS
+    | CONVOLUTIONS
+    | {"depthwise convolution", "depthwise convolution channels last", "convolution channels last", "max pooling"}
+    | {"average pooling"}
+)
+# What follows the settings of cuDNN; a change of layout is only made for tensor cores.
+_IN_CUDNN = CONVOLUTIONS | {"lstm", "gru", "rnn", "layout", "convolution channels last"}
+# Kinds that fold elements one by one, at a number of operations each.
+_FOLDS = ("statistics", "average pooling", "max pooling")
+_RECURRENT = ("lstm", "gru", "rnn")
+KINDS = (
+    *sorted(PRODUCTS),
+    *sorted(CONVOLUTIONS),
+    "depthwise convolution",
+    "layout",
+    "pointwise",
+    "normalize",
+    "copy",
+    "reduction",
+    "softmax",
+    "softmax across rows",
+    "statistics",
+    "layer norm",
+    "max pooling",
+    "average pooling",
+    "scan",
+    "fused pointwise",
+    "fused reduction",
+    "fused statistics",
+    "depthwise convolution channels last",
+    "convolution channels last",
+)
+_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_TILE = 64.0
+_TILE_ROWS = 128.0
+_SHARPNESS = 4.0
+# The most of a tensor peak that large products reach: 71 % (A100, TF32) to 79 % (H100, bf16) in the table of devices.
+_MOST_OF_TENSOR = 0.79
+# FLOPs per microsecond of the lanes of one multiprocessor, at which a step of a recurrent layer takes its learned time.
+_STEP_LANES = 5e5
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Ceilings per kernel, each an array or one number: per microsecond, bytes, and multiprocessors.
+
+    ``memory_factor`` and ``lanes_factor`` are what a part sustains beside others of its data sheet: little power.
+    """
+
+    peak: Floats
+    lanes: Floats
+    is_tensor: Flags
+    bandwidth: Floats
+    cache: Floats
+    multiprocessors: Floats
+    memory_factor: Floats
+    lanes_factor: Floats
+
+
+@dataclass(frozen=True)
+class Work:
+    """Kernels as columns."""
+
+    kind: Integers
+    bytes: Floats
+    least_bytes: Floats
+    flops: Floats
+    least_flops: Floats
+    elements: Floats
+    blocks: Floats
+    rows: Floats
+    columns: Floats
+    inner: Floats
+    batch: Floats
+    channels: Floats
+    steps: Floats
+    launches: Floats
+    dilated: Flags
+    count: Floats
+
+    def are(self, *kinds: str) -> Flags:
+        """Mask of the kernels of these kinds."""
+        return np.isin(self.kind, [_CODE[kind] for kind in kinds])
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds per kernel: in all, of its arithmetic, of its bytes, of its launch."""
+
+    us: Floats
+    compute_us: Floats
+    memory_us: Floats
+    launch_us: Floats
+
+
+def as_columns(kernels: Sequence[Kernel]) -> Work:
+    """Kernels as columns."""
+    amounts = {
+        name: np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64)
+        for name in Work.__dataclass_fields__
+        if name not in ("kind", "dilated")
+    }
+    return Work(
+        kind=np.array([_CODE[kernel.kind] for kernel in kernels], dtype=np.int64),
+        dilated=np.array([kernel.dilated for kernel in kernels], dtype=bool),
+        **amounts,
+    )
+
+
+def engine_of(kernel: Kernel, settings: EngineSettings, device: Device) -> str:
+    """The ceiling that a kernel's arithmetic is held against, by the program's settings and what the device has."""
+    peaks, dtype = device.peaks_flops_per_s, kernel.dtype
+    if kernel.kind not in PRODUCTS | _IN_CUDNN:
+        return "fp64_vector" if dtype == "fp64" else "fp32_vector"
+    if dtype == "fp32":
+        products = settings.matmul_allow_tf32 or settings.float32_matmul_precision in ("high", "medium")
+        in_cudnn = kernel.kind in _IN_CUDNN and settings.cudnn_allow_tf32 is not False
+        wanted = ["tf32_tensor"] if products or in_cudnn or kernel.kind == "attention" else []
+    else:
+        wanted = {"fp8": ["fp8_tensor", "fp16_tensor"], "bf16": ["bf16_tensor"]}.get(dtype, [f"{dtype}_tensor"])
+    return next((key for key in (*wanted, f"{dtype}_vector") if key in peaks), "fp32_vector")
+
+
+def ceilings_of(kernels: Sequence[Kernel], settings: EngineSettings, device: Device) -> tuple[Ceilings, list[str]]:
+    """The ceilings for each kernel on one device, and the names of the engines."""
+    engines = [engine_of(kernel, settings, device) for kernel in kernels]
+    peaks, factors = device.peaks_flops_per_s, sustained(device.name)
+    # Attention in fp32 takes three TF32 passes for one product (CUTLASS OpMultiplyAddFastF32).
+    passes = np.array([3.0 if k.kind == "attention" and k.dtype == "fp32" else 1.0 for k in kernels])
+    return (
+        Ceilings(
+            peak=np.array([peaks.get(engine, np.nan) * _PER_US for engine in engines]) / passes,
+            lanes=np.full(len(kernels), peaks.get("fp32_vector", np.nan) * _PER_US),
+            is_tensor=np.array([engine.endswith("_tensor") for engine in engines], dtype=bool),
+            bandwidth=np.full(len(kernels), (device.bandwidth_bytes_per_s or np.nan) * _PER_US),
+            cache=np.full(len(kernels), device.cache_bytes or 0.0),
+            multiprocessors=np.full(len(kernels), float(device.sm_count or 100)),
+            memory_factor=np.full(len(kernels), factors[0]),
+            lanes_factor=np.full(len(kernels), factors[1]),
+        ),
+        engines,
+    )
+
+
+# What a part of low power sustains beside its data sheet, as a factor on the shares that parts without this limit
+# reach: (memory, fp32 lanes). The table's own note on the T4 has fp16 products at 25 to 35 of 65 TFLOP/s; the L4 has
+# the same 70 W. Memory with error correction in the data itself (GDDR6) loses an eighth.
+_SUSTAINED: Mapping[str, tuple[float, float]] = {"Tesla T4": (0.875, 0.7), "NVIDIA L4": (0.875, 0.7)}
+
+
+def sustained(name: str) -> tuple[float, float]:
+    """Factors on memory and lanes for the device of this name."""
+    return next((factors for part, factors in _SUSTAINED.items() if name.startswith(part)), (1.0, 1.0))
+
+
+def floors(work: Work, ceilings: Ceilings) -> tuple[Floats, Floats, Floats]:
+    """The floors of each kernel: arithmetic, bytes without a cache, and the larger with what the cache may spare."""
+    compute = work.least_flops / ceilings.peak
+    memory = work.least_bytes / ceilings.bandwidth
+    spared = np.maximum(0.0, work.least_bytes - ceilings.cache) / ceilings.bandwidth
+    return compute, memory, np.maximum(np.nan_to_num(compute), np.nan_to_num(spared))
+
+
+def times(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Times:
+    """The predicted time of each kernel."""
+    compute, memory = _compute_us(work, ceilings, rates), _memory_us(work, ceilings, rates)
+    launch = rates["launch"] * np.where(work.are("layout") & ~ceilings.is_tensor, 0.0, work.launches)
+    busy = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
+    return Times(busy + launch, compute, memory, launch)
+
+
+def _memory_us(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+    share = np.array([rates.get(f"{kind}:memory", 1.0) for kind in KINDS])[work.kind] * rates["memory"]
+    spared = np.clip(1.0 - work.bytes / np.maximum(ceilings.cache, 1.0), 0.0, 1.0)
+    faster = 1.0 + (rates["cache"] - 1.0) * spared
+    needless = work.are("layout") & ~ceilings.is_tensor
+    return np.where(needless, 0.0, work.bytes / (ceilings.bandwidth * share * ceilings.memory_factor * faster))
+
+
+def _compute_us(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+    folds = np.array([rates.get(f"{kind}:operations", 0.0) for kind in KINDS])[work.kind]
+    filled = np.clip(work.blocks / (rates["blocks"] * ceilings.multiprocessors), 1e-6, 1.0)
+    spread = np.clip(work.blocks / ceilings.multiprocessors, 1e-6, 1.0) * (0.5 + 0.5 * filled)
+    fold_us = work.elements * folds / (ceilings.lanes * spread)
+    per_step = np.array([rates.get(f"{kind}:step", 0.0) for kind in KINDS])[work.kind]
+    step_us = work.steps * per_step * (_STEP_LANES / (ceilings.lanes / ceilings.multiprocessors)) ** 0.2
+    ideal = work.flops / ceilings.peak
+    share = np.where(ceilings.is_tensor, _tensor_share(work, ceilings, rates), _lanes_share(work, ceilings, rates))
+    ratio = np.array([rates.get(f"{kind}:compute", 1.0) for kind in KINDS])[work.kind]
+    is_product = work.are(*PRODUCTS, *CONVOLUTIONS, "convolution channels last")
+    moved = work.are("convolution channels last")
+    # Neighbours in memory are channels then: few of them leave most of a load unused.
+    ratio = ratio * np.where(moved, 1.0 / (1.0 + rates["channels last:channels"] / work.channels), 1.0)
+    ratio = ratio * np.where(moved & ~ceilings.is_tensor, rates["channels last on lanes"], 1.0)
+    product_us = ideal / (share * ratio * np.where(work.dilated, rates["dilated"], 1.0))
+    direct = work.are("depthwise convolution", "depthwise convolution channels last")
+    direct_us = work.flops / (ceilings.lanes * ratio * ceilings.lanes_factor)
+    plain = np.where(is_product, product_us, np.where(direct, direct_us, ideal))
+    return np.asarray(np.nan_to_num(np.where(work.are(*_RECURRENT), np.maximum(step_us, ideal), plain + fold_us)))
+
+
+def _lanes_share(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+    """Share of the fp32 lanes' peak that a product of these sizes reaches, padded to whole tiles."""
+    padding = _filling(work.rows, 32.0) * _filling(work.columns, 32.0)
+    tiles = work.batch * np.ceil(work.rows / _TILE) * np.ceil(work.columns / _TILE)
+    waves = tiles / ceilings.multiprocessors
+    quantised = np.where(waves > 8, 1.0, waves / np.maximum(np.ceil(waves - 1e-9), 1.0))
+    # With few tiles the inner dimension is split among multiprocessors.
+    split = np.clip(np.minimum(work.inner / 512.0, 1.0 / np.maximum(waves, 1e-9)), 1.0, None)
+    used = np.minimum(1.0, quantised * split)
+    short = work.inner / (work.inner + rates["lanes:inner"])
+    return np.asarray(np.maximum(rates["lanes"] * ceilings.lanes_factor * padding * used * short, 1e-6))
+
+
+def _tensor_share(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+    """Share of the tensor cores' peak that a product of these sizes reaches."""
+    tiles = work.batch * np.ceil(work.rows / _TILE_ROWS) * np.ceil(work.columns / _TILE)
+    used = np.clip(tiles / ceilings.multiprocessors, 0.1, 1.0)
+    short = work.inner / (work.inner + rates["tensor:inner"]) * work.columns / (work.columns + rates["tensor:columns"])
+    return np.asarray(np.maximum(np.minimum(rates["tensor"] * short, _MOST_OF_TENSOR) * used, 1e-6))
+
+
+def _filling(size: Floats, tile: float) -> Floats:
+    return size / (np.ceil(size / tile) * tile)
+
+
+@lru_cache(maxsize=1)
+def read_rates(path: Path = TABLE) -> Mapping[str, float]:
+    """The learned shares and sizes by name."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return {row["name"]: float(row["value"]) for row in csv.DictReader(lines)}

@@ -1,0 +1,98 @@
+"""The groups that Inductor would fuse."""
+
+from dataclasses import replace
+
+from bottleneck.predict.fusion import fuse, least_bytes, live_calls, uses_channels_last
+from bottleneck.schema.step_calls import StepCalls
+from tests.predict.steps import call, convolution, step, use
+
+N = 1 << 20
+MIB4 = 4.0 * N
+
+
+def chain(*names: str) -> StepCalls:
+    return step(*(call(name, [use(at, N)], use(at + 1, N)) for at, name in enumerate(names)))
+
+
+def test_a_chain_of_pointwise_ops_reads_once_and_writes_once() -> None:
+    (group,), unknown = fuse(chain("relu", "sigmoid", "tanh"))
+    assert group.calls == (0, 1, 2)
+    assert sum(kernel.bytes for kernel in group.kernels) == 2 * MIB4
+    assert unknown == {}
+
+
+def test_a_result_that_outlives_the_step_is_written_too() -> None:
+    (group,), _ = fuse(step(*chain("relu", "sigmoid").calls, kept=(1,)))
+    assert sum(kernel.bytes for kernel in group.kernels) == 3 * MIB4
+
+
+def test_a_product_between_two_chains_keeps_them_apart() -> None:
+    square = [use(at, 1024, 1024) for at in range(5)]
+    calls = [
+        call("relu", [square[0]], square[1]),
+        call("mm", [square[1], square[2]], square[3]),
+        call("tanh", [square[3]], square[4]),
+    ]
+    groups, _ = fuse(step(*calls))
+    assert [group.calls for group in groups] == [(0,), (1,), (2,)]
+    assert groups[1].kernels[0].kind == "product"
+
+
+def test_a_reduction_takes_on_what_makes_its_input() -> None:
+    calls = [call("relu", [use(0, N)], use(1, N)), call("sum", [use(1, N)], use(2, 1))]
+    (group,), _ = fuse(step(*calls))
+    assert group.kernels[0].kind == "fused reduction"
+    assert group.kernels[0].bytes == MIB4 + 4
+
+
+def test_two_reductions_of_one_input_read_it_once() -> None:
+    calls = [call("sum", [use(0, N)], use(1, 1)), call("amax", [use(0, N)], use(2, 1))]
+    (group,), _ = fuse(step(*calls, kept=(1,)))
+    assert group.calls == (0, 1)
+    assert group.kernels[0].bytes == MIB4 + 8
+
+
+def test_a_call_does_not_join_a_loop_that_its_other_input_waits_for() -> None:
+    big, row = use(0, 1024, 1024), use(2, 1024, 1024)
+    calls = [
+        call("relu", [big], use(1, 1024, 1024)),
+        call("mm", [use(1, 1024, 1024), use(3, 1024, 1024)], row),
+        call("add", [use(1, 1024, 1024), row], use(4, 1024, 1024)),
+    ]
+    groups, _ = fuse(step(*calls))
+    assert [group.calls for group in groups] == [(0,), (1,), (2,)]
+
+
+def test_a_call_whose_result_nothing_uses_is_dropped() -> None:
+    calls = [call("relu", [use(0, N)], use(1, N)), call("tanh", [use(0, N)], use(2, N))]
+    assert live_calls(step(*calls)) == [False, True]
+    groups, _ = fuse(step(*calls))
+    assert [group.calls for group in groups] == [(1,)]
+
+
+def test_no_fusion_spares_the_input_and_the_result() -> None:
+    assert least_bytes(chain("relu", "sigmoid", "tanh")) == 2 * MIB4
+
+
+def test_a_gather_may_read_less_than_its_table() -> None:
+    gather = call("index_select", [use(0, 1000, 64), use(1, 8, dtype="long int")], use(2, 8, 64), ("0",))
+    assert least_bytes(step(gather, given=(0, 1))) == 4.0 * 8 * 64
+
+
+def test_grouped_convolutions_keep_their_layout_and_others_change_it() -> None:
+    assert uses_channels_last(step(convolution(64, 128)))
+    assert not uses_channels_last(step(convolution(64, 128, groups=4)))
+    assert not uses_channels_last(chain("relu"))
+
+
+def test_a_convolution_in_channels_last_copies_a_contiguous_input_and_a_kept_result() -> None:
+    groups, _ = fuse(step(convolution(64, 128)))
+    kinds = [kernel.kind for group in groups for kernel in group.kernels]
+    assert kinds == ["convolution channels last", "fused pointwise", "fused pointwise"]
+
+
+def test_training_leaves_small_channels_in_their_layout() -> None:
+    small = step(convolution(32, 32))
+    training = replace(small, settings=replace(small.settings, training=True))
+    assert uses_channels_last(small)
+    assert not uses_channels_last(training)

@@ -1,0 +1,57 @@
+"""The kernels that a call is split into."""
+
+import pytest
+
+from bottleneck.predict.kernels import Kernel, split
+from bottleneck.schema.step_calls import StepCall
+from tests.predict.steps import call, convolution, use
+
+
+def kernels(one: StepCall) -> tuple[Kernel, ...]:
+    found = split(one)
+    assert not isinstance(found, str), found
+    return found
+
+
+def kinds(one: StepCall) -> list[str]:
+    return [kernel.kind for kernel in kernels(one)]
+
+
+def test_a_dense_convolution_changes_the_layout_of_input_and_result() -> None:
+    assert kinds(convolution(64, 64)) == ["convolution", "layout", "layout"]
+
+
+def test_a_pointwise_convolution_is_a_product_in_the_layout_of_its_tensors() -> None:
+    (main,) = kernels(convolution(64, 128, window=1))
+    assert (main.kind, main.columns, main.inner) == ("pointwise convolution", 128, 64)
+    assert main.bytes == main.least_bytes > 0
+
+
+@pytest.mark.parametrize(("groups", "kind"), [(64, "depthwise convolution"), (4, "grouped convolution")])
+def test_groups_make_another_kind_of_convolution(groups: int, kind: str) -> None:
+    assert kinds(convolution(64, 64, groups=groups))[0] == kind
+
+
+def test_the_floor_of_a_convolution_that_winograd_may_take_is_a_quarter_of_its_formula() -> None:
+    wide, narrow = kernels(convolution(64, 64))[0], kernels(convolution(64, 64, window=1))[0]
+    assert wide.least_flops == wide.flops / 4
+    assert narrow.least_flops == narrow.flops
+
+
+def test_a_batch_norm_in_training_folds_before_it_normalizes() -> None:
+    x, weight = use(0, 16, 64, 32, 32), use(1, 64)
+    training = call("native_batch_norm", [x, weight, weight, weight, weight], x, ("True", "0.1", "1e-05"))
+    inference = call("native_batch_norm", [x, weight, weight, weight, weight], x, ("False", "0.1", "1e-05"))
+    assert kinds(training) == ["statistics", "normalize"]
+    assert kernels(training)[0].blocks == 64
+    assert kinds(inference) == ["normalize"]
+
+
+def test_softmax_reads_a_long_row_more_often_than_a_short_one() -> None:
+    short, long = (call("_softmax", [use(0, 4, n)], use(1, 4, n), ("1", "False")) for n in (512, 100_000))
+    assert kernels(short)[0].bytes == kernels(short)[0].least_bytes
+    assert kernels(long)[0].bytes == 2 * kernels(long)[0].least_bytes
+
+
+def test_a_call_without_a_formula_says_so_instead_of_being_free() -> None:
+    assert split(call("no_such_op", [use(0, 4)], use(1, 4))) == "no formula for aten::no_such_op"

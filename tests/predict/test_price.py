@@ -1,0 +1,137 @@
+"""Predicted times of steps made by hand, on devices of the table."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from bottleneck.devices.match import device_by_name
+from bottleneck.predict.interval import read_factors
+from bottleneck.predict.price import plan, predict_step, step_floor_us
+from bottleneck.predict.rates import KINDS, engine_of, read_rates
+from bottleneck.schema.predicted_step import Backend, PredictedStep
+from bottleneck.schema.step_calls import EngineSettings, StepCalls
+from tests.predict.steps import SETTINGS, call, convolution, in_dtype, step, use
+
+H100 = device_by_name("NVIDIA H100 80GB HBM3")
+T4 = device_by_name("Tesla T4")
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+
+def square(size: int) -> StepCalls:
+    return step(call("mm", [use(0, size, size), use(1, size, size)], use(2, size, size)))
+
+
+def stream(size: int, ops: int = 1) -> StepCalls:
+    return step(*(call("relu", [use(at, size)], use(at + 1, size)) for at in range(ops)))
+
+
+def total(prediction: PredictedStep) -> float:
+    assert prediction.us is not None
+    return prediction.us
+
+
+def width(prediction: PredictedStep) -> float:
+    assert prediction.high_us is not None and prediction.low_us is not None
+    return prediction.high_us / prediction.low_us
+
+
+def test_a_large_product_in_fp32_is_compute_bound_on_the_fp32_lanes() -> None:
+    prediction = predict_step(square(8192), H100)
+    (product,) = prediction.kernels
+    assert (prediction.bound, product.engine) == ("compute", "fp32_vector")
+    assert 0.6 < product.efficiency < 0.9
+
+
+def test_tf32_makes_it_several_times_as_fast_where_the_device_has_it() -> None:
+    plain = square(8192)
+    allowed = replace(plain, settings=replace(SETTINGS, matmul_allow_tf32=True))
+    assert total(predict_step(plain, H100)) > 4 * total(predict_step(allowed, H100))
+    assert total(predict_step(plain, T4)) == total(predict_step(allowed, T4))
+
+
+def test_a_large_stream_is_memory_bound_and_a_small_one_is_overhead() -> None:
+    assert predict_step(stream(1 << 28), H100).bound == "memory"
+    assert predict_step(stream(1 << 10), H100).bound == "overhead"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("calls", [square(4096), stream(1 << 26, 3), step(convolution(64, 128))])
+def test_groups_add_up_and_the_interval_holds_the_time(calls: StepCalls, backend: Backend) -> None:
+    prediction = predict_step(calls, H100, backend)
+    us, low, high, floor = prediction.us, prediction.low_us, prediction.high_us, prediction.floor_us
+    assert us is not None and low is not None and high is not None and floor is not None
+    assert sum(prediction.groups.values()) == pytest.approx(us)
+    assert all(part >= 0 for part in prediction.groups.values())
+    assert low < us < high
+    assert 0 < floor < us
+
+
+def test_a_device_with_lower_ceilings_takes_longer() -> None:
+    for calls in (square(4096), stream(1 << 26), step(convolution(64, 128))):
+        assert total(predict_step(calls, T4)) > 1.5 * total(predict_step(calls, H100))
+
+
+@pytest.mark.parametrize("small", [256, 1000, 2048])
+def test_more_work_never_takes_less_time(small: int) -> None:
+    assert total(predict_step(square(small), H100)) <= total(predict_step(square(2 * small), H100))
+
+
+def test_half_precision_does_not_beat_the_peak_of_its_tensor_cores() -> None:
+    (product,) = predict_step(in_dtype(square(8192), "c10::BFloat16"), H100).kernels
+    assert product.engine == "bf16_tensor"
+    assert product.us > product.floor_us > 0
+
+
+def test_fusing_a_chain_spares_its_traffic_and_a_graph_its_launches() -> None:
+    chain = stream(1 << 26, 4)
+    assert total(predict_step(chain, H100, "compile")) < 0.5 * total(predict_step(chain, H100))
+    many = stream(1 << 12, 60)
+    assert total(predict_step(many, H100, "cudagraphs")) < total(predict_step(many, H100))
+
+
+def test_a_known_pace_of_the_host_narrows_the_interval() -> None:
+    known, unknown = predict_step(stream(1 << 10), H100, host_pace_us=10.0), predict_step(stream(1 << 10), H100)
+    assert width(known) < width(unknown)
+    assert any("pace of the host" in reason for reason in unknown.reasons)
+    assert not any("pace of the host" in reason for reason in known.reasons)
+
+
+def test_another_vendors_device_gets_no_time_but_a_reason() -> None:
+    prediction = predict_step(square(64), replace(H100, kind="rocm"))
+    assert prediction.us is None
+    assert prediction.reasons == ("efficiencies were learned on NVIDIA GPUs; none are known for rocm devices",)
+
+
+def test_a_call_without_a_price_is_counted_and_named() -> None:
+    odd = step(call("relu", [use(0, 1 << 20)], use(1, 1 << 20)), call("no_such_op", [use(1, 8)], use(2, 8)))
+    prediction = predict_step(odd, H100)
+    assert prediction.unknown_calls == 1
+    assert "1 call without a price: no formula for aten::no_such_op" in prediction.reasons
+
+
+def test_a_fused_floor_leaves_out_what_lies_between() -> None:
+    chain = stream(1 << 28, 4)
+    assert step_floor_us(chain, H100, "compile") < 0.3 * step_floor_us(chain, H100, "eager")
+
+
+def test_convolutions_follow_the_setting_of_cudnn_where_the_device_has_tf32() -> None:
+    groups, _ = plan(step(convolution(64, 128)), "eager")
+    main = groups[0].kernels[0]
+    assert engine_of(main, SETTINGS, H100) == "tf32_tensor"
+    assert engine_of(main, EngineSettings(cudnn_allow_tf32=False), H100) == "fp32_vector"
+    assert engine_of(main, SETTINGS, T4) == "fp32_vector"
+
+
+def test_rates_are_few_and_positive_and_belong_to_kinds_of_work() -> None:
+    rates = read_rates()
+    assert all(value > 0 for value in rates.values())
+    assert len(rates) < 70
+    prefixes = {name.partition(":")[0] for name in rates if ":" in name}
+    assert prefixes <= {*KINDS, "host", "pace", "lanes", "tensor", "channels last"}
+
+
+def test_every_backend_has_a_factor_for_work_that_was_not_timed() -> None:
+    factors = read_factors()
+    assert all(1.0 < factor < 4.0 for factor in factors.values())
+    assert {"*", "eager: *", "compiled: *", "graph: *"} <= factors.keys()
