@@ -13,7 +13,7 @@ from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
 from bottleneck.predict.kernels import Kernel, split
 from bottleneck.predict.rates import KINDS, Times, Work, as_columns, ceilings_of, floors, read_rates, times
 from bottleneck.predict.step_time import step_us
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
 from bottleneck.schema.step_calls import StepCalls
