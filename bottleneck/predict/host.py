@@ -24,7 +24,7 @@ GRAPHS = frozenset({"cudagraphs", "reduce-overhead", "max-autotune"})
 
 
 def host_kind(call: StepCall) -> str:
-    """What the issue of a call costs is learned by these kinds; see HOST_KINDS."""
+    """Kind of a call by which the cost of its issue is learned; see HOST_KINDS."""
     if call.name.endswith("logsumexp"):
         return "logsumexp"
     if "softmax" in call.name:
@@ -33,7 +33,7 @@ def host_kind(call: StepCall) -> str:
 
 
 def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) -> dict[str, float]:
-    """How many ops of each kind the host issues; views and ops that only call others are 'view'.
+    """Number of ops of each kind that the host issues; views and ops that only call others are 'view'.
 
     Compiled code checks its guards once and launches its kernels itself; a CUDA graph is one launch.
     """
