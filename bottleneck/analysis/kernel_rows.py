@@ -54,7 +54,12 @@ class KernelTimes:
 
     def op_codes(self, column: str) -> Integers:
         """Codes of a category, or row references, of OPS; -1 for null and for kernels without op."""
-        return np.append(codes_of(self.linked.ops[column]), -1)[self.op]
+        values = self.linked.ops[column]
+        if not isinstance(values.dtype, pd.CategoricalDtype):
+            return np.append(codes_of(values), -1)[self.op]
+        # A trace has many times as many ops as kernels: their codes stay as narrow as they are.
+        codes = values.cat.codes.to_numpy()
+        return np.append(codes, codes.dtype.type(-1))[self.op].astype(np.int64)
 
     def table(self) -> pd.DataFrame:
         """KERNEL_TIME, for those who fold this time in their own way."""
