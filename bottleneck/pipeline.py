@@ -11,6 +11,7 @@ import pandas as pd
 
 from bottleneck import __version__
 from bottleneck.advice import advise
+from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
@@ -64,7 +65,8 @@ class Options:
     (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
     the trace states. ``captures`` are traces of the captures of graphs that the program replays. ``split`` allows to
     judge one side of a window that has two. ``jobs`` processes decode a large trace; the result is the same.
-    ``critical_path`` asks for that of the step, which the first screen of a report does not show.
+    ``critical_path`` asks for that of the step, which the first screen of a report does not show. ``trials`` are those
+    that the user made of earlier advice.
     """
 
     whole: bool = False
@@ -75,6 +77,7 @@ class Options:
     split: bool = True
     jobs: int = 1
     critical_path: bool = True
+    trials: tuple[RuleTrial, ...] = ()
 
     @property
     def has_own_window(self) -> bool:
@@ -158,14 +161,16 @@ def explain(
     else:
         options = replace(options, split=False)
         digests, left_out = digest_all(
-            sources, replace(options, jobs=1, critical_path=True), on_trace, reading or RankReading()
+            sources, replace(options, jobs=1, critical_path=True, trials=()), on_trace, reading or RankReading()
         )
         from bottleneck.analysis.ranks import combine_ranks, reduce_ranks  # noqa: PLC0415 - for several ranks only
 
         reduced = reduce_ranks([one for one, _ in digests], left_out)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    return finish(_with_critical_path(evidence) if options.critical_path else evidence, advise(evidence))
+    return finish(
+        _with_critical_path(evidence) if options.critical_path else evidence, advise(evidence, options.trials)
+    )
 
 
 def _is_replayed(linked: Linked) -> bool:

@@ -79,10 +79,10 @@ class Pair:
 
 
 def claims_of(change: str, findings: Sequence[Finding]) -> tuple[Claim, ...]:
-    """The claim of each finding that names this change, as the scoreboard of `verify` keeps them."""
+    """The claim of each finding that names this change, as its rule states it: learned intervals teach nothing new."""
     naming = [finding for finding in findings if change in finding.tries]
     return tuple(
-        Claim(finding.slug, *((None, None) if (said := finding.predicted_speedup) is None else (said.low, said.high)))
+        Claim(finding.slug, *((None, None) if (said := finding.stated_speedup) is None else (said.low, said.high)))
         for finding in naming
     )
 

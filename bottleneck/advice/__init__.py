@@ -4,7 +4,7 @@ Numbers such as "Rule 12" in docstrings are those of docs/explanation/advice_rul
 trigger, its gain and its source.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bottleneck.advice import (
     compilation,
@@ -26,6 +26,7 @@ from bottleneck.advice import (
     transfers,
 )
 from bottleneck.advice.measured import with_measured_gain
+from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.ranking import Draft, rank
 from bottleneck.advice.replayed import with_replayed_gain
 from bottleneck.schema.analysis import Finding
@@ -57,8 +58,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def advise(evidence: Evidence) -> tuple[Finding, ...]:
-    """The findings of all rules on this evidence, ranked by the time that each would save."""
+def advise(evidence: Evidence, trials: Sequence[RuleTrial] = ()) -> tuple[Finding, ...]:
+    """The findings of all rules on this evidence, ranked by the time that each would save.
+
+    ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed.
+    """
     drafts = [
         draft
         for rule in RULES
@@ -66,7 +70,12 @@ def advise(evidence: Evidence) -> tuple[Finding, ...]:
         and (draft := with_replayed_gain(evidence, with_measured_gain(evidence, made))) is not None
     ]
     drafts = compilation.join_compiled(evidence, drafts)
-    return rank(servers.fit_to_server(evidence, drafts), evidence.analysis, _program(evidence.recording))
+    drafts = servers.fit_to_server(evidence, drafts)
+    # Learned on CPUs: what such trials say of a GPU is not known.
+    table = read_table() if evidence.is_host_only else {}
+    device = evidence.analysis.device.name
+    table = refine(table, [trial for trial in trials if trial.device == device])
+    return rank(drafts, evidence.analysis, _program(evidence.recording), table)
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:

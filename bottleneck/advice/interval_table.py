@@ -11,11 +11,12 @@ rules, which count together as ``PRIOR_PAIRS``: a rule with few pairs behaves li
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from bottleneck.schema.analysis import Interval
+from bottleneck.units import counted, format_share
 
 TABLE = Path(__file__).with_name("interval_table.csv")
 # The row of rules that have no pairs of their own.
@@ -32,7 +33,8 @@ class Record:
 
     ``factor`` widens its intervals at both ends, or narrows them where it is below 1. ``noise`` is the median half
     width of the measured intervals, as a logarithm. ``inside`` is the share of the measured speedups that lay inside
-    the intervals as the rule stated them, ``right`` the share whose direction was right; null without pairs.
+    the intervals as the rule stated them, ``right`` the share whose direction was right; null without pairs. ``own`` of
+    the pairs are those of the user, which are in no table that ships.
     """
 
     slug: str
@@ -42,6 +44,47 @@ class Record:
     workloads: int
     inside: float | None
     right: float | None
+    own: int = 0
+
+
+@dataclass(frozen=True)
+class RuleTrial:
+    """One trial of a rule's advice on the user's machine: the speedup that the rule stated, and the measured one."""
+
+    slug: str
+    stated: Interval
+    measured: float
+    device: str
+
+
+def refine(table: Mapping[str, Record], trials: Sequence[RuleTrial]) -> Mapping[str, Record]:
+    """The table with the user's own trials of each rule, among which its factor weighs as much as ``PRIOR_PAIRS``.
+
+    A rule without trials keeps its record. Where no table is at hand, as on a GPU, intervals as the rules state them
+    take its place.
+    """
+    refined = dict(table)
+    for slug in dict.fromkeys(trial.slug for trial in trials):
+        own = [trial for trial in trials if trial.slug == slug]
+        known = table.get(slug, table.get(ANY_RULE, _UNKNOWN))
+        is_own_record = known.slug == slug
+        pairs = len(own) + (known.pairs if is_own_record else 0)
+        right = sum(_is_right(trial) for trial in own)
+        before = (known.right or 0.0) * known.pairs if is_own_record else 0.0
+        refined[slug] = replace(
+            known,
+            slug=slug,
+            factor=factor_of((score(trial.stated, trial.measured) for trial in own), [math.log(known.factor)]),
+            pairs=pairs,
+            right=(before + right) / pairs,
+            own=len(own),
+        )
+    return refined
+
+
+def _is_right(trial: RuleTrial) -> bool:
+    """True if the step became faster where that was stated, and slower where that was."""
+    return (trial.measured > 1) == (trial.stated.low * trial.stated.high > 1)
 
 
 def widen(slug: str, interval: Interval, table: Mapping[str, Record] | None = None) -> Interval:
@@ -64,6 +107,30 @@ def keeps_figure(slug: str, table: Mapping[str, Record] | None = None) -> bool:
     if record is None or record.right is None or record.pairs < PAIRS_TO_JUDGE:
         return True
     return record.right >= RIGHT_AT_LEAST
+
+
+def why_without_figure(slug: str, table: Mapping[str, Record]) -> str:
+    """The reason why a rule that lost its figure predicts no gain."""
+    record = table[slug]
+    where = f", {record.own} of them yours" if record.own else " on CPUs"
+    right = format_share(record.right or 0.0)
+    return f"of {record.pairs} trials of this advice{where}, only {right} went as predicted"
+
+
+def describe(slug: str, table: Mapping[str, Record]) -> tuple[str, ...]:
+    """A line of evidence that says from which trials the width of an interval comes; none without trials."""
+    record = table.get(slug, table.get(ANY_RULE))
+    if record is None:
+        return ()
+    others = record.pairs - record.own
+    of = "of this advice" if record.slug == slug else "of other advice"
+    shipped = f"{counted(others, 'trial')} {of} on CPUs" if others else ""
+    own = f"your {counted(record.own, 'trial')} of this advice here" if record.own else ""
+    direction, factor = ("out", record.factor) if record.factor >= 1 else ("in", 1 / record.factor)
+    return (
+        f"interval from {' and '.join(filter(None, (own, shipped)))}: 4 of 5 measurements lay within the rule's own "
+        f"with each end moved {direction} {factor:.2f} times",
+    )
 
 
 def score(interval: Interval, measured: float) -> float:
@@ -105,6 +172,7 @@ def write_table(path: Path, records: Sequence[Record]) -> None:
         writer.writerows([_cell(getattr(record, column)) for column in _COLUMNS] for record in records)
 
 
+_UNKNOWN = Record(ANY_RULE, 1.0, 0.0, 0, 0, None, None)
 _COLUMNS = ("slug", "factor", "noise", "pairs", "workloads", "inside", "right")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bottleneck.advice.interval_table import Record, describe, keeps_figure, why_without_figure, widen
 from bottleneck.schema.analysis import Confidence, Finding, Interval, StepAnalysis
 from bottleneck.schema.measurements import StepTimes
 
@@ -68,7 +69,12 @@ _LEAST_SHOWN = 0.005
 _WHOLE = "step"
 
 
-def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str] | None = None) -> tuple[Finding, ...]:
+def rank(
+    drafts: Sequence[Draft],
+    analysis: StepAnalysis,
+    program: Sequence[str] | None = None,
+    table: Mapping[str, Record] | None = None,
+) -> tuple[Finding, ...]:
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
     A finding that only bounds what its remedies can give comes behind the first of them.
@@ -78,6 +84,8 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
     comes before all others.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
+    ``table`` is the record of each rule, by which the gains are made as wide as its trials showed, or taken back; order
+    and noise go by the gains as the rules state them.
     """
     step_us = analysis.steps.wall_us
     noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
@@ -88,23 +96,28 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
     bounded.sort(key=lambda each: _place(each[0], _weight(each[0], each[2]), weights))
     left_us = dict(accounts)
     findings = []
-    for draft, claims, gain_us in bounded:
-        added_us = None if gain_us is None else _take(left_us, claims, gain_us)
+    left_of_step_us = accounts[_WHOLE]
+    for draft, claims, stated_us in bounded:
+        added_us = None if stated_us is None else _take(left_us, claims, stated_us)
+        gain_us, reason, evidence = _learned(draft, stated_us, step_us, table or {})
+        if gain_us is not None and stated_us is not None and added_us is not None:
+            added_us = _scaled(gain_us, added_us.high / stated_us.high if stated_us.high else 1.0, left_of_step_us)
+            left_of_step_us -= max(added_us.high, 0.0)
         findings.append(
             Finding(
                 slug=draft.slug,
                 title=draft.title,
-                evidence=draft.evidence,
+                evidence=(*draft.evidence, *evidence),
                 predicted_gain_us=gain_us,
                 predicted_speedup=None if gain_us is None else speedup_of(gain_us, step_us),
                 advice=draft.advice,
                 verify=_command(draft, program),
                 code=draft.code,
-                gain_reason=draft.gain_reason,
-                added_gain_us=added_us,
+                gain_reason=reason,
+                added_gain_us=None if gain_us is None else added_us,
                 tries=draft.tries,
                 confidence=draft.confidence,
-                within_noise=gain_us is not None and bool(gain_us.high < noise_us),
+                within_noise=stated_us is not None and bool(stated_us.high < noise_us),
                 changes_results=draft.changes_results,
                 corrects_results=draft.corrects_results,
                 per=draft.per,
@@ -112,9 +125,30 @@ def rank(drafts: Sequence[Draft], analysis: StepAnalysis, program: Sequence[str]
                 claims=dict(draft.claims),
                 changes=() if draft.transformation is None else draft.transformation.changes,
                 measured=draft.measured,
+                stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
             )
         )
     return tuple(findings)
+
+
+def _learned(
+    draft: Draft, gain_us: Interval | None, step_us: float, table: Mapping[str, Record]
+) -> tuple[Interval | None, str | None, tuple[str, ...]]:
+    """The gain as wide as the record of the rule asks for, or none with the reason; and evidence on that record."""
+    if gain_us is None or not gain_us.high > 0 or not table:
+        return gain_us, draft.gain_reason, ()
+    if not keeps_figure(draft.slug, table):
+        return None, why_without_figure(draft.slug, table), ()
+    speedup = widen(draft.slug, speedup_of(gain_us, step_us), table)
+    low_us, high_us = (step_us * (1 - 1 / each) for each in (speedup.low, speedup.high))
+    high_us = min(high_us, step_us * (1 - _LEAST_LEFT))
+    return Interval(min(low_us, high_us), high_us), draft.gain_reason, describe(draft.slug, table)
+
+
+def _scaled(gain_us: Interval, part: float, most_us: float) -> Interval:
+    """This part of a gain, of no more than so much; a loss stays whole."""
+    high = min(gain_us.high * part, most_us)
+    return Interval(min(gain_us.low * part if gain_us.low > 0 else gain_us.low, high), high)
 
 
 def speedup_of(gain_us: Interval, step_us: float) -> Interval:

@@ -408,6 +408,8 @@ _WIDEST = 3.0
 class Finding(Struct, frozen=True):
     """One piece of advice with its predicted gain per step, if nothing else is changed.
 
+    ``predicted_speedup`` is that of the rule's formula, ``stated_speedup``, as wide as earlier trials of its advice
+    showed that it has to be; below 1 where it may cost time. ``predicted_gain_us`` is the same in time per step.
     ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
     ranked above it are done: over all findings it does not add up to more than the step. ``claims`` is the time that
     the gain would come from; without any it is the whole step. ``tries`` names the changes
@@ -420,7 +422,11 @@ class Finding(Struct, frozen=True):
     title: Annotated[str, Doc("observation, in one line")]
     evidence: Annotated[tuple[str, ...], Doc("measurements behind it")]
     predicted_gain_us: Annotated[
-        Interval | None, Doc("per step, if nothing else is changed; null where none can be predicted", "us")
+        Interval | None,
+        Doc(
+            "per step, if nothing else is changed; below 0 where it may cost time; null where none can be predicted",
+            "us",
+        ),
     ]
     predicted_speedup: Annotated[Interval | None, Doc("old time / new time", "ratio")]
     advice: Annotated[str, Doc("change to make")]
@@ -458,6 +464,10 @@ class Finding(Struct, frozen=True):
     measured: Annotated[
         bool, Doc("whether the gain rests on pieces of the step that were timed on its recorded shapes")
     ] = False
+    stated_speedup: Annotated[
+        Interval | None,
+        Doc("predicted_speedup as the rule's formula gives it, before trials of its advice made it wider", "ratio"),
+    ] = None
 
     def describe_speedup(self) -> str | None:
         """The predicted speedup in words; null where none is predicted.
@@ -469,7 +479,7 @@ class Finding(Struct, frozen=True):
             return None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
         interval = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
-        times = f"at least {low:.2f}" if high > _WIDEST * low else interval
+        times = f"at least {low:.2f}" if high > _WIDEST * low >= _WIDEST else interval
         return f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
 
 

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from bottleneck.advice.interval_table import (
     ANY_RULE,
     Record,
+    RuleTrial,
+    describe,
     factor_of,
     keeps_figure,
     read_table,
+    refine,
     score,
     widen,
     write_table,
@@ -125,3 +128,52 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_table_that_is_absent_holds_nothing(tmp_path: Path) -> None:
     assert read_table(tmp_path / "none.csv") == {}
+
+
+def trials(*measured: float, slug: str = "rule") -> list[RuleTrial]:
+    """Trials of a rule that stated 1.1 to 1.2."""
+    return [RuleTrial(slug, Interval(1.1, 1.2), each, "here") for each in measured]
+
+
+def test_a_table_without_trials_stays_and_rules_without_trials_keep_their_records() -> None:
+    table = {"rule": record(1.3), "other": record(1.1, slug="other")}
+    assert refine(table, []) == table
+    assert refine(table, trials(1.15))["other"] == table["other"]
+
+
+@given(st.lists(st.floats(0.5, 3.0), min_size=1, max_size=40), st.floats(0.8, 2.0))
+def test_a_refined_factor_lies_between_that_of_the_table_and_those_of_the_trials(
+    measured: list[float], factor: float
+) -> None:
+    found = refine({"rule": record(factor)}, trials(*measured))["rule"]
+    own = [math.exp(score(Interval(1.1, 1.2), each)) for each in measured]
+    assert min(*own, factor) - 1e-9 <= found.factor <= max(*own, factor) + 1e-9
+    assert (found.own, found.pairs) == (len(measured), 10 + len(measured))
+
+
+@given(st.lists(st.floats(0.5, 3.0), min_size=1, max_size=20), st.data())
+def test_a_refined_factor_grows_with_how_far_a_trial_lay_outside(measured: list[float], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(measured) - 1))
+    worse = [each if at != place else each * 2 if each >= 1.2 else each for at, each in enumerate(measured)]
+    before, after = (refine({"rule": record(1.2)}, trials(*each))["rule"] for each in (measured, worse))
+    assert after.factor >= before.factor - 1e-9
+
+
+def test_few_trials_hardly_change_a_table_and_many_rule_it() -> None:
+    table = {"rule": record(1.1)}
+    assert refine(table, trials(1.15))["rule"].factor == pytest.approx(1.1)
+    assert refine(table, trials(*[2.0] * 60))["rule"].factor == pytest.approx(2.0 / 1.2)
+
+
+def test_gains_that_never_come_here_take_the_figure_of_a_rule() -> None:
+    table = {"rule": record(1.1)}
+    assert keeps_figure("rule", refine(table, trials(*[0.9] * 2)))
+    assert not keeps_figure("rule", refine(table, trials(*[0.9] * 10)))
+    assert not keeps_figure("new", refine({}, trials(*[0.9] * 10, slug="new")))
+
+
+def test_evidence_counts_the_trials_of_the_user_apart() -> None:
+    (told,) = describe("rule", refine({"rule": record(1.1)}, trials(*[1.15] * 6)))
+    assert told.startswith("interval from your 6 trials of this advice here and 10 trials of this advice on CPUs: ")
+    (alone,) = describe("new", refine({}, trials(1.15, slug="new")))
+    assert alone.startswith("interval from your 1 trial of this advice here: ")
