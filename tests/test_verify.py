@@ -225,7 +225,7 @@ def test_an_empty_scoreboard_says_how_to_fill_it(
 def test_predictions_of_a_verification_reach_the_scoreboard(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from bottleneck.experiment.verify import append_entries
+    from bottleneck.experiment.scoreboard import append_entries
     from tests.experiment.test_verify import ENTRY
 
     monkeypatch.setenv("BOTTLENECK_SCOREBOARD", str(tmp_path / "scores.jsonl"))

@@ -25,8 +25,8 @@ from bottleneck.advice import (
     traffic,
     transfers,
 )
-from bottleneck.advice.measured import with_measured_gain
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
+from bottleneck.advice.measured import with_measured_gain
 from bottleneck.advice.ranking import Draft, rank
 from bottleneck.advice.replayed import with_replayed_gain
 from bottleneck.schema.analysis import Finding

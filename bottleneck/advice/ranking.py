@@ -99,7 +99,9 @@ def rank(
     left_of_step_us = accounts[_WHOLE]
     for draft, claims, stated_us in bounded:
         added_us = None if stated_us is None else _take(left_us, claims, stated_us)
-        gain_us, reason, evidence = _learned(draft, stated_us, step_us, table or {})
+        # A record is of a rule's formula: what was timed on these shapes has its own interval.
+        record = {} if draft.measured or table is None else table
+        gain_us, reason, evidence = _learned(draft, stated_us, step_us, record)
         if gain_us is not None and stated_us is not None and added_us is not None:
             added_us = _scaled(gain_us, added_us.high / stated_us.high if stated_us.high else 1.0, left_of_step_us)
             left_of_step_us -= max(added_us.high, 0.0)

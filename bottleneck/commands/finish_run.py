@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
     from bottleneck.harness.supervise import End
+    from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.recording import Recording
@@ -188,13 +189,15 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.report_options import draw_or_warn, terminal_text
-    from bottleneck.pipeline import explain
+    from bottleneck.commands.scoreboard import with_trials
+    from bottleneck.pipeline import Options, explain
     from bottleneck.report import FORMATS
     from bottleneck.report.analysis_document import headline
     from bottleneck.report.page import to_html
     from bottleneck.report.plots.roofline_plot import save_roofline
 
-    explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
+    options = with_trials(Options())
+    explained = _with_pieces(explain([_from_here(folder)], options), folder, settings, options)
     analysis = explained.analysis
     # First of all what the user waits for; a disk may be full.
     settings.say((settings.render or terminal_text)(analysis, sys.stderr).rstrip("\n"))
@@ -211,13 +214,13 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     return headline(analysis.verdict).upper() + (f" ({format_share(share)})" if share is not None else "")
 
 
-def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings) -> "Explanation":
+def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings, options: "Options") -> "Explanation":
     """The explanation, with the pieces of the step that are timed now where there is time for any."""
     if settings.probe_budget_s <= 0 or settings.failure is not None:
         return explained
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
 
-    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.say)
+    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.say, options.trials)
 
 
 def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:

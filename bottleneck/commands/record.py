@@ -88,9 +88,10 @@ class RecordedBlock:
     def analysis(self) -> "Analysis":
         """The analysis of the folder, once the block has ended."""
         from bottleneck.commands.report import with_kept_ceilings
+        from bottleneck.commands.scoreboard import with_trials
         from bottleneck.pipeline import Options, analyse
 
-        return analyse([self.folder], with_kept_ceilings([self.folder], Options()))
+        return analyse([self.folder], with_kept_ceilings([self.folder], with_trials(Options())))
 
     def _repr_html_(self) -> str | None:
         """The first screen of the page, as notebooks show the value of a cell; null while there is no result."""

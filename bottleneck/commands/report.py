@@ -32,6 +32,7 @@ from bottleneck.commands.report_options import (
     window_options,
     write_report,
 )
+from bottleneck.commands.scoreboard import with_trials
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.report.output import compressed, write_blocks
 
@@ -175,7 +176,7 @@ def report_command(
     if repair:
         for recording in paths:
             _repair(recording)
-    options = with_kept_ceilings(paths, options)
+    options = with_trials(with_kept_ceilings(paths, options))
     form = form_of(form, output, ReportFormat)
     if form is ReportFormat.PERFETTO:
         if cache:

@@ -31,6 +31,7 @@ from bottleneck.commands.report_options import (
     send,
     write_report,
 )
+from bottleneck.commands.scoreboard import scoreboard_path, with_trials
 from bottleneck.errors import UsageError, WorkloadError
 from bottleneck.report.output import write_status
 from bottleneck.units import counted
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.trials import Verification
 
-# Names another file for the scoreboard, which else lies beside the calibrations; "" keeps no score.
-SCOREBOARD_VARIABLE = "BOTTLENECK_SCOREBOARD"
-_SCOREBOARD_FILE = "scoreboard.jsonl"
 _ALL = "all"
 _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 # Of the default, and what ending the processes and writing the result take of it.
@@ -122,7 +120,7 @@ def verify_command(
         return _show_scoreboard(form, output)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
     from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
-    from bottleneck.pipeline import analyse
+    from bottleneck.pipeline import Options, analyse
     from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
     from bottleneck.schema.recording import is_recording
@@ -151,7 +149,7 @@ def verify_command(
         folder = Path(scratch)
         with _progress(timer, quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
-            analysis = analyse([recording])
+            analysis = analyse([recording], with_trials(Options()))
             setup = TrialSetup(
                 program,
                 folder,
@@ -218,10 +216,10 @@ def _list_changes(form: ResultFormat) -> None:
 
 def _show_scoreboard(form: ResultFormat, output: Path | None) -> None:
     """Prints how the predictions of each rule have done on this machine."""
-    from bottleneck.experiment.verify import read_entries, scores
+    from bottleneck.experiment.scoreboard import read_entries, scores
     from bottleneck.report.verification import SCORE_FORMATS
 
-    path = _scoreboard()
+    path = scoreboard_path()
     write_report(SCORE_FORMATS[form.value](scores(read_entries(path) if path else [])), output)
 
 
@@ -310,25 +308,15 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
     return target
 
 
-def _scoreboard() -> Path | None:
-    """The path of the scoreboard; null where none is to be kept."""
-    from bottleneck.harness.machine import cache_folder
-
-    named = os.environ.get(SCOREBOARD_VARIABLE)
-    if named is None:
-        return cache_folder() / _SCOREBOARD_FILE
-    return Path(named) if named else None
-
-
 def _keep_score(done: "Verification", analysis: "Analysis") -> None:
-    from bottleneck.experiment.verify import append_entries, entries_of
+    from bottleneck.experiment.scoreboard import append_entries, entries_of
 
-    path = _scoreboard()
+    path = scoreboard_path()
     if path is None:
         return
     created = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        append_entries(path, entries_of(done, analysis.findings, created))
+        append_entries(path, entries_of(done, analysis.findings, created, analysis.device.name))
     except OSError as exc:
         print(f"bottleneck: the scoreboard could not be kept: {exc.strerror}", file=sys.stderr)
 

@@ -133,12 +133,12 @@ def _differences(differences: tuple[Difference, ...]) -> list[str]:
     return [f"{worst.what} differ by {worst.relative:.0e}{allowed}"]
 
 
-_SCORE_TITLES = ("tried", "judged", "inside", "touching", "measured/predicted")
+_SCORE_TITLES = ("tried", "judged", "inside", "touching", "right", "measured/predicted")
 _SCORE_COLUMNS = (TableColumn("rule", "words"), *number_columns(_SCORE_TITLES))
 _NONE = "no prediction has been verified on this machine yet: bottleneck verify FILE"
 _MEANING = (
-    "inside: the measured speedup lies in the predicted interval; touching: the two intervals meet. The last column "
-    "is the median of the gains."
+    "inside: the measured speedup lies in the predicted interval; touching: the two intervals meet; "
+    "right: faster where a gain was predicted, else at most 5 % faster; the last column is the median of the gains"
 )
 
 
@@ -177,7 +177,7 @@ def _score_table(scores: Sequence[Score]) -> TableSection:
 def _score_cells(score: Score) -> tuple[str, ...]:
     ratio = "-" if score.ratio is None else f"{score.ratio:.2f}"
     counts = (str(score.applied), str(score.count))
-    return (clean(score.finding, 40), *counts, _share(score.inside), _share(score.near), ratio)
+    return (clean(score.finding, 40), *counts, _share(score.inside), _share(score.near), _share(score.right), ratio)
 
 
 def _share(share: float | None) -> str:

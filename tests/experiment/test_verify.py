@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment import verify as module
-from bottleneck.experiment.trial import Prediction, TrialSetup
-from bottleneck.experiment.verify import (
+from bottleneck.experiment.scoreboard import (
+    UNNAMED,
     ScoreEntry,
-    add_best,
     append_entries,
     entries_of,
+    read_entries,
+    scores,
+    trials_of,
+)
+from bottleneck.experiment.trial import Prediction, TrialSetup
+from bottleneck.experiment.verify import (
+    add_best,
     is_interrupted,
     left_out,
     prediction_of,
     prediction_of_all,
-    read_entries,
-    scores,
     tries_of,
     verify,
 )
@@ -219,12 +224,35 @@ def test_each_finding_gets_an_entry_for_each_change_tried_for_it() -> None:
         finding("other", ("tf32",), None),
     )
     trial = Trial("compile", "", "faster", speedup=Ratio(1.6, 1.5, 1.7, 14))
-    done = Verification(("--set", "a=1", "/somewhere/model.py"), None, (trial, Trial("gc-freeze", "", "no effect")))
-    entries = entries_of(done, findings, "now")
+    done = Verification(("--set", "a=1", "/somewhere/model.py"), None, (trial,))
+    entries = entries_of(done, findings, "now", "CPU")
     assert [(entry.finding, entry.change) for entry in entries] == [("launches", "compile"), ("unfused", "compile")]
     assert entries[0].predicted == (1.5, 2.0) and entries[1].predicted is None
     assert entries[0].measured == (1.6, 1.5, 1.7)
-    assert entries[0].program == "model.py"
+    assert entries[0].program == "model.py" and entries[0].device == "CPU"
+
+
+def test_a_change_that_no_finding_names_is_predicted_to_gain_nothing() -> None:
+    trials = [Trial(name, "", "faster", speedup=Ratio(1.6, 1.5, 1.7, 14)) for name in ("gc-freeze", "replay-batch")]
+    entries = entries_of(Verification(("model.py",), None, tuple(trials)), (), "now", "CPU")
+    assert [(entry.finding, entry.change, entry.predicted) for entry in entries] == [(UNNAMED, "gc-freeze", None)]
+    (score,) = scores(entries)
+    assert (score.finding, score.count, score.right) == (UNNAMED, 0, 0.0)
+
+
+def test_what_states_no_gain_is_right_up_to_five_per_cent() -> None:
+    speedups = (0.8, 1.04, 1.2, 1.3)
+    words = [replace(ENTRY, finding="compile-does-not-pay", predicted=None, measured=(x, 0.7, 1.4)) for x in speedups]
+    (score,) = scores(words)
+    assert score.right == 0.5 and score.inside is None
+    (gains,) = scores([ENTRY, replace(ENTRY, measured=(0.99, 0.9, 1.1))])
+    assert gains.right == 0.5
+
+
+def test_trials_are_those_that_were_judged_on_a_known_device() -> None:
+    known = replace(ENTRY, stated=(1.4, 2.1), device="CPU")
+    entries = [ENTRY, known, replace(known, verdict="wrong"), replace(known, stated=None)]
+    assert trials_of(entries) == (RuleTrial("launches", Interval(1.4, 2.1), 1.6, "CPU"),)
 
 
 def test_a_part_of_the_step_says_nothing_of_a_prediction_for_all_of_it() -> None:

@@ -127,7 +127,7 @@ def test_markdown_has_a_row_for_every_trial_and_for_combinations() -> None:
 
 
 def test_the_scoreboard_says_what_became_of_each_rule() -> None:
-    board = (Score("launches", 5, 4, 0.75, 1.0, 0.9), Score("unfused", 1, 0, None, None, None))
+    board = (Score("launches", 5, 4, 0.75, 1.0, 0.9, 0.8), Score("unfused", 1, 0, None, None, None))
     text = SCORE_FORMATS["terminal"](board)
     assert next(line for line in text.splitlines() if "launches" in line).split() == [
         "launches",
@@ -135,6 +135,7 @@ def test_the_scoreboard_says_what_became_of_each_rule() -> None:
         "4",
         "75%",
         "100%",
+        "80%",
         "0.90",
     ]
     assert max(map(len, text.splitlines())) <= 80

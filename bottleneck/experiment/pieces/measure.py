@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, cast
 import msgspec
 
 from bottleneck.advice import advise
+from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.experiment.pieces.choose import choose_pieces
 from bottleneck.experiment.pieces.specs import PieceSpec
 from bottleneck.experiment.pieces.timing import PieceTimes
@@ -161,6 +162,7 @@ def measure_pieces(
     folder: Path,
     budget: PieceBudget,
     say: Callable[[str], None] = lambda _: None,
+    trials: Sequence[RuleTrial] = (),
 ) -> Explanation:
     """The explanation with findings that rest on measured pieces, which are written into the recording of the folder.
 
@@ -180,7 +182,7 @@ def measure_pieces(
     measured = budget.measure(specs, explained)
     for line in _missing(measured):
         say(f"bottleneck: {line}")
-    return with_pieces(explained, folder, measured)
+    return with_pieces(explained, folder, measured, trials)
 
 
 def _missing(measured: MeasuredPieces) -> list[str]:
@@ -195,18 +197,20 @@ def _missing(measured: MeasuredPieces) -> list[str]:
     return lines
 
 
-def with_pieces(explained: Explanation, folder: Path, measured: MeasuredPieces) -> Explanation:
+def with_pieces(
+    explained: Explanation, folder: Path, measured: MeasuredPieces, trials: Sequence[RuleTrial]
+) -> Explanation:
     """The explanation with these pieces, once they are in the recording."""
     assert explained.recording is not None, "pieces are those of a recording"
     recording = replace(explained.recording, pieces=measured)
     _keep(folder, recording)
-    known = {each.name: getattr(explained.analysis, each.name) for each in fields(StepAnalysis)}
+    known = {name: getattr(explained.analysis, name) for name in StepAnalysis.__struct_fields__}
     step = StepAnalysis(**{**known, "pieces": measured})
     evidence = Evidence(
         **{each.name: getattr(explained, each.name) for each in fields(Evidence) if each.init}
         | {"recording": recording, "analysis": step}
     )
-    return finish(evidence, advise(evidence))
+    return finish(evidence, advise(evidence, trials))
 
 
 def _keep(folder: Path, recording: Recording) -> None:
