@@ -1,7 +1,6 @@
 """The gain of a finding from pieces that were timed: calls x (as it is - changed), never from a formula beside them."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measured_pieces import MeasuredPiece, MeasuredPieces
 from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.records import replace
 from tests.advice.cases import with_analysis, with_recording
 from tests.advice.programs import Call, on_cpu
 
