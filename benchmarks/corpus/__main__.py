@@ -10,8 +10,9 @@ python -m benchmarks.corpus --list
 RECORDINGS is a folder outside of the repository; a case that has a recording there is not recorded again. Copies of the
 step take turns in rounds, one turn of each in every round: two unchanged ones and one per change. Changes of the whole
 process run in processes of their own. A case's lines are written together at its end, so that the command can be
-interrupted and given again. Tried are all changes that can apply to a CPU; compilers, which take long, only where a
-finding names them or a case is one of every ``--compile-every``. Numbers of threads are tried from ``--threads 2`` on.
+interrupted and given again; cases of workloads with the fewest quiet pairs come first. Tried are all changes that can
+apply to a CPU; compilers, which take long, only where a finding names them or a case is one of every
+``--compile-every``. Numbers of threads are tried from ``--threads 2`` on.
 Left out are changes that need a GPU or another package, take minutes, or concern a part of the step alone.
 """
 
@@ -23,6 +24,7 @@ import math
 import os
 import platform
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -81,10 +83,25 @@ def main() -> None:
     if asked.predict_again:
         predict_again(asked.data, folder)
         return
-    done = _done(read_pairs(asked.data), noisy_again=asked.noisy_again)
+    pairs = read_pairs(asked.data)
+    done = _done(pairs, noisy_again=asked.noisy_again)
+    missing = most_useful_first([case for case in cases if case.name not in done], pairs)
+    try:
+        _try_all(missing, folder, asked)
+    except KeyboardInterrupt:
+        print("\nstopped: all cases but the last one shown are kept; the same command goes on", flush=True)
+        sys.exit(130)
+
+
+def most_useful_first(cases: Sequence[Case], pairs: Sequence[Pair]) -> list[Case]:
+    """The cases whose workloads have the fewest quiet pairs first: they teach what is known least."""
+    quiet = Counter(pair.file for pair in pairs if pair.speedup is not None and not pair.is_noisy)
+    return sorted(cases, key=lambda case: quiet[case.file])
+
+
+def _try_all(cases: Sequence[Case], folder: Path, asked: argparse.Namespace) -> None:
+    """Tries these cases, and keeps the pairs of each at its end."""
     for number, case in enumerate(cases):
-        if case.name in done:
-            continue
         began = time.monotonic()
         print(f"{number + 1}/{len(cases)} {case.name}", flush=True)
         try:
@@ -182,11 +199,14 @@ class Attempt:
         target = self.folder / self.case.name
         if not target.exists():
             words = [word for name, text in self.case.settings for word in ("--set", f"{name}={text}")]
-            command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(target), *words]
+            unfinished = self.folder / f".{self.case.name}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(unfinished), *words]
             path = self.case.path.relative_to(ROOT)
             done = subprocess.run([*command, str(path)], cwd=ROOT, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise Skipped(f"bottleneck run ended with status {done.returncode}: {done.stderr[-300:]}")
+            unfinished.rename(target)
         return analyse([target])
 
     def candidates(self, analysis: Analysis) -> list[str]:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.corpus.__main__ import AGAIN, FIRST, Attempt, _done, predict_again
+from benchmarks.corpus.__main__ import AGAIN, FIRST, Attempt, _done, most_useful_first, predict_again
 from benchmarks.corpus.cases import CASES, WORKLOADS, Case
 from benchmarks.corpus.pairs import Claim, Pair, append_pairs, claims_of, read_pairs, repredict
 from bottleneck.experiment.variants import Built
@@ -110,3 +110,12 @@ def test_a_change_that_could_not_be_tried_says_why() -> None:
     attempt.refused["workers"] = "not applicable: needs a loader"
     pair = attempt.pair("workers", {FIRST: [1.0] * 8, AGAIN: [1.0] * 8}, cpu(), (0.0, 0.0))
     assert (pair.speedup, pair.refused) == (None, "not applicable: needs a loader")
+
+
+def test_cases_of_workloads_with_the_fewest_quiet_pairs_come_first() -> None:
+    quiet = [replace(PAIR, file="graph_attention", change=str(number)) for number in range(3)]
+    noisy = [replace(PAIR, file="two_towers", change=str(number), speedup=(1.0, 0.7, 1.4)) for number in range(9)]
+    one = replace(PAIR, file="k_means")
+    cases = [FILES[name] for name in ("graph_attention", "k_means", "two_towers")]
+    ordered = most_useful_first(cases, [*quiet, *noisy, one])
+    assert [case.file for case in ordered] == ["two_towers", "k_means", "graph_attention"]
