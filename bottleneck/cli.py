@@ -32,6 +32,7 @@ COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("runs", {"short_help": "List the recordings of the working folder."}),
     ("explain", {"short_help": "Explain a finding, a caveat or an account of the ledger."}),
     ("compare", {"short_help": "Say what changed between two recordings, and where."}),
+    ("predict", {"short_help": "Predict a step on GPUs that are not here: time, bound, memory."}),
     ("whatif", {"short_help": "Predict what a change would be worth, from a trace alone."}),
     ("gate", {"short_help": "Fail a build when a step does more, or takes longer."}),
     ("accept", {"short_help": "Accept what the gate found, with a reason."}),

@@ -1,5 +1,6 @@
 """Builds the document of a prediction: the step on each device, its memory, other ways to run it, and the work."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -8,7 +9,6 @@ from bottleneck.report.document import Document, ListSection, TableColumn, Table
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
-from bottleneck.schema.analysis import Interval
 from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, Prediction
 from bottleneck.units import apportion, counted, format_share, format_si, format_us
@@ -69,7 +69,7 @@ def build(answer: Prediction) -> Document:
         subject=answer.program,
         sentence=first,
         facts=tuple(_facts(answer)),
-        fact_width=9,
+        fact_width=10,
         sections=(
             *in_words,
             *tables,
@@ -288,21 +288,20 @@ def _gain(gain: BackendGain | None) -> str:
 
 
 def _costs(answer: Prediction) -> list[TableSection]:
-    rows = tuple(
-        TableRow((short_name(each), *_money(each.cost_per_million_samples)))
+    costs = {
+        short_name(each): each.cost_per_million_samples
         for each in answer.devices
         if each.cost_per_million_samples is not None
-    )
-    if not rows:
+    }
+    if not costs:
         return []
+    # Two digits of the cheapest, and as many for all.
+    digits = max(2, 1 - math.floor(math.log10(min(cost.low for cost in costs.values()))))
+    rows = tuple(
+        TableRow((name, f"{cost.low:,.{digits}f}", f"{cost.high:,.{digits}f}")) for name, cost in costs.items()
+    )
     columns = (TableColumn("device", "name"), *number_columns(("from", "to")))
     return [TableSection("Price of a million samples", columns, rows, ("in the currency of --price",))]
-
-
-def _money(cost: Interval | None) -> tuple[str, str]:
-    assert cost is not None
-    digits = 2 if cost.high >= 1 else 4
-    return f"{cost.low:,.{digits}f}", f"{cost.high:,.{digits}f}"
 
 
 def _work(prediction: DevicePrediction) -> TableSection:

@@ -1,0 +1,168 @@
+"""``bottleneck predict``: predicts what a step would take on devices that are not here."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck.commands.report_options import (
+    Settings,
+    TextFormat,
+    Train,
+    form_of,
+    format_option,
+    output_option,
+    output_style,
+    write_report,
+)
+from bottleneck.errors import UsageError
+
+if TYPE_CHECKING:
+    from bottleneck.schema.analysis import Device
+    from bottleneck.schema.predicted_step import Backend
+    from bottleneck.schema.prediction import Prediction
+    from bottleneck.schema.step_calls import StepCalls
+
+# What people call devices of which the table has several: the part that is rented most.
+_USUAL_NAMES = {
+    "h100": "NVIDIA H100 80GB HBM3",
+    "h100 sxm": "NVIDIA H100 80GB HBM3",
+    "a100": "NVIDIA A100-SXM4-80GB",
+    "a100 sxm": "NVIDIA A100-SXM4-80GB",
+    "a100 80gb": "NVIDIA A100-SXM4-80GB",
+    "a100 40gb": "NVIDIA A100-SXM4-40GB",
+    "a100 pcie": "NVIDIA A100 80GB PCIe",
+    "v100": "Tesla V100-SXM2-16GB",
+    "p100": "Tesla P100-PCIE-16GB",
+    "b200": "NVIDIA B200",
+    "h200": "NVIDIA H200",
+}
+_BACKENDS = ("eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def predict_command(
+    target: Annotated[
+        str, typer.Argument(metavar="PROGRAM|TRACE", help="A program of Python, or a trace or recording of one.")
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own arguments, untouched.")
+    ] = None,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option("--device", metavar="A,B", help="Devices by name: 'H100 SXM',A100,T4; repeatable."),
+    ] = None,
+    settings: Settings = None,
+    train: Train = False,
+    backends: Annotated[
+        str,
+        typer.Option("--backend", metavar="A,B", help=f"Ways to run it, the usual one first: {', '.join(_BACKENDS)}."),
+    ] = "eager,compile,cudagraphs",
+    prices: Annotated[
+        list[str] | None,
+        typer.Option("--price", metavar="NAME=N/h", help="Price of an hour of a device: H100=2.5/h; repeatable."),
+    ] = None,
+    form: Annotated[TextFormat | None, format_option("the prediction", TextFormat)] = None,
+    output: Annotated[Path | None, output_option("the prediction")] = None,
+) -> None:
+    """Predicts what a step would take on GPUs that are not here: time, bound, memory, and what compiling would gain.
+
+    \b
+    bottleneck predict model.py --device 'H100 SXM',A100,T4
+    bottleneck predict model.py --device H100 --price H100=2.5/h
+    bottleneck predict trace.json.gz --device A100
+
+    A program runs for one step under fake tensors: without a GPU, without its weights, without arithmetic. A trace
+    tells the same about the step that it recorded.
+    """  # noqa: D301 - backspace is how click is told to keep the lines of an example
+    from bottleneck.predict.answer import answer
+
+    chosen = _devices(devices or [])
+    ways = _ways(backends)
+    rates = _prices(prices or [], chosen)
+    steps = _steps(target, arguments or [], settings or [], train=train)
+    _present(answer(steps, chosen, ways, rates), form_of(form, output, TextFormat), output)
+
+
+def _devices(texts: Sequence[str]) -> "list[Device]":
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(
+            "no device is named",
+            why="a prediction is for devices that are not here",
+            fix="name some: --device 'H100 SXM',A100,T4",
+        )
+    found = [_device(name) for name in names]
+    return [device for number, device in enumerate(found) if device not in found[:number]]
+
+
+def _device(name: str) -> "Device":
+    from bottleneck.devices.match import device_by_name
+
+    return device_by_name(_USUAL_NAMES.get(" ".join(name.lower().split()), name))
+
+
+def _ways(text: str) -> "list[Backend]":
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in _BACKENDS]
+    if unknown or not names:
+        raise UsageError(f"--backend {text} names none", fix=f"choose from {', '.join(_BACKENDS)}")
+    return list(dict.fromkeys(names))  # type: ignore[arg-type]  # they were just looked up
+
+
+def _prices(texts: Sequence[str], devices: "Sequence[Device]") -> dict[str, float]:
+    """Prices per hour by the name of the device in the table."""
+    found = {}
+    for text in texts:
+        name, equals, amount = text.partition("=")
+        number = amount.strip().removesuffix("/h").lstrip("$€")
+        try:
+            price = float(number) if equals else -1.0
+        except ValueError:
+            price = -1.0
+        if not 0 < price < 1e9:
+            raise UsageError(f"--price {text} is no price of an hour", fix="write for example --price H100=2.5/h")
+        device = _device(name).name
+        if device not in {each.name for each in devices}:
+            raise UsageError(f"--price {text} is for no device of --device", fix=f"add it there: --device {name}")
+        found[device] = price
+    return found
+
+
+def _steps(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool) -> "tuple[StepCalls, ...]":
+    """The op calls of a program's step at several batch sizes, or of the step of a trace."""
+    if Path(target).suffix == ".py":
+        from bottleneck.harness.fake_step import fake_steps
+        from bottleneck.harness.target import check_source, make_program
+
+        check_source(Path(target))
+        return fake_steps(make_program(target, arguments, settings, train=train))
+    given = _given(arguments, settings, train=train)
+    if given:
+        raise UsageError(f"{given} does not go with a trace", fix="leave it out: a trace holds its step as it was")
+    from bottleneck.commands.reading_progress import reading_progress
+    from bottleneck.pipeline import Options, explain, saved_analysis
+    from bottleneck.predict.trace_calls import calls_of_trace
+
+    if saved_analysis([Path(target)], Options()) is not None:
+        raise UsageError(f"{target} is a finished analysis, without the ops of its trace", fix="pass the trace")
+    with reading_progress() as on_trace:
+        evidence = explain([Path(target)], Options(), on_trace)
+    return (calls_of_trace(evidence),)
+
+
+def _given(arguments: Sequence[str], settings: Sequence[str], *, train: bool) -> str | None:
+    options: Mapping[str, object] = {"--train": train, "--set": settings, " ".join(arguments): arguments}
+    return next((name for name, value in options.items() if value), None)
+
+
+def _present(answer: "Prediction", form: TextFormat, output: Path | None) -> None:
+    from bottleneck.report.predict import to_json, to_markdown, to_terminal
+
+    if form is TextFormat.JSON:
+        text = to_json(answer)
+    elif form is TextFormat.MARKDOWN:
+        text = to_markdown(answer)
+    else:
+        text = to_terminal(answer, output_style(output))
+    write_report(text, output)

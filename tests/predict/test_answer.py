@@ -1,0 +1,136 @@
+"""Predictions of steps made by hand, and the laws that they keep."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bottleneck.devices.match import device_by_name
+from bottleneck.predict.answer import answer
+from bottleneck.schema.analysis import Device
+from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage, TensorUse
+
+H100 = device_by_name("NVIDIA H100 80GB HBM3")
+T4 = device_by_name("Tesla T4")
+SETTINGS = EngineSettings(False, True, "highest", False, (), False, False, False)
+
+
+def _product(m: int, n: int, k: int, first: int = 0) -> StepCall:
+    """aten::mm of [m, k] and [k, n], from storages first and first + 1 into first + 2."""
+    return StepCall(
+        name="aten::mm",
+        dims=json.dumps([[m, k], [k, n]]),
+        types=json.dumps(["float", "float"]),
+        strides=json.dumps([[k, 1], [n, 1]]),
+        concrete=json.dumps(["", ""]),
+        inputs=(TensorUse((m, k), (k, 1), "float", first), TensorUse((k, n), (n, 1), "float", first + 1)),
+        outputs=(TensorUse((m, n), (n, 1), "float", first + 2),),
+        phase="forward",
+    )
+
+
+def _step(batch: int, width: int = 4096) -> StepCalls:
+    """One product of a batch with square weights."""
+    return StepCalls(
+        "model.py",
+        "fake step",
+        [_product(batch, width, width)],
+        SETTINGS,
+        storages=(
+            Storage(4 * batch * width, "input"),
+            Storage(4 * width * width, "parameter"),
+            Storage(4 * batch * width, "activation", 0),
+        ),
+        batch_size=batch,
+        host_ops=2,
+    )
+
+
+def _slower(device: Device, factor: float) -> Device:
+    """The device with less of everything."""
+    assert device.bandwidth_bytes_per_s is not None
+    return replace(
+        device,
+        peaks_flops_per_s={name: peak / factor for name, peak in device.peaks_flops_per_s.items()},
+        bandwidth_bytes_per_s=device.bandwidth_bytes_per_s / factor,
+    )
+
+
+@pytest.mark.parametrize("device", [H100, T4], ids=lambda device: device.name)
+def test_twice_the_batch_is_never_faster(device: Device) -> None:
+    batches = answer([_step(2**power) for power in range(4, 15)], [device], ["eager"], {}).devices[0].batches
+    times = [point.us for point in batches]
+    assert None not in times
+    assert times == sorted(times)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("batch", [16, 1024, 16384])
+def test_device_with_more_of_everything_is_never_slower(batch: int) -> None:
+    fast, slow = answer([_step(batch)], [H100, _slower(H100, 2.0)], ["eager"], {}).devices
+    assert fast.step.us is not None
+    assert slow.step.us is not None
+    assert fast.step.us <= slow.step.us
+    assert fast.step.floor_us is not None
+    assert slow.step.floor_us is not None
+    assert fast.step.floor_us < slow.step.floor_us
+
+
+def test_large_product_in_fp32_is_bound_by_compute_and_gains_by_tf32() -> None:
+    predicted = answer([_step(16384)], [H100], ["eager"], {}).devices[0]
+    assert predicted.bound == "compute"
+    assert predicted.engine == "fp32_vector"
+    assert predicted.gains[-1].name == "tf32"
+    assert (predicted.gains[-1].speedup or 0.0) > 2.0
+
+
+def test_device_without_tf32_has_no_such_gain() -> None:
+    assert not answer([_step(1024)], [T4], ["eager"], {}).devices[0].gains
+
+
+def test_no_time_lies_below_the_floor_of_its_arithmetic() -> None:
+    predicted = answer([_step(16384)], [H100], ["eager"], {}).devices[0].step
+    arithmetic_us = 2 * 16384 * 4096**2 / H100.peaks_flops_per_s["fp32_vector"] * 1e6
+    assert predicted.floor_us == pytest.approx(arithmetic_us, rel=0.01)
+    assert predicted.us is not None
+    assert predicted.us >= predicted.floor_us
+
+
+def test_largest_batch_fills_the_memory_of_the_device() -> None:
+    predicted = answer([_step(1024), _step(2048)], [T4], ["eager"], {}).devices[0]
+    assert T4.memory_bytes is not None
+    per_sample, weights = 2 * 4 * 4096, 4 * 4096**2
+    assert predicted.largest_batch == (T4.memory_bytes - 2**30 - weights) // per_sample
+    assert predicted.fits
+
+
+def test_step_larger_than_the_memory_does_not_fit() -> None:
+    assert answer([_step(2**20)], [T4], ["eager"], {}).devices[0].fits is False
+
+
+def test_one_batch_size_tells_neither_largest_nor_knee() -> None:
+    predicted = answer([_step(64)], [T4], ["eager"], {}).devices[0]
+    assert predicted.largest_batch is predicted.knee_batch is None
+    assert predicted.largest_batch_reason == predicted.knee_reason == "the program was not run at another batch size"
+
+
+def test_knee_is_where_twice_the_batch_no_longer_pays() -> None:
+    predicted = answer([_step(2**power) for power in range(4, 17)], [T4], ["eager"], {}).devices[0]
+    assert predicted.knee_batch is not None
+    rates = {point.batch_size: point.samples_per_s or 0.0 for point in predicted.batches}
+    assert rates[predicted.knee_batch] >= 1.1 * rates[predicted.knee_batch // 2]
+    assert all(rates[2 * size] < 1.1 * rates[size] for size in rates if predicted.knee_batch <= size < 2**16)
+
+
+def test_price_of_a_million_samples_follows_from_the_rate() -> None:
+    predicted = answer([_step(64)], [T4], ["eager"], {T4.name: 3.6}).devices[0]
+    assert predicted.samples_per_s is not None
+    assert predicted.cost_per_million_samples is not None
+    assert predicted.cost_per_million_samples.high == pytest.approx(1e6 / predicted.samples_per_s.low * 3.6 / 3600)
+    assert answer([_step(64)], [T4], ["eager"], {}).devices[0].cost_per_million_samples is None
+
+
+def test_work_adds_up_to_the_time_of_the_device() -> None:
+    predicted = answer([_step(16384)], [H100], ["eager", "compile"], {}).devices[0]
+    assert sum(row.us for row in predicted.work) == pytest.approx(predicted.step.device_us)
+    assert predicted.gains[0].name == "compile"
+    assert predicted.step.kernels == predicted.gains[0].step.kernels == ()

@@ -1,0 +1,63 @@
+"""The command ``bottleneck predict``, from the command line to its exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bottleneck.cli import main
+
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+MODEL = "import torch\nmodel = torch.nn.Linear(4096, 4096)\ninputs = (torch.randn(32, 4096),)\n"
+
+
+def _run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as exit_info:
+        main(arguments)
+    return int(exit_info.value.code or 0)
+
+
+def test_trace_is_predicted_on_every_device_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["predict", str(SAMPLES / "transformer"), "--device", "H100 SXM,A100,T4"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for name in ("H100 80GB HBM3", "A100-SXM4-80GB", "T4"):
+        assert name in text
+    assert "the trace is of a CPU: a GPU may run other ops" in " ".join(text.split())
+
+
+@pytest.mark.process
+def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    arguments = ["predict", str(tmp_path / "model.py"), "--device", "T4", "--price", "T4=0.4/h", "-f", "json"]
+    assert _run(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["batch_size"] == 32
+    device = answer["devices"][0]
+    assert [point["batch_size"] for point in device["batches"]] == [8, 16, 32, 64, 128, 256, 512]
+    assert device["fits"]
+    assert device["largest_batch"] > 100_000
+    assert device["cost_per_million_samples"]["low"] > 0
+    assert [gain["name"] for gain in device["gains"]] == ["compile", "cudagraphs"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no device is named"),
+        (["--device", "H1000"], "no device is called 'H1000'"),
+        (["--device", "T4", "--backend", "jit"], "--backend jit names none"),
+        (["--device", "T4", "--price", "T4"], "--price T4 is no price of an hour"),
+        (["--device", "T4", "--price", "T4=-1"], "is no price of an hour"),
+        (["--device", "T4", "--price", "A100=1/h"], "is for no device of --device"),
+        (["--device", "T4", "--train"], "--train does not go with a trace"),
+    ],
+)
+def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert _run(["predict", str(SAMPLES / "mlp"), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_program_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["predict", "nowhere.py", "--device", "T4"]) == 2
+    assert "there is no file nowhere.py" in capsys.readouterr().err
