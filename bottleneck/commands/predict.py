@@ -19,7 +19,7 @@ from bottleneck.commands.report_options import (
 from bottleneck.errors import UsageError
 
 if TYPE_CHECKING:
-    from bottleneck.schema.analysis import Device
+    from bottleneck.schema.device import Device
     from bottleneck.schema.predicted_step import Backend
     from bottleneck.schema.prediction import Prediction
     from bottleneck.schema.step_calls import StepCalls

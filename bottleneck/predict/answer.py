@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from bottleneck.predict.memory import fits, largest_batch, step_memory
 from bottleneck.predict.price import predict_step
-from bottleneck.schema.analysis import Device, Interval
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_step import Backend, PredictedStep
 from bottleneck.schema.prediction import (
     BackendGain,

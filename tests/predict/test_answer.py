@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.answer import answer
-from bottleneck.schema.analysis import Device
+from bottleneck.schema.device import Device
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage, TensorUse
 
 H100 = device_by_name("NVIDIA H100 80GB HBM3")
