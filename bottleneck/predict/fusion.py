@@ -261,7 +261,8 @@ class _Fusion:
                 maker = self.maker.get(key)
                 if maker is on:
                     return True
-                if maker is not None and id(maker) not in seen:
+                # What ended before the other began needs nothing of it.
+                if maker is not None and maker.calls[-1] >= on.calls[0] and id(maker) not in seen:
                     seen.add(id(maker))
                     rest.append(maker)
         return False

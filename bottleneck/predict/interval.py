@@ -41,7 +41,7 @@ _GROUPS = ("products", "convolutions", "recurrent layers", "other convolutions",
 # Which kernel cuDNN takes for an unusual convolution changes its time severalfold: a part this large spoils the sum.
 _MATTERS = 0.2
 # Launches and half-filled devices hardly count in a step of more than this.
-LONG_US = 1000.0
+LONG_US = 2000.0
 
 
 def stratum_of(work: Work, found: Times, is_host_bound: bool, backend: Backend) -> str:

@@ -204,7 +204,7 @@ def _reasons(
     if host_pace_us is None:
         reasons.append("the pace of the host is that of the timed machines, which differ by a factor of three")
     if {"bf16_tensor", "fp16_tensor", "fp8_tensor"} & engines:
-        reasons.append("products in half precision were not timed: their efficiency is that of TF32 convolutions")
+        reasons.append("the efficiency of products in half precision comes from three public traces of one H100")
     if calls.origin == "trace":
         reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
     return reasons

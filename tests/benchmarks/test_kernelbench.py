@@ -102,7 +102,7 @@ def test_intervals_hold_four_of_five_times(judged: list[Judged]) -> None:
     assert statistics.mean(each.is_inside for each in held) >= 0.8
     large = [each for each in held if each.judged.timing.version == "2" and each.judged.timing.backend == "eager"]
     assert statistics.mean(each.is_inside for each in large) >= 0.8
-    assert statistics.median(each.width for each in large) <= 1.65
+    assert statistics.median(each.width for each in large) <= 1.65  # 1.60 was reached
 
 
 @pytest.mark.statistics
