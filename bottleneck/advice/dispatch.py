@@ -173,6 +173,10 @@ def _median_kernel_us(evidence: Evidence) -> float | None:
 # of the smallest op of the machine (0.54 us): 10 to 25 us without gradients and up to twice that between other work,
 # 120 to 490 us with them (torch 2.13, EPYC, one thread, one small layer, convolutions with batch norm the dearest).
 _CALL_OPS = {False: (30.0, 100.0), True: (220.0, 900.0)}
+# What a model's call takes, in times of that of the small model of `bottleneck calibrate`, which has 8 parameters: it
+# grows with them. Measured with 1, 8 and 48 layers of one parameter (torch 2.13, EPYC, one thread): 23, 26 and 55 us,
+# with the backward pass 70, 324 and 860 us, of which a part is autograd's, that a model has in either case.
+_MODEL_CALLS = {False: (0.8, 2.1), True: (0.4, 1.5)}
 # Part of the overhead per op that compiling takes away, measured there too: most of it where ops become one loop
 # (60 pointwise ops: 3.1 of 3.6 us each; forward and backward 7.8 of 13); next to nothing, or less, where a product
 # stays a call of its own (48 linear layers: 41 us of 460).
@@ -258,7 +262,7 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
         return None
     calls = _model_calls(evidence)
     unit_us = evidence.analysis.device.launch_floor_us or max(_OP_US, _SMALLEST_OP * calls.each_us)
-    call_low, call_high = (ops * unit_us * calls.entries for ops in _CALL_OPS[has_backward_marks(evidence)])
+    call_low, call_high = (each * calls.entries for each in _compiled_call_us(evidence, unit_us))
     low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_high
     high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_low
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us))
@@ -267,6 +271,14 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
 def pays(evidence: Evidence, gain: Interval) -> bool:
     """True if such a gain of compiling is worth advising: none is lost at its low end, and its middle is 5 %."""
     return gain.low >= 0 and evidence.share_of_step((gain.low + gain.high) / 2) >= COMPILE_PAYS
+
+
+def _compiled_call_us(evidence: Evidence, unit_us: float) -> tuple[float, float]:
+    """What one call of the compiled model costs beyond its work: as calibrated, else in times of the smallest op."""
+    device, trains = evidence.analysis.device, has_backward_marks(evidence)
+    known_us = device.compiled_call_backward_us if trains else device.compiled_call_us
+    (low, high), us = (_CALL_OPS[trains], unit_us) if known_us is None else (_MODEL_CALLS[trains], known_us)
+    return low * us, high * us
 
 
 def host_overhead(evidence: Evidence) -> Draft | None:

@@ -105,7 +105,6 @@ def better(before: Device, now: Device) -> Device:
     clocks = {name: (now if name in own else before).peak_clocks_mhz.get(name) for name in peaks}
     earlier = dict(before.bandwidth_by_bytes)
     streams = descending([(size, max(rate, earlier.get(size, 0.0))) for size, rate in now.bandwidth_by_bytes])
-    floors = [floor for floor in (before.launch_floor_us, now.launch_floor_us) if floor is not None]
     bandwidth = max(before.bandwidth_bytes_per_s or 0.0, now.bandwidth_bytes_per_s or 0.0) or None
     return replace(
         now,
@@ -113,10 +112,16 @@ def better(before: Device, now: Device) -> Device:
         bandwidth_bytes_per_s=streams[-1][1] if streams else bandwidth,
         bandwidth_by_bytes=streams,
         ridge_flops_per_byte=ridges(peaks, streams[-1][1] if streams else bandwidth),
-        launch_floor_us=min(floors, default=None),
+        launch_floor_us=_smaller(before.launch_floor_us, now.launch_floor_us),
         link_bytes_per_s=max(before.link_bytes_per_s or 0.0, now.link_bytes_per_s or 0.0) or None,
         peak_clocks_mhz={name: clock for name, clock in clocks.items() if clock is not None},
+        compiled_call_us=_smaller(before.compiled_call_us, now.compiled_call_us),
+        compiled_call_backward_us=_smaller(before.compiled_call_backward_us, now.compiled_call_backward_us),
     )
+
+
+def _smaller(one: float | None, other: float | None) -> float | None:
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def noise_caveats(ceilings: Sequence[Ceiling], device: str, load: str, options: str) -> tuple[Caveat, ...]:

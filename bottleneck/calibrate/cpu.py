@@ -5,6 +5,7 @@ own call. The loops are our own text, compiled in a folder of their own that is 
 """
 
 import ctypes
+import os
 import random
 import statistics
 import subprocess
@@ -43,7 +44,7 @@ from bottleneck.calibrate.probes import (
     stream_name,
 )
 from bottleneck.devices.catalogue import ridges
-from bottleneck.harness.machine import CpuFacts, allowance, cpu_facts, find_compiler
+from bottleneck.harness.machine import COMPILATIONS, CpuFacts, allowance, cache_folder, cpu_facts, find_compiler
 from bottleneck.schema.device import Device
 
 # Independent numbers in flight: enough for two units of the widest vectors at four cycles each, and few enough for the
@@ -162,6 +163,9 @@ _WRITES_AGAIN = 3
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
 DISPATCH, LAUNCH = "op dispatch", "op, profiled"
+COMPILED, COMPILED_BACKWARD = "compiled call", "compiled call, backward"
+# A small model, entered so many times per look at the clock.
+_SMALL_LAYERS, _SMALL_SIZE, _ENTRIES = 8, 16, 50
 NEW_PAGES = "new pages"
 
 
@@ -170,7 +174,8 @@ class CpuSizes:
     """Sizes of the work: sides of square products, calls of a tiny op, rounds of the loops in registers.
 
     One thread alone multiplies ``scout`` first: what would take several threads longer than ``product_seconds`` is left
-    out, since a dtype that a CPU only emulates can be a hundred times slower than fp32.
+    out, since a dtype that a CPU only emulates can be a hundred times slower than fp32. ``compiles`` is false where no
+    compiler is to be waited for.
     """
 
     products: tuple[int, ...] = (256, 384, 512, 1024, 2048)
@@ -179,6 +184,7 @@ class CpuSizes:
     tiny_calls: int = 500
     profiled_calls: int = 500
     native_rounds: int = 500_000
+    compiles: bool = True
 
 
 @dataclass(frozen=True)
@@ -329,6 +335,80 @@ def _tiny(bench: CpuBench) -> list[Probe]:
     ]
 
 
+def compiled_probes(bench: CpuBench) -> list[Probe]:
+    """Entering compiled code: a small model, compiled, whose loop over a few numbers takes next to nothing.
+
+    With a backward pass: the call and its pass less those of one op, which autograd begins in either case.
+    """
+    if not bench.sizes.compiles:
+        return []
+    forward, both = cache(partial(_entry, bench)), cache(partial(_entry_backward, bench))
+    return [
+        Probe(COMPILED, "small model", float(_ENTRIES), lambda: forward()),  # noqa: PLW0108 - mypy: a cache is no Make
+        Probe(COMPILED_BACKWARD, "small model", float(_ENTRIES), lambda: both()),  # noqa: PLW0108
+    ]
+
+
+def _small_model(torch: Any) -> Any:
+    """Layers with a parameter each, which a compiler makes one loop of."""
+    return torch.nn.Sequential(*(torch.nn.PReLU() for _ in range(_SMALL_LAYERS)))
+
+
+def _entry(bench: CpuBench) -> Take:
+    torch = bench.torch
+    with _kept_compilations():
+        compiled, numbers = torch.compile(_small_model(torch), dynamic=False), torch.rand(_SMALL_SIZE)
+        compiled(numbers)
+
+    def run() -> None:
+        for _ in range(_ENTRIES):
+            compiled(numbers)
+
+    return bench.timed(run)
+
+
+def _entry_backward(bench: CpuBench) -> Take:
+    torch = bench.torch
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        model, numbers = _small_model(torch), torch.rand(_SMALL_SIZE, requires_grad=True)
+        with _kept_compilations():
+            compiled = torch.compile(model, dynamic=False)
+            compiled(numbers).sum().backward()
+
+    def calls(function: Callable[[Any], Any]) -> Callable[[], None]:
+        def run() -> None:
+            with torch.inference_mode(mode=False), torch.enable_grad():
+                for _ in range(_ENTRIES):
+                    function(numbers).sum().backward()
+
+        return run
+
+    of_compiled, of_one_op = bench.timed(calls(compiled)), bench.timed(calls(lambda x: x * 1.5))
+
+    def take(look: Look) -> float:
+        whole, one_op = of_compiled(look), of_one_op(look)
+        if whole <= one_op:
+            raise RuntimeError("a compiled call with its backward pass takes no longer here than that of one op")
+        return whole - one_op
+
+    return take
+
+
+@contextmanager
+def _kept_compilations() -> Iterator[None]:
+    """Lets the compiler keep what it makes where pieces of recordings find it: they start sooner by that."""
+    name, folder = "TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / COMPILATIONS)
+    before = os.environ.get(name)
+    os.environ[name] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
 def _profiled_s(bench: CpuBench, look: Look) -> float:
     """Median duration that the profiler reports for a tiny op, recording what a recording records."""
     torch = bench.torch
@@ -406,6 +486,9 @@ def measure_cpu(
         with torch.inference_mode():
             probes = cpu_probes(bench, working_sets(facts, chosen), facts.l1_bytes, effort)
             outcome = settle(probes, effort, watch, on_progress)
+            # Afterwards: rounds of ceilings end by the time, of which a compiler takes most.
+            entering = settle(compiled_probes(bench), effort, watch, on_progress)
+            outcome = ProbeResults({**outcome.measured, **entering.measured}, {**outcome.missing, **entering.missing})
     finally:
         torch.set_num_threads(usual)
         if native is not None:
@@ -459,7 +542,7 @@ def as_ceilings(outcome: ProbeResults, sizes: Mapping[str, int]) -> tuple[Ceilin
         ("matrix", "FLOP/s", map(product_name, DTYPES)),
         ("vector", "FLOP/s", map(vector_name, DTYPES)),
         ("memory", "B/s", (*streams, NEW_PAGES)),
-        ("time", "us", (DISPATCH, LAUNCH)),
+        ("time", "us", (DISPATCH, LAUNCH, COMPILED, COMPILED_BACKWARD)),
     )
     return ceilings_of(outcome, groups, streams)
 
@@ -496,4 +579,11 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
         bandwidth_by_bytes=streams,
         fresh_bytes_per_s=by_name[NEW_PAGES].value if NEW_PAGES in by_name else None,
         peak_clocks_mhz={peak: each.clock_mhz for peak, each in best.items() if clock.is_sensed and each.clock_mhz},
+        compiled_call_us=_settled(by_name.get(COMPILED)),
+        compiled_call_backward_us=_settled(by_name.get(COMPILED_BACKWARD)),
     )
+
+
+def _settled(ceiling: Ceiling | None) -> float | None:
+    """Its value where rounds agree: on a busy machine a call with a backward pass takes up to ten times as long."""
+    return ceiling.value if ceiling is not None and ceiling.stable else None

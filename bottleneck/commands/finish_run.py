@@ -220,7 +220,7 @@ def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSetting
         return explained
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
 
-    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.say, options.trials)
+    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.say, trials=options.trials)
 
 
 def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:

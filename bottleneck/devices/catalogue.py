@@ -221,6 +221,8 @@ def _check_ceilings(device: Device) -> None:
                 "special_ops_per_s",
                 "link_bytes_per_s",
                 "fresh_bytes_per_s",
+                "compiled_call_us",
+                "compiled_call_backward_us",
             )
         },
     }

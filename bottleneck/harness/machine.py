@@ -143,6 +143,10 @@ def find_compiler() -> str | None:
     return next((path for name in named if name and (path := shutil.which(name))), None)
 
 
+# What torch's compiler makes for us is kept in this folder of the cache.
+COMPILATIONS = "compilations"
+
+
 def cache_folder() -> Path:
     """Our folder in the user's cache; a temporary one for a user without a home, as in some containers."""
     import platformdirs

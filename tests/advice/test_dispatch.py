@@ -99,6 +99,17 @@ def test_ops_outside_of_modules_are_not_compiled(tmp_path: Path) -> None:
     assert half.high + 30 == pytest.approx((whole.high + 30) / 2, rel=0.02)
 
 
+def test_a_call_of_compiled_code_costs_what_this_machine_was_calibrated_at(tmp_path: Path) -> None:
+    case = case_of(tmp_path, cpu_events(ops=60, op_us=2, every_us=6), unprofiled_us=300.0)
+    quick, slow = (
+        compile_gain_us(with_analysis(case, device=replace(case.analysis.device, compiled_call_us=us)))
+        for us in (20.0, 120.0)
+    )
+    assert quick is not None and slow is not None
+    assert quick.high - slow.high == pytest.approx(0.8 * 100.0)
+    assert quick.low - slow.low == pytest.approx(2.1 * 100.0)
+
+
 def test_the_ops_of_the_optimizer_are_no_part_of_what_compiling_the_model_saves(tmp_path: Path) -> None:
     events = cpu_events(ops=300, op_us=2, every_us=6, steps=1)
     mark = complete("Optimizer.step#SGD.step", "user_annotation", 900, 890)

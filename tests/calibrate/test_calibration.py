@@ -25,6 +25,7 @@ from bottleneck.calibrate.cpu import (
     _fresh,
     as_device,
     calibrate_cpu,
+    compiled_probes,
     cpu_probes,
     level_sizes,
     load_note,
@@ -49,7 +50,7 @@ from tests.architecture.test_imports import modules_after, run_fresh
 
 FACTS = CpuFacts("Some CPU", "Some CPU 1 2 3", "AMD", 2**15, 2**20, 2**25, 2**34)
 HASTY = ProbeEffort(0.01, most_rounds=2)
-SMALL = CpuSizes(products=(64,), scout=64, tiny_calls=100, profiled_calls=50, native_rounds=1000)
+SMALL = CpuSizes(products=(64,), scout=64, tiny_calls=100, profiled_calls=50, native_rounds=1000, compiles=False)
 FIXED = ClockStamp()
 
 
@@ -174,6 +175,13 @@ class TestNative:
 
 def test_the_device_tells_at_which_rate_new_pages_come() -> None:
     assert as_device(FACTS, CEILINGS, FIXED).fresh_bytes_per_s == 1e9
+    assert as_device(FACTS, CEILINGS, FIXED).compiled_call_us is None
+    entering = (("compiled call", 26.0), ("compiled call, backward", 300.0))
+    entered = (*CEILINGS, *(ceiling(name, "time", us, "us") for name, us in entering))
+    device = as_device(FACTS, entered, FIXED)
+    assert (device.compiled_call_us, device.compiled_call_backward_us) == (26.0, 300.0)
+    restless = tuple(replace(each, stable=False) for each in entered)
+    assert as_device(FACTS, restless, FIXED).compiled_call_us is None
     without = tuple(each for each in CEILINGS if each.name != "new pages")
     assert as_device(FACTS, without, FIXED).fresh_bytes_per_s is None
 
@@ -447,8 +455,22 @@ def test_a_calibration_says_nothing_on_stderr() -> None:
         "from bottleneck.calibrate.cpu import measure_cpu\n"
         "from bottleneck.calibrate.probes import ProbeEffort\n"
         "from bottleneck.calibrate.cpu import CpuSizes\n"
-        "small = CpuSizes(products=(64,), scout=64, tiny_calls=50, profiled_calls=50, native_rounds=1000)\n"
+        "small = CpuSizes((64,), 64, tiny_calls=50, profiled_calls=50, native_rounds=1000, compiles=False)\n"
         "measure_cpu(1, ProbeEffort(0.01, most_rounds=1), no_progress, small)"
     )
     done = run_fresh(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_entering_compiled_code_takes_longer_than_calling_an_op() -> None:
+    torch = pytest.importorskip("torch")
+    bench, effort = CpuBench(torch, None, replace(SMALL, compiles=True)), ProbeEffort(0.05, most_rounds=1)
+    names = ("op dispatch", "compiled call", "compiled call, backward")
+    with torch.inference_mode():
+        probes = [*cpu_probes(bench, {"L2": 1 << 20}, 1 << 14, effort), *compiled_probes(bench)]
+        outcome = settle([each for each in probes if each.ceiling in names], effort, ClockWatch(lambda: None))
+    assert not outcome.missing
+    dispatch_s, forward_s, both_s = (1 / outcome.measured[name].rate for name in names)
+    assert both_s > forward_s > 3 * dispatch_s

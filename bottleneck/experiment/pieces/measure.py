@@ -3,7 +3,7 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from bottleneck.experiment.pieces.choose import choose_pieces
 from bottleneck.experiment.pieces.specs import PieceSpec
 from bottleneck.experiment.pieces.timing import PieceTimes
 from bottleneck.experiment.worker import Refused, Worker
-from bottleneck.harness.machine import cache_folder
+from bottleneck.harness.machine import COMPILATIONS, cache_folder
 from bottleneck.harness.messages import Program
 from bottleneck.harness.supervise import CHILD
 from bottleneck.pipeline import finish
@@ -28,8 +28,6 @@ from bottleneck.schema.recording import Recording, write_recording
 from bottleneck.units import counted
 
 PIECES_CHILD = (CHILD, "bottleneck.experiment.pieces.timing:serve_pieces")
-# What compilers make is kept from run to run: a second look at the same shapes costs no compiler.
-_COMPILED_FOLDER = "pieces"
 _QUIT_S = 0.2
 
 
@@ -53,7 +51,7 @@ class PieceProcess(Worker):
     """Such a process; it is killed where it does not answer in time."""
 
     def __init__(self, until: float, log: Path) -> None:
-        environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / _COMPILED_FOLDER)}
+        environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / COMPILATIONS)}
         super().__init__(Program(""), log, environment, PIECES_CHILD)
         self.until = until
 
@@ -159,20 +157,23 @@ def _without_times(spec: PieceSpec, reason: str | None) -> MeasuredPiece:
 
 def measure_pieces(
     explained: Explanation,
-    folder: Path,
+    folder: Path | None,
     budget: PieceBudget,
     say: Callable[[str], None] = lambda _: None,
+    changes: Collection[str] = (),
     trials: Sequence[RuleTrial] = (),
 ) -> Explanation:
     """The explanation with findings that rest on measured pieces, which are written into the recording of the folder.
 
-    The same explanation where there is no time, nothing to measure, or no recording of one process; ``say`` gets the
-    line that goes before, and the one that names what is missing.
+    Without a folder nothing is written. Only pieces of ``changes`` are measured, where any are named. The same
+    explanation where there is no time, nothing to measure, or no recording of one process; ``say`` gets the line that
+    goes before, and those that name what is missing.
     """
     recording = explained.recording
     if recording is None or len(recording.traces) != 1 or budget.budget_s <= 0:
         return explained
     specs = choose_pieces(explained, explained.analysis.findings)
+    specs = tuple(spec for spec in specs if not changes or spec.change in changes)
     if not specs:
         return explained
     say(
@@ -198,12 +199,13 @@ def _missing(measured: MeasuredPieces) -> list[str]:
 
 
 def with_pieces(
-    explained: Explanation, folder: Path, measured: MeasuredPieces, trials: Sequence[RuleTrial]
+    explained: Explanation, folder: Path | None, measured: MeasuredPieces, trials: Sequence[RuleTrial]
 ) -> Explanation:
     """The explanation with these pieces, once they are in the recording."""
     assert explained.recording is not None, "pieces are those of a recording"
     recording = replace(explained.recording, pieces=measured)
-    _keep(folder, recording)
+    if folder is not None:
+        _keep(folder, recording)
     known = {name: getattr(explained.analysis, name) for name in StepAnalysis.__struct_fields__}
     step = StepAnalysis(**{**known, "pieces": measured})
     evidence = Evidence(
