@@ -6,15 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bottleneck.cli import _run
-from bottleneck.commands.verify import _Timer, _with_what_is_left_out
+from bottleneck.commands.verify import _Timer, _with_pieces, _with_what_is_left_out
+from bottleneck.experiment.pieces.measure import PieceBudget
 from bottleneck.experiment.worker import NO_TIME
+from bottleneck.pipeline import explain
+from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.measured_pieces import MeasuredPieces
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.trials import Trial, Verification
+from tests.advice.programs import Call, on_cpu
 
 pytest.importorskip("torch")
 
@@ -44,7 +50,7 @@ def workload(batch_size=4):
 def verify(*arguments: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     """The command, run in a folder with one thread and a scoreboard of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "bottleneck.cli", "verify", *arguments],
+        [sys.executable, "-m", "bottleneck.cli", "verify", "--probe-budget", "0", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -120,11 +126,51 @@ def test_the_default_findings_are_tried_in_the_time_that_is_given(tmp_path: Path
     assert "s left" in done.stderr
 
 
+def test_pieces_are_timed_before_changes_are_tried_for_a_part_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, Path | None, tuple[str, ...]]] = []
+
+    def note(
+        explained: Explanation, folder: Path | None, budget: PieceBudget, _say: object, changes: tuple[str, ...]
+    ) -> Explanation:
+        asked.append((budget.budget_s, folder, changes))
+        return explained
+
+    monkeypatch.setattr("bottleneck.experiment.pieces.measure.measure_pieces", note)
+    on_cpu(tmp_path, [Call("aten::add", 100.0, [[8, 8], [8, 8], []])])
+    explained, now = explain([tmp_path]), time.monotonic()
+    _with_pieces(explained, 10.0, _Timer(now, None), ("compile",), lambda *_: None)
+    _with_pieces(explained, 10.0, _Timer(now, 40.0), (), lambda *_: None)
+    assert asked[0] == (10.0, None, ("compile",))
+    assert asked[1] == (pytest.approx(6.0, abs=0.5), None, ())
+
+
+def test_pieces_of_a_recording_are_not_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bottleneck.experiment.pieces.measure.measure_pieces", None)
+    pieces = MeasuredPieces(10.0, 1.0, "a CPU", 1, "2.13.0")
+    on_cpu(tmp_path, [Call("aten::add", 100.0, [[8, 8], [8, 8], []])], pieces=pieces)
+    explained = explain([tmp_path])
+    assert _with_pieces(explained, 10.0, _Timer(0.0, None), (), lambda *_: None) is explained
+
+
 @pytest.mark.process
 def test_a_recording_gives_findings_and_settings(tmp_path: Path) -> None:
     (tmp_path / "zeroing.py").write_text(ZEROING)
     subprocess.run(
-        [sys.executable, "-m", "bottleneck.cli", "run", "-o", "recorded", "--set", "batch_size=8", "zeroing.py"],
+        [
+            sys.executable,
+            "-m",
+            "bottleneck.cli",
+            "run",
+            "--probe-budget",
+            "0",
+            "-o",
+            "recorded",
+            "--set",
+            "batch_size=8",
+            "zeroing.py",
+        ],
         cwd=tmp_path,
         capture_output=True,
         check=True,

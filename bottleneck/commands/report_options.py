@@ -121,6 +121,18 @@ Full = Annotated[
     bool, typer.Option("--full", help="Print the whole report: kernels, idle causes, lines, modules, all caveats.")
 ]
 Extent = Literal["screen", "full", "all findings"]  # of the report that is printed
+# Seconds for timing pieces of the step alone, unless others are wanted.
+PROBE_BUDGET_S = 10.0
+ProbeBudget = Annotated[
+    float,
+    typer.Option(
+        "--probe-budget",
+        min=0.0,
+        max=3600.0,
+        metavar="SECONDS",
+        help="Seconds for timing pieces of the recorded step alone, as they are and changed; 0 for none.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 

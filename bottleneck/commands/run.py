@@ -21,9 +21,11 @@ from bottleneck.commands.finish_run import (
 )
 from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
+    PROBE_BUDGET_S,
     AllFindings,
     ExampleCommand,
     Full,
+    ProbeBudget,
     ProgramArguments,
     Quiet,
     Settings,
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
 _ADDED_S = {"script": 6, "workload": 12, "model": 12}
 _CALIBRATION_S = 30
 _GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/kfd")
-
-# Seconds for timing pieces of the step after the program, unless others are wanted.
-PROBE_BUDGET_S = 10.0
 
 # What `--strict` makes of a failure of ours (design section 8).
 _STRICT_STATUS = 4
@@ -142,16 +141,7 @@ def run_command(
             "--batch-test/--no-batch-test", help="Workload: time twice the batch_size too; left out by itself if long."
         ),
     ] = None,
-    probe_budget: Annotated[
-        float,
-        typer.Option(
-            "--probe-budget",
-            min=0.0,
-            max=3600.0,
-            metavar="SECONDS",
-            help="Seconds for timing pieces of the step alone, as they are and changed, after the program; 0 for none.",
-        ),
-    ] = PROBE_BUDGET_S,
+    probe_budget: ProbeBudget = PROBE_BUDGET_S,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),

@@ -19,6 +19,8 @@ import typer
 
 from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
+    PROBE_BUDGET_S,
+    ProbeBudget,
     ProgramArguments,
     Quiet,
     ResultFormat,
@@ -38,7 +40,9 @@ from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.harness.messages import Program
+    from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.trials import Verification
 
 _ALL = "all"
@@ -46,6 +50,8 @@ _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 # Of the default, and what ending the processes and writing the result take of it.
 _WITHIN_S, _CLOSING_S = 90.0, 4.0
 _BUDGET_S = 30.0
+# Pieces are timed for one part in so many of the seconds that are left.
+_PIECES_PART = 6
 _BAR_COLUMNS = 12
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
@@ -90,6 +96,7 @@ def verify_command(
         float,
         typer.Option("--precision", min=0.001, max=1.0, metavar="SHARE", help="How close an interval has to be."),
     ] = 0.02,
+    probe_budget: ProbeBudget = PROBE_BUDGET_S,
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Begins the program's random numbers, and draws who goes first.")
     ] = 0,
@@ -120,7 +127,7 @@ def verify_command(
         return _show_scoreboard(form, output)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
     from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
-    from bottleneck.pipeline import Options, analyse
+    from bottleneck.pipeline import Options, explain
     from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
     from bottleneck.schema.recording import is_recording
@@ -149,7 +156,9 @@ def verify_command(
         folder = Path(scratch)
         with _progress(timer, quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
-            analysis = analyse([recording], with_trials(Options()))
+            options = with_trials(Options())
+            explained = explain([recording], options)
+            analysis = _with_pieces(explained, options, probe_budget, timer, names, say).analysis
             setup = TrialSetup(
                 program,
                 folder,
@@ -174,6 +183,26 @@ def verify_command(
         _say(_interrupted(done), None)
         raise typer.Exit(_INTERRUPTED)
     return None
+
+
+def _with_pieces(
+    explained: "Explanation", options: "Options", budget_s: float, timer: "_Timer", names: Sequence[str], say: _Say
+) -> "Explanation":
+    """The explanation with pieces of the step that are timed now, where its recording has none.
+
+    Only those of changes that are tried, and for no more than a part of the time that there is. The recording stays.
+    """
+    if explained.recording is None or explained.recording.pieces is not None:
+        return explained
+    from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
+
+    most_s = math.inf if timer.within is None else max(timer.until() - time.monotonic(), 0.0) / _PIECES_PART
+    budget = PieceBudget(min(budget_s, most_s), tell=lambda text, _share: say(f"  {text}", None))
+
+    def tell(line: str) -> None:
+        say(line.removeprefix("bottleneck: "), None)
+
+    return measure_pieces(explained, None, budget, tell, names, options.trials)
 
 
 def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verification":

@@ -20,6 +20,8 @@ Announce = Callable[[str, int, int], None]
 _INTERRUPTED = "interrupted"
 # No trial begins with less time than importing torch and making a step twice takes; seven pairs take about a second.
 _SECONDS_AT_LEAST, _BUDGET_AT_LEAST_S = 8.0, 2.0
+# A trial on two busy cores takes so long; where it does not suffice for all, the first ones get it.
+_SECONDS_USUAL = 16.0
 
 
 def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -134,13 +136,14 @@ def _limited(setup: TrialSetup, left_s: float, rest: int) -> TrialSetup:
     """The setup of the next trial, where so many seconds are left for it and the others of ``rest``.
 
     A fifth of its share is for its pairs and as much for those that confirm an effect: making the step, in up to four
-    processes, takes the rest. A compiler may take longer than that, but leaves the others the least that they need.
+    processes, takes the rest. A compiler may take longer than that, but leaves the others the least that they need,
+    unless its own share is less than a trial usually takes: of too many changes the first are measured.
     """
     if math.isinf(left_s):
         return setup
     share_s = left_s / rest
     budget_s = min(setup.effort.budget_s, max(_BUDGET_AT_LEAST_S, share_s / 5))
-    reserved_s = min(_SECONDS_AT_LEAST * (rest - 1), left_s - share_s)
+    reserved_s = max(min(_SECONDS_AT_LEAST * (rest - 1), left_s - max(share_s, _SECONDS_USUAL)), 0.0)
     return replace(setup, effort=replace(setup.effort, budget_s=budget_s), until=setup.until - reserved_s)
 
 

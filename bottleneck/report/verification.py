@@ -52,8 +52,12 @@ def sentence(done: Verification) -> str:
     faster = [trial for trial in done.trials if trial.verdict == "faster" and not trial.is_bound]
     if not done.trials:
         return "no finding of this recording names a change to try; --try all tries them all"
+    untried = sum(trial.verdict == "skipped" for trial in done.trials)
+    if untried == len(done.trials):
+        return f"none of {_count(untried)} was measured"
     if not faster:
-        return f"none of {_count(len(done.trials))} makes the step faster"
+        rest = f"; {untried} not measured" if untried else ""
+        return f"none of {_count(len(done.trials))} makes the step faster{rest}"
     best = done.best or max(faster, key=lambda trial: trial.speedup.median if trial.speedup else 0.0)
     text = f"{len(faster)} of {_count(len(done.trials))} make the step faster"
     if len(faster) == 1:

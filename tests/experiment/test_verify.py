@@ -141,9 +141,24 @@ def test_a_change_that_takes_long_leaves_the_others_the_least_that_they_need(mon
     until = time.monotonic() + 60
     verify(replace(LAB, until=until), ("a", "b", "c"), None)
     assert limits == [pytest.approx(-16), pytest.approx(-8), pytest.approx(0)]
+
+
+def test_of_more_changes_than_there_is_time_for_the_first_get_what_a_trial_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[float] = []
+
+    def note(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+        limits.append(until - setup.until)
+        return trial(names[0], "no effect")
+
+    monkeypatch.setattr(module, "try_changes", note)
+    until = time.monotonic() + 40
+    verify(replace(LAB, until=until), ("a", "b", "c", "d", "e", "f"), None)
+    assert limits[0] == pytest.approx(24, abs=0.1)
     until = time.monotonic() + 9
     verify(replace(LAB, until=until), ("a", "b", "c"), None)
-    assert limits[3] == pytest.approx(-6, abs=0.1)
+    assert limits[6] == 0
 
 
 def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

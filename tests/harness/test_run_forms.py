@@ -146,7 +146,7 @@ def test_strict_turns_a_failure_of_ours_into_4(tmp_path: Path) -> None:
 
 def test_a_program_that_removes_the_recording_keeps_its_status(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import shutil; shutil.rmtree('recording'); raise SystemExit(7)")
-    command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", "recording", "program.py"]
+    command = [sys.executable, "-m", "bottleneck.cli", "run", "--probe-budget", "0", "-o", "recording", "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 7
     assert "is gone" in done.stderr
@@ -159,7 +159,17 @@ def test_a_program_that_removes_its_folder_keeps_its_status(tmp_path: Path) -> N
     here.mkdir()
     work = "import os, shutil, torch; torch.ones(9).sum(); shutil.rmtree(os.getcwd()); raise SystemExit(7)"
     (here / "program.py").write_text(work)
-    command = [sys.executable, "-m", "bottleneck.cli", "run", "-o", str(tmp_path / "recording"), "program.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "bottleneck.cli",
+        "run",
+        "--probe-budget",
+        "0",
+        "-o",
+        str(tmp_path / "recording"),
+        "program.py",
+    ]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert done.returncode == 7
     assert str(tmp_path / "recording") in done.stderr

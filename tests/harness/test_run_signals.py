@@ -24,7 +24,7 @@ finally:
     print("cleaned up", flush=True)
 """
 
-COMMAND = [sys.executable, "-m", "bottleneck.cli", "run", "-o", "recording", "program.py"]
+COMMAND = [sys.executable, "-m", "bottleneck.cli", "run", "--probe-budget", "0", "-o", "recording", "program.py"]
 PLAIN = [sys.executable, "program.py"]
 DEADLY = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 

@@ -88,6 +88,9 @@ def test_what_could_not_be_compared_says_why() -> None:
 def test_the_sentence_counts_winners_and_a_wrong_change_is_none() -> None:
     assert sentence(DONE) == "1 of 4 changes makes the step faster; best: compile, 1.31x [1.29, 1.35]"
     assert sentence(replace(DONE, trials=(WRONG, MISSING))) == "none of 2 changes makes the step faster"
+    skipped = replace(MISSING, verdict="skipped")
+    assert sentence(replace(DONE, trials=(WRONG, skipped))) == "none of 2 changes makes the step faster; 1 not measured"
+    assert sentence(replace(DONE, trials=(skipped, skipped))) == "none of 2 changes was measured"
     assert "--try all" in sentence(replace(DONE, trials=()))
     best = replace(FASTER, change="compile+tf32", speedup=Ratio(2.0, 1.9, 2.1, 14))
     assert "best: compile+tf32, 2.00x" in sentence(replace(DONE, best=best))
