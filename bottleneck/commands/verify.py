@@ -39,7 +39,8 @@ from bottleneck.report.output import write_status
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
-    from bottleneck.harness.messages import Program
+    from bottleneck.calibrate.calibration import Calibration
+    from bottleneck.harness.messages import Notes, Program
     from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
@@ -313,7 +314,7 @@ def _checked(tries: Sequence[str]) -> tuple[str, ...]:
 
 def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path:
     """A recording of the program as it is, made as ``bottleneck run`` does; WorkloadError if the program fails."""
-    from bottleneck.calibrate.cache import find_calibration
+    from bottleneck.calibrate.cache import find_calibration, read_calibration
     from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder
     from bottleneck.harness.messages import RecordOptions
 
@@ -323,8 +324,13 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
     say(f"recording {program.target}", None)
     target = folder / "recording"
     target.mkdir()
-    ceilings = Ceilings(lambda notes: find_calibration(notes.device_facts, notes.threads, tell, is_quiet=quiet))
-    recorder = Recorder(os.environ, ceilings=ceilings, telemetry_s=TELEMETRY_S)
+
+    def find_ceilings(notes: "Notes") -> "Calibration | None":
+        # Those that are kept will do, disturbed or not: the time is for the trials.
+        kept = None if notes.device_facts else read_calibration(notes.threads)
+        return kept or find_calibration(notes.device_facts, notes.threads, tell, is_quiet=quiet)
+
+    recorder = Recorder(os.environ, ceilings=Ceilings(find_ceilings), telemetry_s=TELEMETRY_S)
     try:
         recorder.record(replace(program, seed=None), target, RecordOptions())
     except ProgramFailed as failed:

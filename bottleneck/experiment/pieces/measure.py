@@ -178,7 +178,7 @@ def measure_pieces(
         return explained
     say(
         f"bottleneck: measuring {counted(len(specs), 'piece')} of the step alone, as it is and changed, for at most "
-        f"{budget.budget_s:g} s (--probe-budget)"
+        f"{budget.budget_s:.3g} s (--probe-budget)"
     )
     measured = budget.measure(specs, explained)
     for line in _missing(measured):
