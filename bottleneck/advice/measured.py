@@ -35,8 +35,8 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
     """The finding with the gain that its measured pieces give: calls x (time as it is - time changed), in the step.
 
     The ratio of the two times holds for the recorded time of the calls, which may differ from that alone by the load
-    of the machine and by what the caches hold. Where they lie more than a factor of two apart, something else than
-    that was at work, and the gain lies between both. The formula's gain stays for the share of the work that was not
+    of the machine and by what the caches hold. Where the recorded time is more than twice that alone, something else
+    than the shapes was at work in the step, and the gain lies between both. The formula's gain stays for the share of the work that was not
     measured. Where the pieces show a loss, the finding says so and promises nothing.
     """
     if draft.slug not in MEASURABLE:
@@ -94,7 +94,7 @@ def _gain(evidence: Evidence, piece: MeasuredPiece) -> Interval:
     assert piece.as_is_us is not None
     alone_us = piece.calls * piece.as_is_us.median
     amounts = [alone_us] if piece.recorded_us is None else [piece.recorded_us]
-    if piece.recorded_us is not None and not 1 / _ALIKE < alone_us / max(piece.recorded_us, 1e-9) < _ALIKE:
+    if piece.recorded_us is not None and _ALIKE * alone_us < piece.recorded_us:
         amounts.append(alone_us)
     most = max(piece.ratio.high, piece.at_worst.high if piece.at_worst is not None else 0.0)
     least = piece.ratio.low - _entry_ratio(evidence, piece)

@@ -92,7 +92,12 @@ def test_the_ratio_holds_for_the_recorded_time(case: Evidence) -> None:
     assert gain(draft).high == pytest.approx(80 * MS)
 
 
-def test_a_time_alone_that_is_another_widens_the_interval(case: Evidence) -> None:
+def test_a_time_alone_that_is_longer_promises_no_more_than_the_step_holds(case: Evidence) -> None:
+    draft = after(case, piece(480 * MS, 240 * MS, recorded_us=160 * MS))
+    assert gain(draft).high == pytest.approx(80 * MS)
+
+
+def test_a_time_alone_that_is_far_shorter_widens_the_interval(case: Evidence) -> None:
     draft = after(case, piece(10 * MS, 5 * MS, recorded_us=160 * MS))
     assert gain(draft).low == pytest.approx(5 * MS)
     assert gain(draft).high == pytest.approx(80 * MS)
