@@ -36,8 +36,8 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
 
     The ratio of the two times holds for the recorded time of the calls, which may differ from that alone by the load
     of the machine and by what the caches hold. Where the recorded time is more than twice that alone, something else
-    than the shapes was at work in the step, and the gain lies between both. The formula's gain stays for the share of the work that was not
-    measured. Where the pieces show a loss, the finding says so and promises nothing.
+    than the shapes was at work in the step, and the gain lies between both. The formula's gain stays for the share of
+    the work that was not measured. Where the pieces show a loss, the finding says so and promises nothing.
     """
     if draft.slug not in MEASURABLE:
         return draft
