@@ -57,7 +57,7 @@ def test_what_run_says_follows_the_option(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, extent: Extent, is_shown: bool
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(pipeline, "explain", lambda _: SimpleNamespace(analysis=gpu_overhead()))
+    monkeypatch.setattr(pipeline, "explain", lambda *_: SimpleNamespace(analysis=gpu_overhead()))
     monkeypatch.setattr(step_tracks, "lay_out", lambda _: None)
     telling._report(tmp_path, ReportSettings(said.append, lambda _: None, partial(report_text, extent=extent)))
     assert ("[pageable-copy]" in said[0]) is is_shown
