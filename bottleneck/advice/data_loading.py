@@ -6,9 +6,9 @@ Workers hide a wait only as far as there are processors for them: what they comp
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.quantities import claims_of, idle_lines, idle_rows, outermost, rows_of_events
 from bottleneck.advice.ranking import Draft, Transformation, up_to
@@ -142,8 +142,7 @@ def loader_kinds(evidence: Evidence) -> frozenset[str]:
     return frozenset(match["kind"] for match in matches if match)
 
 
-@dataclass(frozen=True)
-class StartUp:
+class StartUp(Struct, frozen=True):
     """Worker processes that were started in the window, and what that took, in microseconds per unprofiled step.
 
     ``own_us`` is what the training process spent on starting and ending them, ``first_us`` its wait for their first
@@ -262,8 +261,7 @@ _LEAST_SHARE = 0.1  # processors
 _LEAST_HANDED = 0.02
 
 
-@dataclass(frozen=True)
-class _LoaderResources:
+class _LoaderResources(Struct, frozen=True):
     """Resources that loading in workers would share: times per step in us, processors (null: unknown), threads.
 
     ``others`` is how many processors other programs kept busy while the steps ran: whether they do when the change is

@@ -4,9 +4,9 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.kernel_work import has_backward_pass
 from bottleneck.advice.quantities import claims_of, format_count, format_per_step, idle_lines, idle_rows, rows_of_events
@@ -23,8 +23,7 @@ COMMUNICATION = "communication"
 _LATE, _LEAST_PART = 0.1, 0.1
 
 
-@dataclass(frozen=True)
-class _Late:
+class _Late(Struct, frozen=True):
     """The rank that the others wait for, how long per step, and what takes it longer than them, longest first.
 
     ``waited_us`` counts by when the ranks come to their collectives, from half of by how much longer the others are in

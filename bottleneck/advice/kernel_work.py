@@ -4,12 +4,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import TypeGuard
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.advice.quantities import LONGEST_CALL_US, format_times, has_backward_marks, mark_spans
 from bottleneck.advice.ranking import Draft
@@ -34,8 +34,7 @@ _CLOCK_US = 1.0
 _QUEUE_IS_FULL = 1000
 
 
-@dataclass(frozen=True)
-class _StreamTrack:
+class _StreamTrack(Struct, frozen=True):
     """The kernels of one stream in the window, in order.
 
     ``gap_us`` is the pause of the queue before each, ``ready_us`` the earliest start that the host allows: a kernel
@@ -219,8 +218,7 @@ _LONGEST = 80
 _LEAST_GAIN = 0.001  # of the step
 
 
-@dataclass(frozen=True)
-class KernelWork:
+class KernelWork(Struct, frozen=True):
     """The rows of KERNELS in the window that work or copy on the device: in the order of stream, then start.
 
     Arrays have an element per such row. ``row`` is the row in KERNELS, ``us`` its duration per step of the window,

@@ -1,10 +1,10 @@
 """Rules of matrix products and attention: sizes that do not fit, many small ones, those near and far below the roof."""
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_range
@@ -268,8 +268,7 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     )
 
 
-@dataclass(frozen=True)
-class _SlowAttention:
+class _SlowAttention(Struct, frozen=True):
     """A kind of attention kernel that has a quicker successor on some devices, which reaches so much of the peak."""
 
     device: "re.Pattern[str]"

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share
 
 
-@dataclass(frozen=True)
-class Server:
+class Server(Struct, frozen=True):
     """A server: ``frames`` finds the names of its frames, ops and marks; advice and code by kind of remedy."""
 
     name: str

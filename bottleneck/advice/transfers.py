@@ -6,10 +6,10 @@ Only what the device waits for counts: a copy beside running kernels is worth no
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.advice.quantities import claims_of, format_count, sources_of
 from bottleneck.advice.ranking import Draft, Transformation, up_to
@@ -36,8 +36,7 @@ _ITEM_BYTES = frozenset(ITEM_BYTES.values())
 _DEEPEST = 16
 
 
-@dataclass(frozen=True)
-class DeviceCopies:
+class DeviceCopies(Struct, frozen=True):
     """Copies to the device in the window, row for row: row in KERNELS, bytes (NaN unknown), duration, pageable or not.
 
     ``exposed_us`` is the time per step in which the device did nothing else, ``steps`` what other sums are divided by.

@@ -8,11 +8,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.kernel_rows import KernelTimes
 from bottleneck.schema.analysis import CollectiveSummary
@@ -27,8 +27,7 @@ NO_GROUP = "the number of ranks is not in the trace"
 ONE_CALL = "one call of this size: transfer and waiting cannot be told apart"
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of collective: which side is its payload, and how often a link carries it among n ranks (nccl-tests)."""
 
     name: str
@@ -77,8 +76,7 @@ _SPELLED = {
 }
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """The quickest of so many calls."""
 
     us: float

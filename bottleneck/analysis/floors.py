@@ -3,15 +3,16 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers, tally
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S
 
@@ -39,8 +40,7 @@ VECTOR_PEAKS: Mapping[str, tuple[str, ...]] = {
 _FP32_LANES = ("fp32_vector",)
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """A peak as an interval in FLOP/s, null when the device has none; ``guessed`` when no kernel name confirms it."""
 
     low: float | None
@@ -84,8 +84,7 @@ def _first(device: Device, keys: tuple[str, ...]) -> float | None:
     return next((device.peaks_flops_per_s[key] for key in keys if key in device.peaks_flops_per_s), None)
 
 
-@dataclass(frozen=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True):
     """Shares of a duration unless said otherwise.
 
     "Prototype" is a classifier tried on 58 public traces of B200, H100, A100, V100, MI210, MI250 and MI300X.
@@ -153,8 +152,7 @@ PRODUCT_FAMILIES = ("matmul", "convolution", "attention")
 _NAME_LIMIT = 1000
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """Arrays with one element per group, and ``of_kernel``, the group of each row of KERNELS.
 
     ``main`` is the longest kernel that is not auxiliary, products first (row in KERNELS): its name picks the peak.
@@ -176,8 +174,7 @@ class Groups:
     resolution_us: Floats
 
 
-@dataclass(frozen=True)
-class RooflineInput:
+class RooflineInput(Struct, frozen=True):
     """The tables of one trace, their groups, and the device and thresholds that they are held against.
 
     ``conditions`` are what its sensors said while the steps ran.
@@ -205,8 +202,7 @@ class RooflineInput:
         return by_name(self.kernels, value)[self.groups.main]
 
 
-@dataclass(frozen=True)
-class Labelled:
+class Labelled(Struct, frozen=True):
     """Texts as codes into a list of labels; code -1 is null."""
 
     codes: Integers
@@ -279,8 +275,7 @@ _FETCHED_BEFORE_WRITTEN = 4 / 3
 _ABOUT = 1.01  # working sets are measured in whole elements
 
 
-@dataclass(frozen=True)
-class Floors:
+class Floors(Struct, frozen=True):
     """Microseconds per group; NaN where it is not known.
 
     ``compute_us`` takes the higher end of an uncertain peak, ``compute_slow_us`` the lower, both at the clock at which

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.ledger import LedgerResult, is_wait
 from bottleneck.analysis.reasons import UNEXPLAINED
@@ -14,12 +14,12 @@ from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime, regime_of
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, tally
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import KERNEL_TIME, category
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 
 
-@dataclass(frozen=True)
-class KernelTimes:
+class KernelTimes(Struct, frozen=True):
     """Row for row as KERNELS.
 
     ``us`` is charged time per step, mean over devices; ``runs`` is the part of the run that lies in the window, so that
@@ -148,8 +148,7 @@ _RARE = "other kernels"
 _LONGEST_SHAPES = 200
 
 
-@dataclass(frozen=True)
-class _Folds:
+class _Folds(Struct, frozen=True):
     """Per fold and step: charged time, runs, floors and work (NaN when unknown), and texts (null when unknown)."""
 
     us: Floats

@@ -2,10 +2,10 @@
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.host import places_of
 from bottleneck.analysis.ledger import allocates, open_ops
@@ -28,8 +28,7 @@ _MOST_ROWS = 50
 _TWO_MOMENTS = re.compile(r"^Optimizer\.step#(Adam|AdamW|NAdam|RAdam|Adamax)\.step")
 
 
-@dataclass(frozen=True)
-class _MemoryEvents:
+class _MemoryEvents(Struct, frozen=True):
     """Events of one allocator in order: bytes, total after each, and for allocations when they are freed.
 
     ``freed`` is the position of the event that frees an allocation, beyond the last where none does, also for frees.

@@ -1,8 +1,7 @@
 """Queue depth of a device: launches issued less launches done, over time. Idle with an empty queue: a slow host."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.schema.analysis import Queue
 from bottleneck.schema.intervals import Floats, Integers, gaps, grouped, union
@@ -12,16 +11,14 @@ MOST_POINTS = 400
 _POINTS_PER_PART = 4  # first, last, lowest, highest
 
 
-@dataclass(frozen=True)
-class _Launched:
+class _Launched(Struct, frozen=True):
     """Launches on one device: issued and done, in us from the window's start. A graph is one launch of many kernels."""
 
     issued: Floats
     done: Floats
 
 
-@dataclass(frozen=True)
-class _Depth:
+class _Depth(Struct, frozen=True):
     """The depth from each instant on, until the next; the first instant is the window's start, the last its end."""
 
     at: Floats

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.floors import (
     GRAIN_BYTES,
@@ -74,8 +74,7 @@ UNEXPLAINED = "unexplained"
 _PASSES = ("normalization", "loss", "pooling", "reduction", "scan", "sort")
 
 
-@dataclass(frozen=True)
-class Shortfall:
+class Shortfall(Struct, frozen=True):
     """A rule: the groups that it holds for, and its words for the numbers of one of them.
 
     The numbers hang on shapes and names, or are rounded, so that calls of one kind get one text.
@@ -154,8 +153,7 @@ _NO_SUCH_TILE = 1000.0
 _PADDING = 1.1  # grids are rounded up so that neighbouring blocks share operands in the cache
 
 
-@dataclass(frozen=True)
-class Waves:
+class Waves(Struct, frozen=True):
     """Per group: the tile (0 for none), its number over all products, and the parts of the device that it fills.
 
     ``wave_fill`` is the part of the slots of whole waves that tiles take, ``tile_fill`` the part of the tiles that the

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis import reasons
 from bottleneck.analysis.floors import (
@@ -39,8 +39,7 @@ _PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
 _SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip rather than a stream
 
 
-@dataclass(frozen=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """Per row of KERNELS: is it a copy or fill, does it cross a link, its floor (NaN if unknown), why it is slower."""
 
     is_copy: Flags
@@ -143,8 +142,7 @@ CONFIDENCES = ["low", "medium", "high"]
 _LOW, _MEDIUM, _HIGH = range(3)
 
 
-@dataclass(frozen=True)
-class _Times:
+class _Times(Struct, frozen=True):
     """Microseconds per group that a decision rests on: the measured time and one value of each floor, NaN if unknown.
 
     ``warm`` is the memory floor if all that fits was in cache, ``memory`` the one that is held against the time.
@@ -159,8 +157,7 @@ class _Times:
     balanced: Integers
 
 
-@dataclass(frozen=True)
-class _BoundRows:
+class _BoundRows(Struct, frozen=True):
     """Per group: bound and regime as positions in BOUNDS and REGIMES, -1 for no regime."""
 
     bound: Integers

@@ -5,10 +5,11 @@ and the first one, with shapes, stacks and memory, only tells what they consist 
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.idle import IDLE_TEXTS, RECORDS
 from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, build_ledger, ledger_of
@@ -34,8 +35,7 @@ _TOLD_BY_FRAMES = ("profiler", "gc", "compile", "input", "python", "unknown")
 _WORK, _PYTHON, _UNKNOWN = "work", "overhead.python", "overhead.unknown"
 
 
-@dataclass(frozen=True)
-class LightAmounts:
+class LightAmounts(Struct, frozen=True):
     """Time per step by kind, in a window with the fewest options; it adds up to the unprofiled step.
 
     A kind is an account that such a window can tell, or ``work``: that of the device, on a CPU all time in ops.

@@ -1,9 +1,9 @@
 """Summarises the sensor samples of the window, and what clocks and other processes mean for the ceilings."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
 
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.errors import TraceError
@@ -13,6 +13,7 @@ from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource
 from bottleneck.schema.telemetry import HOST, THROTTLE, Sample, read_samples
 from bottleneck.units import counted, format_share
@@ -36,8 +37,7 @@ _DEVICE_READINGS = (
 )
 
 
-@dataclass(frozen=True)
-class TimeSpan:
+class TimeSpan(Struct, frozen=True):
     """A span of the wall clock in which steps ran, in ns since 1970."""
 
     start_ns: float
@@ -209,8 +209,7 @@ _AS_FAST = 0.97
 _ALL_BUSY = 0.9
 
 
-@dataclass(frozen=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """Clocks of the device while the steps ran, by its sensors.
 
     ``throttle`` lists why its clocks were held back; ``clock_shares`` is the part of each peak, keyed as the peaks,

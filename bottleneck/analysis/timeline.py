@@ -1,10 +1,10 @@
 """Lays the ledger out in time: the stretches of the window that each account is charged with, as exports draw them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.host import Host, owned_segments, read_host
 from bottleneck.analysis.idle import IDLE_TEXTS, Gaps, Pieces, explain, split_gaps
@@ -27,8 +27,7 @@ from bottleneck.schema.tables import TIMELINE, category
 _ALLOCATOR = int(IDLE_ACCOUNTS[IDLE_CAUSES.index("allocator")])
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """Intervals of work with their accounts, and the part of each (0-1) that is charged to the allocator instead."""
 
     start: Floats

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
@@ -83,8 +84,7 @@ _NAMED_BY_KERNEL = frozenset({"compute", "memory", "unknown"})
 _LONGEST_NAME = 60
 
 
-@dataclass(frozen=True)
-class Grounds:
+class Grounds(Struct, frozen=True):
     """Facts that a verdict rests on.
 
     ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
@@ -104,8 +104,7 @@ class Grounds:
     cut_off: str | None = None
 
 
-@dataclass(frozen=True)
-class BoundDecision:
+class BoundDecision(Struct, frozen=True):
     """The bound of a step: the group that limits it, or ``mixed`` or ``inconclusive``; ``ranked`` are the known groups.
 
     ``share`` is that of the limiting group; of the busy time for ``device``, of unmodelled work where too little is

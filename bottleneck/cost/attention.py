@@ -10,16 +10,17 @@ Queries and keys are rounded to 8 bits first, values to fp8; the products run on
 
 import math
 import re
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled, recorded
 from bottleneck.cost.traffic import op_names, stream
+from bottleneck.schema.records import replace
 
 
-@dataclass(frozen=True)
-class AttentionLayout:
+class AttentionLayout(Struct, frozen=True):
     """Positions of the arguments of an attention op; null where its schema has none.
 
     ``heads_last``: tensors are [batch, length, heads, width] and not [batch, heads, length, width].
@@ -116,8 +117,7 @@ _UNEVENNESS = 1.05
 PACKED = "lower end: the lengths of the packed sequences are data"
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """Sizes of one attention: ``heads`` counts heads times sequences, ``pairs`` query-key pairs per head and sequence.
 
     ``seen`` is the part of the keys that any query sees at the low end.

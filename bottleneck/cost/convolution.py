@@ -8,15 +8,16 @@ groups are already in the weight's shape. Each gradient, of the input and of the
 """
 
 import math
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled, recorded
 from bottleneck.cost.traffic import math_dtype, named
+from bottleneck.schema.records import replace
 
 
-@dataclass(frozen=True)
-class ForwardLayout:
+class ForwardLayout(Struct, frozen=True):
     """Positions of the arguments of a forward op; null where its schema has none."""
 
     stride: int
@@ -32,8 +33,7 @@ class ForwardLayout:
     always_transposed: bool = False
 
 
-@dataclass(frozen=True)
-class BackwardLayout:
+class BackwardLayout(Struct, frozen=True):
     """Positions of the arguments of a backward op, and the gradients that it makes (null: per its mask, the last).
 
     An op without an ``inputs`` (``weight``) tensor takes its size as a list of integers at the same position.
@@ -122,8 +122,7 @@ FAMILY = "convolution"
 COMPOSITES = frozenset({"aten::_convolution_mode", "aten::conv_tbc"})
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """One convolution: its input and weight, and the shape of its output [N, channels, sizes …]."""
 
     inputs: Tensor

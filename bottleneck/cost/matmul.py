@@ -4,10 +4,11 @@ A product of [m, k] and [k, n] takes 2·m·n·k FLOPs, and moves both operands a
 a matrix-vector product, which kernels compute on the vector units: no tile of a matrix engine would be full.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import dtype_argument, math_dtype, named, op_names
+from bottleneck.schema.records import replace
 
 FAMILY = "matmul"
 
@@ -18,8 +19,7 @@ COMPOSITES = op_names("bilinear chain_matmul einsum inner linalg_multi_dot linal
 _ACTIVATION_FLOPS = {False: 1.0, True: 12.0}
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(Struct, frozen=True):
     """The sizes of a batch of matrix products."""
 
     m: int

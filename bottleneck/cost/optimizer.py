@@ -4,17 +4,18 @@ Traces give the shapes of a list of tensors (some versions not even these) but n
 gives the size of its items, bytes are an interval: 2 per item at least (half precision) and 4 at most (fp32).
 """
 
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, TensorList
 from bottleneck.cost.traffic import item_bytes_of_lists, list_elements, listed, named
+from bottleneck.schema.records import replace
 
 FAMILY = "optimizer"
 
 
-@dataclass(frozen=True)
-class OptimizerRule:
+class OptimizerRule(Struct, frozen=True):
     """Cost of one op over lists: FLOPs and special ops per element, and the passes that it makes.
 
     Every list argument is one pass of reading unless ``reads_first`` is false; ``writes`` counts passes of writing.

@@ -1,8 +1,9 @@
 """Cost of pointwise ops: each operand read once, each result written once, a few FLOPs per element."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import (
@@ -17,6 +18,7 @@ from bottleneck.cost.traffic import (
     stream,
     without_numbers,
 )
+from bottleneck.schema.records import replace
 
 FAMILY = "pointwise"
 
@@ -41,8 +43,7 @@ def _complex(operands: list[Tensor]) -> str:
     return as_complex(promote(operands))
 
 
-@dataclass(frozen=True)
-class PointwiseRule:
+class PointwiseRule(Struct, frozen=True):
     """Cost of one pointwise op per element.
 
     ``operands`` is the number of leading arguments that may be tensors; a tensor behind them is the ``out=`` tensor.

@@ -1,19 +1,20 @@
 """Cost of ops that slide or stretch a grid: pooling, upsampling, grid sampling, and their backward passes."""
 
 import math
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, recorded
 from bottleneck.cost.traffic import SECTOR_BYTES, named, op_names, stream
+from bottleneck.schema.records import replace
 
 FAMILY = "pooling"
 
 _INDEX = ("long int",)
 
 
-@dataclass(frozen=True)
-class PoolingWindow:
+class PoolingWindow(Struct, frozen=True):
     """The sliding window of a pooling call, one entry per spatial dimension."""
 
     kernel: tuple[int, ...]

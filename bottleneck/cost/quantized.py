@@ -1,11 +1,11 @@
 """Costs of matrix products with low-precision or grouped operands: int8, int4, fp8, fp4, experts."""
 
-from dataclasses import replace
 from functools import partial
 
 from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
 from bottleneck.cost.matmul import Product, extra_bytes, item_bytes, linear_cost, matrix_sizes, product_cost
 from bottleneck.cost.traffic import dtype_argument, named, stream
+from bottleneck.schema.records import replace
 
 _INT32_BYTES = 4.0
 

@@ -5,8 +5,9 @@ and one row per index. Positions follow the schemas of FBGEMM 0.1 to 1.2.
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, TensorList, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, named, stream
@@ -20,8 +21,7 @@ NARROWEST_ROW, WIDEST_ROW = 4, 1024
 _SORT_BYTES = 4 * 2 * (8.0 + 4.0)
 
 
-@dataclass(frozen=True)
-class LookupLayout:
+class LookupLayout(Struct, frozen=True):
     """Positions of the arguments of a lookup; ``rows`` is the state of a row-wise optimizer, one number per row."""
 
     weights: tuple[int, ...]
@@ -49,8 +49,7 @@ OPTIMIZERS = [
 ]
 
 
-@dataclass(frozen=True)
-class _Lookup:
+class _Lookup(Struct, frozen=True):
     """One pooled lookup: tables, bags (sequences times tables), indices, and row widths in elements."""
 
     tables: int

@@ -1,12 +1,14 @@
 """Cost of recurrent layers: a matrix product per step, with weights that every step needs again."""
 
 import math
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, TensorList, Unmodelled
 from bottleneck.cost.pointwise import FAMILY as POINTWISE
 from bottleneck.cost.traffic import named, stream
+from bottleneck.schema.records import replace
 
 FAMILY = "recurrent"
 
@@ -14,8 +16,7 @@ FAMILY = "recurrent"
 _GATE_PASSES = 8
 
 
-@dataclass(frozen=True)
-class RecurrentLayout:
+class RecurrentLayout(Struct, frozen=True):
     """Positions of a layer's arguments: its weights (as a list, or one by one), their flat buffer, its first state."""
 
     weights: tuple[int, ...]

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor
 from bottleneck.cost.pointwise import FORMULAS as POINTWISE
 from bottleneck.cost.traffic import SECTOR_BYTES, as_real, as_sum, dtype_argument, math_dtype, named, stream
+from bottleneck.schema.records import replace
 
 FAMILY = "reduction"
 
@@ -29,8 +31,7 @@ def _bool(_: Tensor) -> str:
     return "bool"
 
 
-@dataclass(frozen=True)
-class ReductionRule:
+class ReductionRule(Struct, frozen=True):
     """Cost of one reduction per element.
 
     ``dim_position`` is the position of the reduced dimensions; ``least_arguments`` is the number of arguments (without

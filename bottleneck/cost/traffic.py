@@ -1,10 +1,12 @@
 """Bytes that tensors move, and the dtype of results: the arithmetic that every memory-bound formula shares."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from msgspec import Struct
+
 from bottleneck.cost.call import Cost, OpCall, Tensor, TensorList, Unmodelled
+from bottleneck.schema.records import replace
 
 # DRAM is read in sectors of this size: a strided walk moves a whole sector for each element that it touches.
 SECTOR_BYTES = 32
@@ -188,8 +190,7 @@ def stream(family: str, *tensors: Tensor, vector_flops: float = 0.0, special_ops
     )
 
 
-@dataclass(frozen=True)
-class Streams:
+class Streams(Struct, frozen=True):
     """The formula of an op that moves its first ``reads`` arguments once, and writes results ``like`` some of them.
 
     FLOPs and special ops count per element of the argument ``per``. ``optional`` arguments move where they are given;

@@ -9,13 +9,13 @@ import math
 import mmap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from bottleneck.trace.categories import (
     HOST_COLLECTIVE,
@@ -229,8 +229,7 @@ _DEVICE_NUMBERS = (
 _ROLES = ("ops", "launches", "devices", "frames", "memory")
 
 
-@dataclass(frozen=True)
-class EventBlock:
+class EventBlock(Struct, frozen=True):
     """Columns of one block of events that another process decoded, with the values of the codes that it used first."""
 
     arrays: Sequence[Array]

@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.trace.nesting import Flags, Ints, to_ns
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(Struct, frozen=True):
     """Rows with the requested id, -1 where there is none: the latest at or before the instant, and the first of all."""
 
     before: Ints

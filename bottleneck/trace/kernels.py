@@ -7,15 +7,15 @@ names that none of those traces holds follow vendors' documents and are marked "
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 # A C++ template argument list can be megabytes long; the part that distinguishes kernels is near the front.
 NAME_LIMIT = 2000
 
 
-@dataclass(frozen=True)
-class KernelTraits:
+class KernelTraits(Struct, frozen=True):
     """Traits known from a kernel's name: family, engine ('matrix', 'vector', 'none'; null: unknown), math dtype.
 
     An ``auxiliary`` kernel moves or rearranges data for another one and carries no FLOPs of its own.
@@ -27,8 +27,7 @@ class KernelTraits:
     auxiliary: bool = False
 
 
-@dataclass(frozen=True)
-class KernelRule:
+class KernelRule(Struct, frozen=True):
     """A row: a regular expression over lower-case names, its traits, and an example that it is the first to match."""
 
     pattern: str

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import asdict
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
@@ -549,7 +550,7 @@ def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
     kind = np.where(is_marked, "collective", category_)
     for position, each in enumerate(_BY_KIND):
         row = np.where(kind == each, len(known) + position, row)
-    columns = pd.DataFrame([vars(each) for each in traits], dtype=object)
+    columns = pd.DataFrame([asdict(each) for each in traits], dtype=object)
     is_collective = (columns["family"] == "collective").to_numpy()[row]
     kind = np.where(is_collective, "collective", np.where(kind == "kernel", "compute", kind))
     return {

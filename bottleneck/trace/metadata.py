@@ -4,8 +4,9 @@ import itertools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from bottleneck.schema.analysis import HALF_RECORDED, Caveat
 from bottleneck.schema.linked_trace import DeviceProperties, ProcessGroup
@@ -22,8 +23,7 @@ _LONGEST_FACT, _MOST_FACTS = 200, 100
 _LOGS = ("ERROR", "WARNING")
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """The top-level keys that we use."""
 
     keys: frozenset[str]

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 from pandas.arrays import IntegerArray
 
 from bottleneck.schema.linked_trace import Trace, Window
@@ -41,8 +41,7 @@ def forward_of(sequence: Ints, forward_thread: Ints, thread: Codes, start_ns: In
 _ISSUES_COLLECTIVE = re.compile(r"^(c10d|_?c10d_functional)::(?!wait)")
 
 
-@dataclass(frozen=True)
-class OpTree:
+class OpTree(Struct, frozen=True):
     """The op trees, row for row as OPS: ``args`` is the row in OP_ARGS, ``thread`` the code of ``events.thread``.
 
     ``nest.track`` numbers the threads by their first op, so that no name of a thread decides the order of OPS.

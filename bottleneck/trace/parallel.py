@@ -19,11 +19,12 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
+from msgspec import Struct
 
+from bottleneck.schema.records import replace
 from bottleneck.trace.columns import Array, Columns, EventBlock, Recoding
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS, AnyEvent, EventDecoder
@@ -50,16 +51,14 @@ class Inseparable(Exception):  # noqa: N818 - a property of the file, not an err
     """Some stretch of the file cannot be decoded without those before it."""
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(Struct, frozen=True):
     """Properties of the events read so far that hold for those that follow; each changes once, if ever."""
 
     needs_exact: bool
     any_fraction: bool
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(Struct, frozen=True):
     """A stretch of text in the shared memory, and the state that the reader was in when it gave the task."""
 
     offset: int
@@ -68,8 +67,7 @@ class _Task:
     state: _State
 
 
-@dataclass(frozen=True)
-class _Reply:
+class _Reply(Struct, frozen=True):
     """The columns of a task, whose arrays lie in the shared memory; null where the reader has to decode the text.
 
     ``lengths`` are those of the arrays; a negative one is that of a column without any value.

@@ -7,8 +7,9 @@ Kineto wrote names without escaping until 2026-07: Windows backslashes (pytorch#
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic
+
+from msgspec import Struct
 
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, Entry, ListDecoder, load_leniently
@@ -108,8 +109,7 @@ _LIST_END = re.compile(rb"\}\s*(?:(,)\s*)?\]")
 _ENDS_TRIED = _PIECES_JOINED = 16
 
 
-@dataclass(frozen=True)
-class Salvage(Generic[Entry]):
+class Salvage(Struct, Generic[Entry], frozen=True):
     """Events, and the text that follows them: after the end of the list, or of an event that is not whole yet."""
 
     events: Sequence[Entry]
