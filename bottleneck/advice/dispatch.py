@@ -274,7 +274,7 @@ def pays(evidence: Evidence, gain: Interval) -> bool:
 
 
 def _compiled_call_us(evidence: Evidence, unit_us: float) -> tuple[float, float]:
-    """What one call of the compiled model costs beyond its work: as calibrated, else in times of the smallest op."""
+    """Cost of one call of the compiled model beyond its work: as calibrated, else in times of the smallest op."""
     device, trains = evidence.analysis.device, has_backward_marks(evidence)
     known_us = device.compiled_call_backward_us if trains else device.compiled_call_us
     (low, high), us = (_CALL_OPS[trains], unit_us) if known_us is None else (_MODEL_CALLS[trains], known_us)
