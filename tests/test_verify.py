@@ -15,7 +15,7 @@ from bottleneck.cli import _run
 from bottleneck.commands.verify import _Timer, _with_pieces, _with_what_is_left_out
 from bottleneck.experiment.pieces.measure import PieceBudget
 from bottleneck.experiment.worker import NO_TIME
-from bottleneck.pipeline import explain
+from bottleneck.pipeline import Options, explain
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.measured_pieces import MeasuredPieces
 from bottleneck.schema.measurements import Ratio
@@ -132,7 +132,12 @@ def test_pieces_are_timed_before_changes_are_tried_for_a_part_of_the_time(
     asked: list[tuple[float, Path | None, tuple[str, ...]]] = []
 
     def note(
-        explained: Explanation, folder: Path | None, budget: PieceBudget, _say: object, changes: tuple[str, ...]
+        explained: Explanation,
+        folder: Path | None,
+        budget: PieceBudget,
+        _say: object,
+        changes: tuple[str, ...],
+        _trials: object,
     ) -> Explanation:
         asked.append((budget.budget_s, folder, changes))
         return explained
@@ -140,8 +145,8 @@ def test_pieces_are_timed_before_changes_are_tried_for_a_part_of_the_time(
     monkeypatch.setattr("bottleneck.experiment.pieces.measure.measure_pieces", note)
     on_cpu(tmp_path, [Call("aten::add", 100.0, [[8, 8], [8, 8], []])])
     explained, now = explain([tmp_path]), time.monotonic()
-    _with_pieces(explained, 10.0, _Timer(now, None), ("compile",), lambda *_: None)
-    _with_pieces(explained, 10.0, _Timer(now, 40.0), (), lambda *_: None)
+    _with_pieces(explained, Options(), 10.0, _Timer(now, None), ("compile",), lambda *_: None)
+    _with_pieces(explained, Options(), 10.0, _Timer(now, 40.0), (), lambda *_: None)
     assert asked[0] == (10.0, None, ("compile",))
     assert asked[1] == (pytest.approx(6.0, abs=0.5), None, ())
 
@@ -151,7 +156,7 @@ def test_pieces_of_a_recording_are_not_timed_again(tmp_path: Path, monkeypatch: 
     pieces = MeasuredPieces(10.0, 1.0, "a CPU", 1, "2.13.0")
     on_cpu(tmp_path, [Call("aten::add", 100.0, [[8, 8], [8, 8], []])], pieces=pieces)
     explained = explain([tmp_path])
-    assert _with_pieces(explained, 10.0, _Timer(0.0, None), (), lambda *_: None) is explained
+    assert _with_pieces(explained, Options(), 10.0, _Timer(0.0, None), (), lambda *_: None) is explained
 
 
 @pytest.mark.process

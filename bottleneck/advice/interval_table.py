@@ -114,7 +114,7 @@ def why_without_figure(slug: str, table: Mapping[str, Record]) -> str:
     record = table[slug]
     where = f", {record.own} of them yours" if record.own else " on CPUs"
     right = format_share(record.right or 0.0)
-    return f"of {record.pairs} trials of this advice{where}, only {right} went as predicted"
+    return f"of {counted(record.pairs, 'trial')} of this advice{where}, only {right} went as predicted"
 
 
 def describe(slug: str, table: Mapping[str, Record]) -> tuple[str, ...]:

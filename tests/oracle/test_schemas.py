@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from bottleneck.cost import attention, matmul, quantized
@@ -50,7 +51,7 @@ LAYOUTS = {
 
 def misread(name: str, overload: list[str]) -> Iterator[tuple[str, str]]:
     """Fields of an op's layout that point at an argument of another meaning in one overload."""
-    for field, position in vars(LAYOUTS[name]).items():
+    for field, position in msgspec.structs.asdict(LAYOUTS[name]).items():
         if field in NAMES and position is not None:
             there = overload[position] if position < len(overload) else "nothing"
             if there not in NAMES[field]:
