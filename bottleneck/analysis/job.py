@@ -34,6 +34,8 @@ _SLOW_LINK, _LEAST_GROUPS = 1.5, 3
 _EQUAL_BYTES = 0.1
 # A constant factor explains this part of the squares; one account holds so much of what is longer, a second is told.
 _CONSTANT, _ONE_ACCOUNT, _ONE_PART = 0.8, 0.8, 0.4
+# An account is told as a cause from this part of what a rank takes too long.
+_NAMED = 0.1
 _WORST = 10
 
 
@@ -280,7 +282,7 @@ class _Job:
             worst_collective=worst[0] if worst[1] > 0 else None,
             since_step=since,
             is_steady=is_steady,
-            cause=self._cause(suspect.members),
+            cause=self._cause(suspect),
         )
 
     def _rank_hours(self, cost_us: float, own: int) -> float:
@@ -319,8 +321,12 @@ class _Job:
         )
         return (int(steps[first]) if is_steady and first > 0 else None), is_steady
 
-    def _cause(self, members: Sequence[int]) -> str:
-        """The factor by which all of their own times are longer, else the accounts in which they differ most."""
+    def _cause(self, suspect: Suspect) -> str:
+        """The factor by which all of their own times are longer, else the accounts in which they differ most.
+
+        An account that is longer by little beside what the suspect takes too long is no cause of it.
+        """
+        members = suspect.members
         names = sorted({e.account for digest in self.digests for e in digest.ledger if e.group != COMMUNICATION})
         place = {name: column for column, name in enumerate(names)}
         spent = np.zeros((len(self.digests), len(names)))
@@ -338,9 +344,9 @@ class _Job:
         parts = [
             f"{phrase_of(names[at])} {format_us(float(own[at]))} per step, median rank {format_us(float(usual[at]))}"
             for at in order
-            if more[at] >= _ONE_PART * largest_us > 0
+            if more[at] >= max(_ONE_PART * largest_us, _NAMED * suspect.excess_us) > 0
         ]
-        return "; ".join(parts) or "no account of its ledger is longer"
+        return "; ".join(parts) or "no account of its ledger is longer by as much"
 
     def _factor(self, members: Sequence[int]) -> float | None:
         """The factor by which the own times are longer than the median's, if one explains most of it; else null."""

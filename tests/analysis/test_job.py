@@ -76,6 +76,19 @@ def test_a_rank_with_a_slow_loader_is_named_and_not_the_ranks_that_it_makes_late
     assert slow.cost_us == pytest.approx(5000, rel=0.1)
 
 
+def test_an_account_that_is_longer_by_noise_is_no_cause() -> None:
+    digests = _slow_loader(51).digests()
+    late = {entry.account: entry for entry in digests[51].ledger}
+    moved = [
+        replace(late["overhead.input"], us=late["overhead.input"].us - 5000.0),
+        replace(late["communication"], us=late["communication"].us + 5000.0),
+    ]
+    rest = [entry for name, entry in late.items() if name not in {"overhead.input", "communication"}]
+    digests[51] = replace(digests[51], ledger=(*moved, *rest))
+    (slow,) = reduce_ranks(digests).job.slow
+    assert slow.cause == "no account of its ledger is longer by as much"
+
+
 def test_a_rank_that_is_slow_on_a_slow_host_is_named_beside_it() -> None:
     job = _job(replace(SLOW_HOST, late_us=lambda _, rank: 5000.0 if rank == 42 else 0.0))
     assert set(_named(job)) == {"host node-5", "rank 42"}
