@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pages import write_between_markers
-from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
+from bottleneck.experiment.trial import ChangePrediction, TrialEffort, TrialSetup, try_changes
 from bottleneck.harness.messages import Program
 from bottleneck.harness.target import find_form
 from bottleneck.schema.measurements import Ratio
@@ -68,7 +68,9 @@ def tries(times: int, budget_s: float, files: Sequence[str]) -> Iterator[Outcome
         for number in range(times):
             file = files[number % len(files)]
             program = Program(file, form=find_form(Path(file)), seed=number)
-            trial = try_changes(TrialSetup(program, Path(folder), TrialEffort(budget_s, seed=number)), (), Prediction())
+            trial = try_changes(
+                TrialSetup(program, Path(folder), TrialEffort(budget_s, seed=number)), (), ChangePrediction()
+            )
             yield Outcome(Path(file).name, trial.verdict, trial.speedup, trial.reason or "")
 
 

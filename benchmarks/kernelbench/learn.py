@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.host import host_counts, host_units
 from bottleneck.predict.price import plan
-from bottleneck.predict.rates import Ceilings, Times, Work, as_columns, ceilings_of, times
+from bottleneck.predict.rates import KernelCeilings, KernelColumns, PredictedTimes, as_columns, ceilings_of, times
 from bottleneck.predict.step_time import step_us
 from bottleneck.schema.intervals import Arrays, Flags, Floats, Integers, some_rows
 from bottleneck.schema.predicted_step import Backend
@@ -109,8 +109,8 @@ class Sample:
 
     timings: tuple[Timing, ...]
     row: Integers
-    work: Work
-    ceilings: Ceilings
+    work: KernelColumns
+    ceilings: KernelCeilings
     counts: Mapping[str, Floats]
     machine: Integers
     us: Floats
@@ -129,7 +129,7 @@ class Sample:
             self.us[keep],
         )
 
-    def slice(self, found: Times, first: int, last: int) -> tuple[Work, Times]:
+    def slice(self, found: PredictedTimes, first: int, last: int) -> tuple[KernelColumns, PredictedTimes]:
         """Some kernels and their times, by position."""
         return _rows(self.work, first, last), _rows(found, first, last)
 
@@ -162,14 +162,16 @@ def make_sample(
         tuple(kept),
         np.array(rows),
         as_columns(kernels),
-        Ceilings(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Ceilings))),
+        KernelCeilings(
+            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(KernelCeilings))
+        ),
         {kind: np.array([each[kind] for each in some]) for kind in some[0]},
         np.array([names.index(timing.machine) for timing in kept]),
         np.array([timing.us for timing in kept]),
     )
 
 
-def device_times(sample: Sample, rates: Mapping[str, float]) -> tuple[Times, Floats]:
+def device_times(sample: Sample, rates: Mapping[str, float]) -> tuple[PredictedTimes, Floats]:
     """The time of each kernel, and of each timing's kernels together."""
     found = times(sample.work, sample.ceilings, rates)
     return found, np.bincount(sample.row, found.us * sample.work.count, len(sample.timings))

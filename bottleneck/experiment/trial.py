@@ -57,7 +57,7 @@ class TrialEffort:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ChangePrediction:
     """The prediction of a change by findings: their slugs, and the interval of the largest; null where none does."""
 
     findings: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class _Variants:
     pairing: Pairing
 
 
-def try_changes(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+def try_changes(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
     """The trial of these changes together; WorkloadError where the program fails without any."""
     trial = Trial(
         change="+".join(names),

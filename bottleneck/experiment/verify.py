@@ -8,7 +8,7 @@ from dataclasses import replace
 from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.trial import Prediction, TrialSetup, try_changes
+from bottleneck.experiment.trial import ChangePrediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.measurements import TrialVerdict
@@ -29,7 +29,7 @@ def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for finding in findings for name in finding.tries))
 
 
-def prediction_of(name: str, findings: Sequence[Finding]) -> Prediction:
+def prediction_of(name: str, findings: Sequence[Finding]) -> ChangePrediction:
     """The prediction of a change: of all findings that name it, the largest lower and the largest upper speedup.
 
     They are not added up, because it is one change.
@@ -38,18 +38,18 @@ def prediction_of(name: str, findings: Sequence[Finding]) -> Prediction:
     speedups = [finding.predicted_speedup for finding in naming if finding.predicted_speedup is not None]
     ends = zip(*((each.low, each.high) for each in speedups), strict=True)
     promised = Interval(*map(max, ends)) if speedups else None
-    return Prediction(tuple(finding.slug for finding in naming), promised)
+    return ChangePrediction(tuple(finding.slug for finding in naming), promised)
 
 
-def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us: float) -> Prediction:
+def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us: float) -> ChangePrediction:
     """The prediction of several changes together: what each adds to those before it, at most the whole step."""
     naming = [finding for finding in findings if set(names) & set(finding.tries)]
     gains_us = [finding.added_gain_us for finding in naming if finding.added_gain_us is not None]
     slugs = tuple(finding.slug for finding in naming)
     if not gains_us:
-        return Prediction(slugs)
+        return ChangePrediction(slugs)
     total_us = Interval(sum(gain.low for gain in gains_us), sum(gain.high for gain in gains_us))
-    return Prediction(slugs, speedup_of(total_us, step_us) if total_us.high < step_us else None)
+    return ChangePrediction(slugs, speedup_of(total_us, step_us) if total_us.high < step_us else None)
 
 
 def verify(
@@ -108,7 +108,7 @@ def add_best(
         names = (*best.change.split("+"), trial.change)
         try:
             announce(" + ".join(names), number, len(tried))
-            promise = Prediction()
+            promise = ChangePrediction()
             if analysis is not None:
                 promise = prediction_of_all(names, analysis.findings, analysis.steps.wall_us)
             together = try_changes(setup, names, promise)

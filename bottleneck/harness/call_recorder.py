@@ -91,7 +91,7 @@ class _Memory:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _CallPlace:
     module: str | None
     source: str | None
 
@@ -117,7 +117,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memory: list[_Memory] = []
         self._number_of: dict[int, int] = {}
         self._watches: dict[int, Any] = {}
-        self._forward_places: dict[int, _Place] = {}
+        self._forward_places: dict[int, _CallPlace] = {}
         self._ops_since = 0
 
     def start(self) -> None:
@@ -259,15 +259,15 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
 
-    def _place(self) -> tuple[_Place, Phase]:
+    def _place(self) -> tuple[_CallPlace, Phase]:
         """Module, line and phase of the call: in a backward pass those of the forward call that it belongs to."""
         if self.in_optimizer:
-            return _Place(None, self._source()), "optimizer"
+            return _CallPlace(None, self._source()), "optimizer"
         node = self._torch._C._current_autograd_node()
         if node is not None:
             self.gradients = True
-            return self._forward_places.get(node._sequence_nr(), _Place(None, None)), "backward"
-        place = _Place(self.modules[-1] if self.modules else None, self._source())
+            return self._forward_places.get(node._sequence_nr(), _CallPlace(None, None)), "backward"
+        place = _CallPlace(self.modules[-1] if self.modules else None, self._source())
         # The node of this call was made just before, and has the number before the next one. Calls that make none
         # come later than the one whose number they find.
         self._forward_places.setdefault(self._torch.autograd._get_sequence_nr() - 1, place)

@@ -166,7 +166,7 @@ def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
     choices = CudaChoices(torch, FakeTensor)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     _load_real_batches(torch, mode)
-    session = _Session(torch, choices)
+    session = _StepRecorder(torch, choices)
     if asked.form == "script":
         with mode:
             session.follow(asked)
@@ -242,7 +242,7 @@ def _load_real_batches(torch: Any, mode: Any) -> None:
     theirs, kind.__iter__ = kind.__iter__, batches
 
 
-class _Session:
+class _StepRecorder:
     """The way from the program to its recorded step."""
 
     def __init__(self, torch: Any, choices: "CudaChoices") -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bottleneck.cost import OP_FAMILIES
 from bottleneck.cost.call import Cost, Unmodelled, parse_call
-from bottleneck.predict.kernels import Kernel, Window, cost_of, split, tensor_bytes, window_of
+from bottleneck.predict.kernels import ConvolutionShape, Kernel, convolution_shape, cost_of, split, tensor_bytes
 from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
 
 _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
@@ -26,7 +26,7 @@ _LAYOUT_WEIGHTS = {"grouped": 1.358, "default": 0.823, "in_out": 0.725, "small":
 
 
 @dataclass(frozen=True)
-class Group:
+class KernelGroup:
     """Calls that run as one: their positions, and the kernels."""
 
     calls: tuple[int, ...]
@@ -34,7 +34,7 @@ class Group:
 
 
 @dataclass
-class _Loop:
+class _FusedLoop:
     """A group that is still being filled. ``sizes`` are the numbers of elements that it walks over."""
 
     calls: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class _Loop:
     is_library: bool = False
 
 
-def fuse(step: StepCalls) -> tuple[list[Group], dict[str, int]]:
+def fuse(step: StepCalls) -> tuple[list[KernelGroup], dict[str, int]]:
     """The groups in the order of their first calls, and how many calls have no price for each reason."""
     return _Fusion(step).run()
 
@@ -59,28 +59,28 @@ def uses_channels_last(step: StepCalls) -> bool:
     for call in step.calls:
         if call.name != "aten::convolution" or len(call.inputs) < 2:
             continue
-        window = _window(call)
+        shape = _convolution_shape(call)
         cost = cost_of(call)
-        if window is None or isinstance(cost, str):
+        if shape is None or isinstance(cost, str):
             continue
-        work[_layout_kind(call, window)] += cost.matrix_flops + cost.vector_flops
+        work[_layout_kind(call, shape)] += cost.matrix_flops + cost.vector_flops
     if step.settings.training:
         return sum(work.values()) > 0 and not work["grouped"] and not work["in_out"] and bool(work["default"])
     return 0 < sum(work[kind] * weight for kind, weight in _LAYOUT_WEIGHTS.items()) <= sum(work.values())
 
 
-def _layout_kind(call: StepCall, window: Window) -> str:
+def _layout_kind(call: StepCall, shape: ConvolutionShape) -> str:
     weight = call.inputs[1].dims
-    if window.groups > 1 and weight[1] > 1:
+    if shape.groups > 1 and weight[1] > 1:
         return "grouped"
     if weight[0] <= 64 and weight[1] <= 64:
         return "small"
     return "in_out" if weight[0] * 2 <= weight[1] and weight[2] > 1 else "default"
 
 
-def _window(call: StepCall) -> Window | None:
+def _convolution_shape(call: StepCall) -> ConvolutionShape | None:
     try:
-        return window_of(parse_call(call.name, call.dims, call.types, call.strides, call.concrete, call.result))
+        return convolution_shape(parse_call(call.name, call.dims, call.types, call.strides, call.concrete, call.result))
     except (Unmodelled, LookupError, ValueError):
         return None
 
@@ -90,16 +90,16 @@ class _Fusion:
 
     def __init__(self, step: StepCalls) -> None:
         self.step = step
-        self.loops: list[_Loop] = []
+        self.loops: list[_FusedLoop] = []
         self.version: dict[int, int] = {}
-        self.maker: dict[tuple[int, int], _Loop] = {}
-        self.readers: dict[tuple[int, int], list[_Loop]] = {}
+        self.maker: dict[tuple[int, int], _FusedLoop] = {}
+        self.readers: dict[tuple[int, int], list[_FusedLoop]] = {}
         self.unknown: dict[str, int] = {}
         self.channels_last = uses_channels_last(step)
         self.in_channels_last: set[int] = set()
         self.unnumbered = -1
 
-    def run(self) -> tuple[list[Group], dict[str, int]]:
+    def run(self) -> tuple[list[KernelGroup], dict[str, int]]:
         for position, (call, is_live) in enumerate(zip(self.step.calls, live_calls(self.step), strict=True)):
             if is_live:
                 self._add(position, call)
@@ -141,14 +141,14 @@ class _Fusion:
 
     def _add_convolution(self, position: int, call: StepCall) -> None:
         cost = cost_of(call)
-        window = _window(call)
-        if isinstance(cost, str) or window is None:
+        shape = _convolution_shape(call)
+        if isinstance(cost, str) or shape is None:
             why = cost if isinstance(cost, str) else "the arguments of the convolution were not recorded"
             self.unknown[why] = self.unknown.get(why, 0) + 1
             return
         kernels = split(call, position)
         assert not isinstance(kernels, str)
-        moved = self.channels_last and window.dims == 2
+        moved = self.channels_last and shape.dims == 2
         main = [each for each in kernels if each.kind not in ("pointwise", "layout")]
         layout = [each for each in kernels if each.kind == "layout"]
         if moved:
@@ -174,7 +174,7 @@ class _Fusion:
         return kernels
 
     def _finish_library(self, position: int, call: StepCall, kernels: list[Kernel]) -> None:
-        loop = _Loop(calls=[position], kernels=kernels, is_library=True)
+        loop = _FusedLoop(calls=[position], kernels=kernels, is_library=True)
         self.loops.append(loop)
         for use in call.inputs:
             loop.reads[self._key(use)] = tensor_bytes(use)
@@ -226,11 +226,11 @@ class _Fusion:
         outputs: Sequence[TensorUse],
         sizes: set[int],
         fresh: bool = False,
-    ) -> _Loop:
+    ) -> _FusedLoop:
         """The loop that takes the call on: that of a producer that walks over the same elements, else a new one."""
         loop = None if fresh else self._fitting(inputs, sizes)
         if loop is None:
-            loop = _Loop()
+            loop = _FusedLoop()
             self.loops.append(loop)
         loop.calls += [] if position in loop.calls else [position]
         loop.sizes |= sizes
@@ -243,7 +243,7 @@ class _Fusion:
             self._write(loop, use)
         return loop
 
-    def _fitting(self, inputs: Sequence[TensorUse], sizes: set[int]) -> _Loop | None:
+    def _fitting(self, inputs: Sequence[TensorUse], sizes: set[int]) -> _FusedLoop | None:
         """A loop over these sizes that makes one of the inputs or reads it too, if no other input depends on it."""
         keys = [self._key(use) for use in inputs]
         makers = [self.maker[key] for key in keys if key in self.maker]
@@ -253,7 +253,7 @@ class _Fusion:
                 return loop
         return None
 
-    def _depends(self, loop: _Loop, on: _Loop) -> bool:
+    def _depends(self, loop: _FusedLoop, on: _FusedLoop) -> bool:
         """True where a loop needs what another one makes, directly or through others."""
         seen, rest = {id(loop)}, [loop]
         while rest:
@@ -277,23 +277,23 @@ class _Fusion:
         number = self._number(use)
         return number, self.version.get(number, 0)
 
-    def _write(self, loop: _Loop, use: TensorUse) -> None:
+    def _write(self, loop: _FusedLoop, use: TensorUse) -> None:
         number = self._number(use)
         self.version[number] = self.version.get(number, 0) + 1
         key = number, self.version[number]
         self.maker[key] = loop
         loop.writes[key] = tensor_bytes(use)
 
-    def _group(self, index: int, loop: _Loop, wanted: dict[tuple[int, int], set[int]]) -> Group:
+    def _group(self, index: int, loop: _FusedLoop, wanted: dict[tuple[int, int], set[int]]) -> KernelGroup:
         if loop.is_library:
-            return Group(tuple(loop.calls), tuple(loop.kernels))
+            return KernelGroup(tuple(loop.calls), tuple(loop.kernels))
         written = sum(size for key, size in loop.writes.items() if wanted.get(key, set()) - {index})
         total = sum(loop.reads.values()) + written + loop.reads_again
         if not written and not loop.splits and not loop.folds:
-            return Group(tuple(loop.calls), ())
+            return KernelGroup(tuple(loop.calls), ())
         kind = "fused statistics" if loop.splits else "fused reduction" if loop.folds else "fused pointwise"
         kernel = Kernel(kind, call=loop.calls[0], bytes=total, launches=2.0 if loop.splits else 1.0)
-        return Group(tuple(loop.calls), (replace(kernel, count=self.step.calls[loop.calls[0]].calls),))
+        return KernelGroup(tuple(loop.calls), (replace(kernel, count=self.step.calls[loop.calls[0]].calls),))
 
 
 def live_calls(step: StepCalls) -> list[bool]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bottleneck.predict.rates import KINDS, Times, Work
+from bottleneck.predict.rates import KINDS, KernelColumns, PredictedTimes
 from bottleneck.schema.predicted_step import Backend
 
 TABLE = Path(__file__).with_name("intervals.csv")
@@ -44,7 +44,7 @@ _MATTERS = 0.2
 LONG_US = 2000.0
 
 
-def stratum_of(work: Work, found: Times, is_host_bound: bool, backend: Backend) -> str:
+def stratum_of(work: KernelColumns, found: PredictedTimes, is_host_bound: bool, backend: Backend) -> str:
     """The backend, the kind of work that takes most of the time, and whether the step is long."""
     run = {"eager": "eager", "compile": "compiled", "max-autotune-no-cudagraphs": "compiled"}.get(backend, "graph")
     if is_host_bound:

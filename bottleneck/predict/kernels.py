@@ -55,7 +55,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvolutionShape:
     """The sizes of a convolution: ``inner`` multiplies and adds per result, per group."""
 
     rows: float
@@ -180,7 +180,7 @@ def _recurrent(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
     ]
 
 
-def window_of(call: OpCall) -> Window:
+def convolution_shape(call: OpCall) -> ConvolutionShape:
     """The sizes of a convolution call; raises Unmodelled where its arguments were not recorded."""
     x, weight = call.tensor(0).shape, call.tensor(1).shape
     stride, dilation, groups = call.integers(3), call.integers(5), call.integer(8)
@@ -188,7 +188,7 @@ def window_of(call: OpCall) -> Window:
         raise Unmodelled("the arguments of the convolution were not recorded")
     transposed, area = bool(call.flag(6)), math.prod(weight[2:])
     result = call.result
-    return Window(
+    return ConvolutionShape(
         rows=x[0] * math.prod((x if transposed else result)[2:]),
         columns=result[1] / groups,
         inner=x[1] / groups * area,
@@ -204,22 +204,22 @@ def window_of(call: OpCall) -> Window:
 
 def convolution_kernel(call: OpCall, cost: Cost) -> Kernel:
     """The main kernel of a convolution."""
-    window, flops = window_of(call), cost.matrix_flops + cost.vector_flops
-    saves = window.area >= 9 and window.dims > 1 and not window.strided and not window.dilated
-    in_place = window.depthwise or window.is_pointwise
+    shape, flops = convolution_shape(call), cost.matrix_flops + cost.vector_flops
+    saves = shape.area >= 9 and shape.dims > 1 and not shape.strided and not shape.dilated
+    in_place = shape.depthwise or shape.is_pointwise
     return Kernel(
-        window.kind,
+        shape.kind,
         bytes=cost.bytes_low if in_place else 0.0,
         least_bytes=cost.bytes_low,
         flops=flops,
-        least_flops=0.0 if window.depthwise else flops / (max(_WINOGRAD, window.area / 4.0) if saves else 1.0),
+        least_flops=0.0 if shape.depthwise else flops / (max(_WINOGRAD, shape.area / 4.0) if saves else 1.0),
         dtype=cost.math_dtype or "fp32",
-        rows=window.rows,
-        columns=window.columns,
-        inner=window.inner,
-        batch=window.groups,
-        channels=window.inner / window.area,
-        dilated=window.dilated,
+        rows=shape.rows,
+        columns=shape.columns,
+        inner=shape.inner,
+        batch=shape.groups,
+        channels=shape.inner / shape.area,
+        dilated=shape.dilated,
     )
 
 

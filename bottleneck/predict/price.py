@@ -7,11 +7,20 @@ from typing import Literal
 
 import numpy as np
 
-from bottleneck.predict.fusion import Group, fuse, input_bytes, least_bytes, live_calls
+from bottleneck.predict.fusion import KernelGroup, fuse, input_bytes, least_bytes, live_calls
 from bottleneck.predict.host import GRAPHS, host_counts, host_units
 from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
 from bottleneck.predict.kernels import Kernel, split
-from bottleneck.predict.rates import KINDS, Times, Work, as_columns, ceilings_of, floors, read_rates, times
+from bottleneck.predict.rates import (
+    KINDS,
+    KernelColumns,
+    PredictedTimes,
+    as_columns,
+    ceilings_of,
+    floors,
+    read_rates,
+    times,
+)
 from bottleneck.predict.step_time import step_us
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
@@ -23,27 +32,27 @@ BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["overhead"]] = ("co
 TIMED_DEVICES = frozenset({"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla T4"})
 
 
-def plan(step: StepCalls, backend: Backend) -> tuple[list[Group], dict[str, int]]:
+def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[str, int]]:
     """The groups of kernels that a step launches with a backend, and how many calls have none for each reason."""
     groups, unknown = _eager(step) if backend in ("eager", "cudagraphs") else fuse(step)
     if backend in GRAPHS:
-        groups.append(Group((), (Kernel("copy", bytes=2.0 * input_bytes(step), launches=1.0),)))
+        groups.append(KernelGroup((), (Kernel("copy", bytes=2.0 * input_bytes(step), launches=1.0),)))
     return groups, unknown
 
 
-def _eager(step: StepCalls) -> tuple[list[Group], dict[str, int]]:
-    groups: list[Group] = []
+def _eager(step: StepCalls) -> tuple[list[KernelGroup], dict[str, int]]:
+    groups: list[KernelGroup] = []
     unknown: dict[str, int] = {}
     for position, call in enumerate(step.calls):
         kernels = split(call, position)
         if isinstance(kernels, str):
             unknown[kernels] = unknown.get(kernels, 0) + 1
         else:
-            groups.append(Group((position,), kernels))
+            groups.append(KernelGroup((position,), kernels))
     return groups, unknown
 
 
-def kernels_of(groups: Sequence[Group]) -> list[Kernel]:
+def kernels_of(groups: Sequence[KernelGroup]) -> list[Kernel]:
     """The kernels of all groups."""
     return [kernel for group in groups for kernel in group.kernels]
 
@@ -111,7 +120,7 @@ def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
     return max(float(np.nansum(compute * work.count)), moved)
 
 
-def _above(floor_us: Floats, found: Times) -> Times:
+def _above(floor_us: Floats, found: PredictedTimes) -> PredictedTimes:
     """The times, none below its floor."""
     return replace(found, us=np.maximum(found.us, floor_us))
 
@@ -149,7 +158,11 @@ def _nothing(device: Device, backend: Backend, reason: str, calls: int) -> Predi
 
 
 def _rows(
-    groups: Sequence[Group], work: Work, found: Times, floor: tuple[Floats, Floats, Floats], engines: Sequence[str]
+    groups: Sequence[KernelGroup],
+    work: KernelColumns,
+    found: PredictedTimes,
+    floor: tuple[Floats, Floats, Floats],
+    engines: Sequence[str],
 ) -> tuple[PredictedKernels, ...]:
     rows, first = [], 0
     for group in groups:
@@ -178,7 +191,9 @@ def _rows(
     return tuple(rows)
 
 
-def _groups(us: float, rows: Sequence[PredictedKernels], work: Work, found: Times) -> dict[str, float]:
+def _groups(
+    us: float, rows: Sequence[PredictedKernels], work: KernelColumns, found: PredictedTimes
+) -> dict[str, float]:
     """The time by group: busy kernels by the larger of their parts, all else is overhead."""
     busy = (found.us - found.launch_us) * work.count
     by_compute = float(busy[found.compute_us > found.memory_us].sum())

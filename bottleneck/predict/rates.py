@@ -80,7 +80,7 @@ _STEP_LANES = 5e5
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class KernelCeilings:
     """Ceilings per kernel, each an array or one number: per microsecond, bytes, and multiprocessors.
 
     ``memory_factor`` and ``lanes_factor`` are what a part sustains beside others of its data sheet: little power.
@@ -97,7 +97,7 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelColumns:
     """Kernels as columns."""
 
     kind: Integers
@@ -123,7 +123,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Times:
+class PredictedTimes:
     """Microseconds per kernel: in all, of its arithmetic, of its bytes, of its launch."""
 
     us: Floats
@@ -132,14 +132,14 @@ class Times:
     launch_us: Floats
 
 
-def as_columns(kernels: Sequence[Kernel]) -> Work:
+def as_columns(kernels: Sequence[Kernel]) -> KernelColumns:
     """Kernels as columns."""
     amounts = {
         name: np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64)
-        for name in Work.__dataclass_fields__
+        for name in KernelColumns.__dataclass_fields__
         if name not in ("kind", "dilated")
     }
-    return Work(
+    return KernelColumns(
         kind=np.array([_CODE[kernel.kind] for kernel in kernels], dtype=np.int64),
         dilated=np.array([kernel.dilated for kernel in kernels], dtype=bool),
         **amounts,
@@ -160,14 +160,16 @@ def engine_of(kernel: Kernel, settings: EngineSettings, device: Device) -> str:
     return next((key for key in (*wanted, f"{dtype}_vector") if key in peaks), "fp32_vector")
 
 
-def ceilings_of(kernels: Sequence[Kernel], settings: EngineSettings, device: Device) -> tuple[Ceilings, list[str]]:
+def ceilings_of(
+    kernels: Sequence[Kernel], settings: EngineSettings, device: Device
+) -> tuple[KernelCeilings, list[str]]:
     """The ceilings for each kernel on one device, and the names of the engines."""
     engines = [engine_of(kernel, settings, device) for kernel in kernels]
     peaks, factors = device.peaks_flops_per_s, sustained(device.name)
     # Attention in fp32 takes three TF32 passes for one product (CUTLASS OpMultiplyAddFastF32).
     passes = np.array([3.0 if k.kind == "attention" and k.dtype == "fp32" else 1.0 for k in kernels])
     return (
-        Ceilings(
+        KernelCeilings(
             peak=np.array([peaks.get(engine, np.nan) * _PER_US for engine in engines]) / passes,
             lanes=np.full(len(kernels), peaks.get("fp32_vector", np.nan) * _PER_US),
             is_tensor=np.array([engine.endswith("_tensor") for engine in engines], dtype=bool),
@@ -192,7 +194,7 @@ def sustained(name: str) -> tuple[float, float]:
     return next((factors for part, factors in _SUSTAINED.items() if name.startswith(part)), (1.0, 1.0))
 
 
-def floors(work: Work, ceilings: Ceilings) -> tuple[Floats, Floats, Floats]:
+def floors(work: KernelColumns, ceilings: KernelCeilings) -> tuple[Floats, Floats, Floats]:
     """The floors of each kernel: arithmetic, bytes without a cache, and the larger with what the cache may spare."""
     compute = work.least_flops / ceilings.peak
     memory = work.least_bytes / ceilings.bandwidth
@@ -200,15 +202,15 @@ def floors(work: Work, ceilings: Ceilings) -> tuple[Floats, Floats, Floats]:
     return compute, memory, np.maximum(np.nan_to_num(compute), np.nan_to_num(spared))
 
 
-def times(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Times:
+def times(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> PredictedTimes:
     """The predicted time of each kernel."""
     compute, memory = _compute_us(work, ceilings, rates), _memory_us(work, ceilings, rates)
     launch = rates["launch"] * np.where(work.are("layout") & ~ceilings.is_tensor, 0.0, work.launches)
     busy = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
-    return Times(busy + launch, compute, memory, launch)
+    return PredictedTimes(busy + launch, compute, memory, launch)
 
 
-def _memory_us(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+def _memory_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     share = np.array([rates.get(f"{kind}:memory", 1.0) for kind in KINDS])[work.kind] * rates["memory"]
     spared = np.clip(1.0 - work.bytes / np.maximum(ceilings.cache, 1.0), 0.0, 1.0)
     faster = 1.0 + (rates["cache"] - 1.0) * spared
@@ -216,7 +218,7 @@ def _memory_us(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Fl
     return np.where(needless, 0.0, work.bytes / (ceilings.bandwidth * share * ceilings.memory_factor * faster))
 
 
-def _compute_us(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     folds = np.array([rates.get(f"{kind}:operations", 0.0) for kind in KINDS])[work.kind]
     filled = np.clip(work.blocks / (rates["blocks"] * ceilings.multiprocessors), 1e-6, 1.0)
     spread = np.clip(work.blocks / ceilings.multiprocessors, 1e-6, 1.0) * (0.5 + 0.5 * filled)
@@ -240,7 +242,7 @@ def _compute_us(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> F
     return np.asarray(np.nan_to_num(np.where(work.are(*_RECURRENT), np.maximum(step_us, ideal), plain + fold_us)))
 
 
-def _lanes_share(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     """Share of the fp32 lanes' peak that a product of these sizes reaches, padded to whole tiles."""
     padding = _filling(work.rows, 32.0) * _filling(work.columns, 32.0)
     tiles = work.batch * np.ceil(work.rows / _TILE) * np.ceil(work.columns / _TILE)
@@ -253,7 +255,7 @@ def _lanes_share(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> 
     return np.asarray(np.maximum(rates["lanes"] * ceilings.lanes_factor * padding * used * short, 1e-6))
 
 
-def _tensor_share(work: Work, ceilings: Ceilings, rates: Mapping[str, float]) -> Floats:
+def _tensor_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     """Share of the tensor cores' peak that a product of these sizes reaches."""
     tiles = work.batch * np.ceil(work.rows / _TILE_ROWS) * np.ceil(work.columns / _TILE)
     used = np.clip(tiles / ceilings.multiprocessors, 0.1, 1.0)

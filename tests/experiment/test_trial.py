@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bottleneck.errors import WorkloadError
-from bottleneck.experiment.trial import Prediction, TrialEffort, TrialSetup, try_changes
+from bottleneck.experiment.trial import ChangePrediction, TrialEffort, TrialSetup, try_changes
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import NO_TIME, Refused
 from bottleneck.harness.messages import Program
@@ -39,7 +39,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialSetup:
 def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(setup: TrialSetup) -> None:
     told: list[str] = []
     setup = TrialSetup(setup.program, setup.folder, setup.effort, setup.changes, setup.child, tell=told.append)
-    trial = try_changes(setup, ("less-work",), Prediction(("a-finding",), Interval(2.0, 5.0)))
+    trial = try_changes(setup, ("less-work",), ChangePrediction(("a-finding",), Interval(2.0, 5.0)))
     assert trial.verdict == "faster", trial
     assert "confirming in a fresh process" in told
     assert trial.findings == ("a-finding",) and trial.predicted_speedup == Interval(2.0, 5.0)
@@ -52,28 +52,28 @@ def test_a_quarter_of_the_work_is_faster_and_a_fresh_process_says_so_too(setup: 
 
 
 def test_four_times_the_work_is_slower_and_is_never_paid_back(setup: TrialSetup) -> None:
-    trial = try_changes(setup, ("more-work",), Prediction())
+    trial = try_changes(setup, ("more-work",), ChangePrediction())
     assert trial.verdict == "slower", trial
     assert trial.break_even_steps is None
     assert trial.speedup is not None and trial.speedup.high < 1
 
 
 def test_twice_the_samples_in_the_same_time_count_per_sample(setup: TrialSetup) -> None:
-    trial = try_changes(setup, ("double",), Prediction())
+    trial = try_changes(setup, ("double",), ChangePrediction())
     assert trial.verdict in {"faster", "inconclusive"}, trial  # a busy machine may hide even this
     assert trial.speedup is not None and trial.speedup.median > 1.2
 
 
 def test_no_change_is_neither_faster_nor_slower_in_one_process_or_in_two(setup: TrialSetup) -> None:
     for name in ("nothing", "apart"):
-        trial = try_changes(setup, (name,), Prediction())
+        trial = try_changes(setup, (name,), ChangePrediction())
         assert trial.verdict in {"no effect", "inconclusive"}, trial
         assert trial.smallest_visible is not None and trial.smallest_visible > 0
         assert trial.peak_before_bytes and trial.peak_after_bytes
 
 
 def test_a_part_of_the_step_is_measured_against_the_same_part(setup: TrialSetup) -> None:
-    trial = try_changes(setup, ("half-a-part",), Prediction())
+    trial = try_changes(setup, ("half-a-part",), ChangePrediction())
     assert trial.is_part and trial.is_bound
     assert trial.speedup is not None and trial.speedup.median > 3
     assert [difference.reason for difference in trial.differences] == [
@@ -82,7 +82,7 @@ def test_a_part_of_the_step_is_measured_against_the_same_part(setup: TrialSetup)
 
 
 def test_a_change_that_spoils_the_results_is_wrong_however_fast(setup: TrialSetup) -> None:
-    trial = try_changes(setup, ("spoiled",), Prediction())
+    trial = try_changes(setup, ("spoiled",), ChangePrediction())
     assert trial.verdict == "wrong", trial
     assert trial.reason is not None and "differ" in trial.reason
     assert any(difference.is_within is False for difference in trial.differences)
@@ -90,9 +90,9 @@ def test_a_change_that_spoils_the_results_is_wrong_however_fast(setup: TrialSetu
 
 
 def test_results_of_a_process_of_its_own_are_compared_too(setup: TrialSetup) -> None:
-    trial = try_changes(setup, ("apart", "spoiled"), Prediction())
+    trial = try_changes(setup, ("apart", "spoiled"), ChangePrediction())
     assert trial.verdict == "wrong", trial
-    assert all(difference.is_within for difference in try_changes(setup, ("apart",), Prediction()).differences)
+    assert all(difference.is_within for difference in try_changes(setup, ("apart",), ChangePrediction()).differences)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_results_of_a_process_of_its_own_are_compared_too(setup: TrialSetup) -> 
 def test_a_change_that_cannot_be_tried_is_a_record_with_its_reason(
     setup: TrialSetup, change: str, verdict: str, reason: str
 ) -> None:
-    trial = try_changes(setup, (change,), Prediction())
+    trial = try_changes(setup, (change,), ChangePrediction())
     assert trial.verdict == verdict
     assert trial.reason is not None and trial.reason.startswith(reason)
     assert trial.speedup is None
@@ -117,13 +117,13 @@ def test_a_change_that_cannot_be_tried_is_a_record_with_its_reason(
 def test_a_program_that_fails_without_any_change_is_an_error_of_the_workload(setup: TrialSetup) -> None:
     Path(setup.program.target).write_text("def workload():\n    raise RuntimeError('no data')\n")
     with pytest.raises(WorkloadError) as error:
-        try_changes(setup, ("nothing",), Prediction())
+        try_changes(setup, ("nothing",), ChangePrediction())
     assert error.value.why == "RuntimeError: no data"
 
 
 def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_take(setup: TrialSetup) -> None:
     short = TrialSetup(setup.program, setup.folder, TrialEffort(budget_s=0.01), setup.changes, setup.child)
-    trial = try_changes(short, ("nothing",), Prediction())
+    trial = try_changes(short, ("nothing",), ChangePrediction())
     assert trial.verdict == "inconclusive"
     assert trial.reason is not None and "pass --budget" in trial.reason
 
@@ -131,7 +131,7 @@ def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_ta
 def test_steps_too_long_for_the_time_that_is_left_are_skipped_whatever_the_budget(setup: TrialSetup) -> None:
     program = Program(setup.program.target, settings=(("work", "60_000_000"),))
     limited = replace(setup, program=program, effort=TrialEffort(budget_s=0.1), until=time.monotonic() + 30)
-    trial = try_changes(limited, ("nothing",), Prediction())
+    trial = try_changes(limited, ("nothing",), ChangePrediction())
     assert trial.verdict == "skipped" and (trial.reason or "").startswith("no time was left"), trial
 
 
@@ -140,14 +140,14 @@ def test_what_no_time_is_left_to_confirm_keeps_its_first_measurement(setup: Tria
         if text == "confirming in a fresh process":
             raise Refused("skipped", NO_TIME)
 
-    trial = try_changes(replace(setup, tell=tell, until=time.monotonic() + 100), ("less-work",), Prediction())
+    trial = try_changes(replace(setup, tell=tell, until=time.monotonic() + 100), ("less-work",), ChangePrediction())
     assert trial.verdict == "inconclusive"
     assert trial.speedup is not None and trial.speedup.low > 1
     assert trial.reason == "no time was left to confirm it in a fresh process"
 
 
 def test_several_changes_are_applied_together(setup: TrialSetup) -> None:
-    trial = try_changes(setup, ("less-work", "double"), Prediction())
+    trial = try_changes(setup, ("less-work", "double"), ChangePrediction())
     assert trial.change == "less-work+double"
     assert trial.title == "Add a quarter of the numbers; Twice the batch"
     assert trial.verdict == "faster", trial
@@ -202,5 +202,5 @@ def test_a_small_effect_has_to_show_in_each_of_several_fresh_processes(
     tmp_path: Path, ratios: tuple[float, ...], verdict: str, processes: int
 ) -> None:
     places = Places(Program("none.py"), tmp_path, TrialEffort(budget_s=30.0), ratios=ratios)
-    trial = try_changes(places, (), Prediction())
+    trial = try_changes(places, (), ChangePrediction())
     assert (trial.verdict, len(places.started)) == (verdict, processes)

@@ -18,7 +18,7 @@ from bottleneck.experiment.scoreboard import (
     scores,
     trials_of,
 )
-from bottleneck.experiment.trial import Prediction, TrialSetup
+from bottleneck.experiment.trial import ChangePrediction, TrialSetup
 from bottleneck.experiment.verify import (
     add_best,
     is_interrupted,
@@ -63,14 +63,14 @@ def test_changes_are_tried_once_in_the_order_of_the_findings() -> None:
 
 
 def test_a_prediction_is_what_any_finding_promises_never_a_sum() -> None:
-    assert prediction_of("compile", FINDINGS) == Prediction(("launches", "unfused"), Interval(1.5, 2.0))
+    assert prediction_of("compile", FINDINGS) == ChangePrediction(("launches", "unfused"), Interval(1.5, 2.0))
     wide = finding("layout", ("compile",), Interval(1.0, 6.0), Interval(0, 80))
     assert prediction_of("compile", (wide, *FINDINGS[1:])).speedup == Interval(1.1, 6.0)
 
 
 def test_nothing_is_predicted_where_no_finding_names_the_change_or_none_has_a_figure() -> None:
-    assert prediction_of("channels-last", FINDINGS) == Prediction()
-    assert prediction_of("gc-freeze", FINDINGS) == Prediction(("allocator",))
+    assert prediction_of("channels-last", FINDINGS) == ChangePrediction()
+    assert prediction_of("gc-freeze", FINDINGS) == ChangePrediction(("allocator",))
 
 
 def test_several_changes_promise_what_each_finding_adds() -> None:
@@ -88,7 +88,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch, known: dict[str, Trial]) -> list[s
     """Looks up each trial among these; gives the list of those that were made."""
     tried: list[str] = []
 
-    def look_up(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def look_up(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
         tried.append("+".join(names))
         return known["+".join(names)]
 
@@ -120,7 +120,7 @@ def test_changes_that_find_no_time_are_skipped_and_named_but_the_first_is_tried(
 def test_changes_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[float] = []
 
-    def note(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def note(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
         budgets.append(setup.effort.budget_s)
         return trial(names[0], "no effect")
 
@@ -133,7 +133,7 @@ def test_changes_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_change_that_takes_long_leaves_the_others_the_least_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
 
-    def note(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def note(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
         limits.append(setup.until - until)
         return trial(names[0], "no effect")
 
@@ -148,7 +148,7 @@ def test_of_more_changes_than_there_is_time_for_the_first_get_what_a_trial_takes
 ) -> None:
     limits: list[float] = []
 
-    def note(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def note(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
         limits.append(until - setup.until)
         return trial(names[0], "no effect")
 
@@ -162,7 +162,7 @@ def test_of_more_changes_than_there_is_time_for_the_first_get_what_a_trial_takes
 
 
 def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def interrupted(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
         if names == ("tf32",):
             raise KeyboardInterrupt
         return trial("gc-freeze", "faster", 1.2)
@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.Monkey
 
 
 def test_a_program_that_fails_later_is_one_failed_trial_and_at_first_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(setup: TrialSetup, names: tuple[str, ...], prediction: Prediction) -> Trial:
+    def failing(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
         if names == ("tf32",):
             raise WorkloadError("model.py fails without any change", why="out of memory")
         return trial(names[0], "no effect")

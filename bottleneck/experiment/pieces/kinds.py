@@ -36,7 +36,7 @@ Make = Callable[[Any, PieceSpec, str], Ways]
 
 
 @dataclass(frozen=True)
-class Kind:
+class PieceKind:
     """Builder of a kind, and the seconds that one piece takes, as measured on two cores; the first one takes more."""
 
     make: Make
@@ -233,13 +233,13 @@ def fewer_threads(torch: Any, spec: PieceSpec, device: str) -> Ways:
     )
 
 
-KINDS: Mapping[str, Kind] = {
-    "chain": Kind(compiled_chain, seconds=3.0, first_s=5.0),
-    "layout": Kind(channels_last, seconds=0.7),
-    "narrow-product": Kind(narrow_product, seconds=0.7),
-    "padded-product": Kind(padded_product, seconds=0.7),
-    "optimizer": Kind(optimizer_step, seconds=0.7, first_s=0.5),
-    "attention": Kind(written_attention, seconds=0.7),
-    "threads": Kind(fewer_threads, seconds=0.7),
+KINDS: Mapping[str, PieceKind] = {
+    "chain": PieceKind(compiled_chain, seconds=3.0, first_s=5.0),
+    "layout": PieceKind(channels_last, seconds=0.7),
+    "narrow-product": PieceKind(narrow_product, seconds=0.7),
+    "padded-product": PieceKind(padded_product, seconds=0.7),
+    "optimizer": PieceKind(optimizer_step, seconds=0.7, first_s=0.5),
+    "attention": PieceKind(written_attention, seconds=0.7),
+    "threads": PieceKind(fewer_threads, seconds=0.7),
 }
 """Kinds of pieces by name."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
-from bottleneck.experiment.pieces.kinds import KINDS, Kind, Way, Ways
+from bottleneck.experiment.pieces.kinds import KINDS, PieceKind, Way, Ways
 from bottleneck.experiment.pieces.recorded_calls import NotRebuilt
 from bottleneck.experiment.pieces.specs import PieceSpec, from_values
 from bottleneck.experiment.variants import RequestChannel, describe
@@ -110,7 +110,7 @@ def _load(threads: int | None) -> Any:
 class PieceHost:
     """Measures pieces as requested; ``load`` gives torch, ready for so many threads."""
 
-    def __init__(self, kinds: Mapping[str, Kind] = KINDS, load: Callable[[int | None], Any] = _load) -> None:
+    def __init__(self, kinds: Mapping[str, PieceKind] = KINDS, load: Callable[[int | None], Any] = _load) -> None:
         self._kinds, self._load = kinds, load
         self._torch: Any = None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.experiment.pieces.kinds import Kind, Way, Ways
+from bottleneck.experiment.pieces.kinds import PieceKind, Way, Ways
 from bottleneck.experiment.pieces.recorded_calls import NotRebuilt
 from bottleneck.experiment.pieces.timing import PieceHost, PieceTimer
 
@@ -84,7 +84,7 @@ def spec(kind: str) -> dict[str, Any]:
 
 def answer(make: Callable[..., Ways]) -> dict[str, Any]:
     torch = pytest.importorskip("torch")
-    host = PieceHost({"own": Kind(make, seconds=1.0)}, lambda _threads: torch)
+    host = PieceHost({"own": PieceKind(make, seconds=1.0)}, lambda _threads: torch)
     assert "value" in host.answer({"do": "load", "threads": None})
     return host.answer({"do": "piece", "piece": spec("own"), "device": "cpu"})
 
