@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bottleneck.harness.fake_step import fake_step
 from bottleneck.harness.messages import Program
-from bottleneck.predict.memory import step_memory
+from bottleneck.predict.peak_memory import step_memory
 
 _LLAMA = """
 import torch

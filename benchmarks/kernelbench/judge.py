@@ -17,7 +17,7 @@ from benchmarks.kernelbench.learn import (
 )
 from bottleneck.advice.interval_table import factor_of
 from bottleneck.devices.match import device_by_name
-from bottleneck.predict.host import host_units
+from bottleneck.predict.host_pace import host_units
 from bottleneck.predict.interval import COVERAGE, stratum_of
 from bottleneck.predict.price import step_floor_us
 from bottleneck.schema.intervals import Flags, Floats

@@ -188,8 +188,8 @@ def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
 def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
+    from bottleneck.commands.kept_trials import with_trials
     from bottleneck.commands.report_options import draw_or_warn, terminal_text
-    from bottleneck.commands.scoreboard import with_trials
     from bottleneck.pipeline import Options, explain
     from bottleneck.report import FORMATS
     from bottleneck.report.analysis_document import headline

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.kept_trials import with_trials
 from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
@@ -32,7 +33,6 @@ from bottleneck.commands.report_options import (
     window_options,
     write_report,
 )
-from bottleneck.commands.scoreboard import with_trials
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.report.output import compressed, write_blocks
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.interrupts import answered, says_what_is_kept
+from bottleneck.commands.kept_trials import scoreboard_path, with_trials
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
     ProbeBudget,
@@ -33,7 +34,6 @@ from bottleneck.commands.report_options import (
     send,
     write_report,
 )
-from bottleneck.commands.scoreboard import scoreboard_path, with_trials
 from bottleneck.errors import UsageError, WorkloadError
 from bottleneck.report.output import write_status
 from bottleneck.units import counted

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from bottleneck.predict.memory import fits, largest_batch, step_memory
+from bottleneck.predict.peak_memory import fits, largest_batch, step_memory
 from bottleneck.predict.price import predict_step
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device

@@ -7,10 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from bottleneck.predict.fusion import KernelGroup, fuse, input_bytes, least_bytes, live_calls
-from bottleneck.predict.host import GRAPHS, host_counts, host_units
+from bottleneck.predict.host_pace import GRAPHS, host_counts, host_units
+from bottleneck.predict.inductor_fusion import KernelGroup, fuse, input_bytes, least_bytes, live_calls
 from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
-from bottleneck.predict.kernels import Kernel, split
 from bottleneck.predict.rates import (
     KINDS,
     KernelColumns,
@@ -21,6 +20,7 @@ from bottleneck.predict.rates import (
     read_rates,
     times,
 )
+from bottleneck.predict.step_kernels import Kernel, split
 from bottleneck.predict.step_time import step_us
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats

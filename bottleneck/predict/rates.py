@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bottleneck.predict.kernels import Kernel
+from bottleneck.predict.step_kernels import Kernel
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.step_calls import EngineSettings

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bottleneck.cost import OP_FAMILIES
 from bottleneck.cost.call import Cost, Unmodelled, parse_call
-from bottleneck.predict.kernels import ConvolutionShape, Kernel, convolution_shape, cost_of, split, tensor_bytes
+from bottleneck.predict.step_kernels import ConvolutionShape, Kernel, convolution_shape, cost_of, split, tensor_bytes
 from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
 
 _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}

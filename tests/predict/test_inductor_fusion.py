@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bottleneck.predict.fusion import fuse, least_bytes, live_calls, uses_channels_last
+from bottleneck.predict.inductor_fusion import fuse, least_bytes, live_calls, uses_channels_last
 from bottleneck.schema.step_calls import StepCalls
 from tests.predict.steps import call, convolution, step, use
 

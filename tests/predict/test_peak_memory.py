@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.predict.memory import BLOCK_BYTES, RESERVED_BYTES, fits, largest_batch, step_memory
+from bottleneck.predict.peak_memory import BLOCK_BYTES, RESERVED_BYTES, fits, largest_batch, step_memory
 from bottleneck.schema.step_calls import BEFORE_THE_STEP, EngineSettings, StepCall, StepCalls, Storage, StorageKind
 
 KIB = 1024

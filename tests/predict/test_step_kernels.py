@@ -2,7 +2,7 @@
 
 import pytest
 
-from bottleneck.predict.kernels import Kernel, split
+from bottleneck.predict.step_kernels import Kernel, split
 from bottleneck.schema.step_calls import StepCall
 from tests.predict.steps import call, convolution, use
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from bottleneck.cost import OP_FAMILIES
-from bottleneck.predict.kernels import Kernel
 from bottleneck.predict.rates import LIBRARY_KINDS
+from bottleneck.predict.step_kernels import Kernel
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCall, StepCalls
 

@@ -1,4 +1,4 @@
-"""The user's scoreboard: where `verify` keeps its trials, from which `run`, `report` and `verify` learn."""
+"""Trials that `verify` keeps on this machine: the path of their file, and its use in the intervals of findings."""
 
 import os
 from dataclasses import replace
