@@ -7,10 +7,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from bottleneck.devices.match import device_by_name
-from bottleneck.predict.host_pace import host_counts, host_units
+from bottleneck.predict.host_pace import host_counts, host_units, step_us
 from bottleneck.predict.price import plan
 from bottleneck.predict.rates import KernelCeilings, KernelColumns, PredictedTimes, as_columns, ceilings_of, times
-from bottleneck.predict.step_time import step_us
 from bottleneck.schema.intervals import Arrays, Flags, Floats, Integers, some_rows
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCalls

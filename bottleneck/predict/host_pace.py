@@ -1,10 +1,13 @@
-"""Predicts the time that the host needs to issue a step: ops by kind, at the pace of a machine."""
+"""Predicts the host's time for issuing a step from its ops by kind, and combines it with the time of the device."""
 
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from bottleneck.cost import OP_FAMILIES
 from bottleneck.predict.rates import LIBRARY_KINDS
 from bottleneck.predict.step_kernels import Kernel
+from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCall, StepCalls
 
@@ -21,10 +24,12 @@ HOST_KINDS = (
     *("compiled step", "generated kernel", "library kernel", "graph step"),
 )
 GRAPHS = frozenset({"cudagraphs", "reduce-overhead", "max-autotune"})
+# Exponent of the smooth maximum of the two times: the longer one hides the shorter one.
+_SHARPNESS = 6.0
 
 
 def host_kind(call: StepCall) -> str:
-    """Kind of a call by which the cost of its issue is learned; see HOST_KINDS."""
+    """The kind of a call, one of HOST_KINDS; the host's time for a call is learned per kind."""
     if call.name.endswith("logsumexp"):
         return "logsumexp"
     if "softmax" in call.name:
@@ -53,5 +58,16 @@ def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) ->
 
 
 def host_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> float:
-    """The issue of a step in units of the pace, without what precedes its first op."""
+    """The host's time for issuing a step, as a multiple of its time for one op, without what precedes the first op."""
     return sum(count * rates[f"host:{kind}"] for kind, count in counts.items())
+
+
+def step_us(device_us: Floats, host_us: Floats, pace_us: Floats, rates: Mapping[str, float]) -> Floats:
+    """Time of a step that starts on an idle device and ends when the device is done; all in microseconds.
+
+    ``pace_us`` is the host's time for one op. The time before the first kernel, in which the host enters the program,
+    is learned as a multiple of it.
+    """
+    on_device = device_us + rates["latency"]
+    on_host = host_us + rates["host:first"] * pace_us
+    return np.asarray((on_device**_SHARPNESS + on_host**_SHARPNESS) ** (1 / _SHARPNESS))

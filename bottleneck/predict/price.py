@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from bottleneck.predict.host_pace import GRAPHS, host_counts, host_units
+from bottleneck.predict.host_pace import GRAPHS, host_counts, host_units, step_us
 from bottleneck.predict.inductor_fusion import KernelGroup, fuse, input_bytes, least_bytes, live_calls
 from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
 from bottleneck.predict.rates import (
@@ -21,7 +21,6 @@ from bottleneck.predict.rates import (
     times,
 )
 from bottleneck.predict.step_kernels import Kernel, split
-from bottleneck.predict.step_time import step_us
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
