@@ -1,4 +1,4 @@
-"""Widens or narrows the predicted speedup of a rule by what its earlier predictions were worth, for ranking to call.
+"""Widens or narrows the predicted speedup of a rule by the errors of its earlier predictions.
 
 The factors in interval_table.csv come from the corpus of `python -m benchmarks.corpus.intervals`: split-conformal
 prediction (Lei et al. 2018, J. Am. Stat. Assoc. 113; the score is that of Romano et al. 2019, arXiv:1905.03222) on
@@ -102,7 +102,7 @@ def widen(slug: str, interval: Interval, table: Mapping[str, Record] | None = No
 
 
 def keeps_figure(slug: str, table: Mapping[str, Record] | None = None) -> bool:
-    """False for a rule of which enough pairs showed that the gains it promises do not come: its words stay."""
+    """False for a rule that was wrong too often in enough pairs: its advice is then shown without a gain."""
     record = (read_table() if table is None else table).get(slug)
     if record is None or record.right is None or record.pairs < PAIRS_TO_JUDGE:
         return True

@@ -10,9 +10,9 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measured_pieces import MeasuredPiece
 from bottleneck.units import counted, format_share, format_us
 
-# A gain below this share of the step is none.
+# A gain below this share of the step counts as none.
 _LEAST_GAIN = 0.001
-# Times alone and recorded that lie closer together are of the same work.
+# A recorded time of up to this multiple of the time alone is explained by the shapes.
 _ALIKE = 2.0
 # Slugs of findings whose pieces `bottleneck run` can time.
 MEASURABLE = frozenset(
@@ -111,7 +111,7 @@ def _entry_ratio(evidence: Evidence, piece: MeasuredPiece) -> float:
 
 
 def _entered_us(evidence: Evidence, pieces: Sequence[MeasuredPiece]) -> float:
-    """The one call of compiled code per step that is left of those of the pieces."""
+    """Time to enter compiled code once per step, as a model that is compiled as a whole does."""
     return (evidence.analysis.device.compiled_call_us or 0.0) if any(each.kind == "chain" for each in pieces) else 0.0
 
 

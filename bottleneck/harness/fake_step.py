@@ -243,7 +243,7 @@ def _load_real_batches(torch: Any, mode: Any) -> None:
 
 
 class _StepRecorder:
-    """The way from the program to its recorded step."""
+    """Runs a program up to its recorded step, with a CallRecorder and hooks on optimizers and modules."""
 
     def __init__(self, torch: Any, choices: "CudaChoices") -> None:
         self._torch, self._choices = torch, choices
@@ -349,7 +349,7 @@ class _StepRecorder:
         self._recorder.start()
 
     def _tag(self) -> None:
-        """Names the memory of parameters, buffers, gradients and optimizer state."""
+        """Labels the memory of parameters, buffers, gradients and optimizer state."""
         found = [each for each in gc.get_objects() if issubclass(type(each), self._torch.nn.Module)]
         parameters = {id(each): each for module in found for each in module.parameters(recurse=False)}
         for optimizer in self._optimizers.values():

@@ -1,4 +1,4 @@
-"""Answers what a step takes on each device: its price eager and in other ways, its memory, and its batch sizes."""
+"""Predicts a step on each device: its time in eager mode and with other backends, its memory and its batch sizes."""
 
 import math
 from collections import defaultdict

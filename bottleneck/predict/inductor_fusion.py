@@ -1,9 +1,10 @@
-"""Groups the calls of a step as Inductor fuses them, and gives the kernels of each group: what `torch.compile` runs.
+"""Groups the calls of a step as Inductor fuses them, and gives the kernels that `torch.compile` runs for each group.
 
 Inductor fuses ops that walk over the same elements (torch/_inductor/scheduler.py): chains of pointwise ops, and a
 reduction with the ops before and behind it. Products, convolutions, recurrent layers and attention stay kernels of
-libraries. A norm over more than a block holds is two kernels: one that folds, and one that normalizes and takes on what
-follows. A two-dimensional convolution runs in channels last where `decide_layout_opt` says so.
+libraries. A norm over more than a block holds is two kernels: one that computes the statistics, and one that normalizes
+and is fused with the ops that follow. A two-dimensional convolution runs in channels last where
+`decide_layout_opt` says so.
 """
 
 import math
@@ -17,7 +18,7 @@ from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
 
 _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 _LIBRARY = frozenset({"matmul", "attention", "recurrent", "linear algebra", "vision", "quantized"})
-# A block of a generated kernel folds a row of this many elements; a longer one is split and needs a second kernel.
+# A block of a generated kernel reduces a row of this many elements; a longer one is split and needs a second kernel.
 _LONGEST_ROW = 32_768
 # Above this a pooling window is left to ATen (torch/_inductor/lowering.py).
 _LARGEST_WINDOW = 25
@@ -27,7 +28,7 @@ _LAYOUT_WEIGHTS = {"grouped": 1.358, "default": 0.823, "in_out": 0.725, "small":
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Calls that run as one: their positions, and the kernels."""
+    """Calls that run together: their positions in the step, and the kernels that run for them."""
 
     calls: tuple[int, ...]
     kernels: tuple[Kernel, ...]
@@ -86,7 +87,7 @@ def _convolution_shape(call: StepCall) -> ConvolutionShape | None:
 
 
 class _Fusion:
-    """Walks over the calls once; each piece of memory has a version per write, made by a loop."""
+    """Walks over the calls once. Each write to a storage makes a new version of it, which one loop produces."""
 
     def __init__(self, step: StepCalls) -> None:
         self.step = step

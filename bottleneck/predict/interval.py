@@ -38,7 +38,8 @@ _GROUP_OF = {
     ),
 }
 _GROUPS = ("products", "convolutions", "recurrent layers", "other convolutions", "memory")
-# Which kernel cuDNN takes for an unusual convolution changes its time severalfold: a part this large spoils the sum.
+# Which kernel cuDNN takes for an unusual convolution changes its time severalfold: from this
+# share of the time on, they decide the error of the step.
 _MATTERS = 0.2
 # Launches and half-filled devices hardly count in a step of more than this.
 LONG_US = 2000.0

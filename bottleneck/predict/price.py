@@ -104,7 +104,7 @@ def predict_step(
 
 
 def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
-    """The least time of a step: its kernels' floors one after the other, or what no fusion can spare."""
+    """The least time of a step: the sum of its kernels' floors, or the work that remains after any fusion."""
     groups, _ = plan(calls, "eager")
     fuses = backend not in ("eager", "cudagraphs")
     live = live_calls(calls) if fuses else [True] * len(calls.calls)

@@ -42,7 +42,7 @@ LIBRARY_KINDS = (
     | {"depthwise convolution", "depthwise convolution channels last", "convolution channels last", "max pooling"}
     | {"average pooling"}
 )
-# What follows the settings of cuDNN; a change of layout is only made for tensor cores.
+# Kinds that follow the settings of cuDNN. Layouts are only changed for tensor cores.
 _IN_CUDNN = CONVOLUTIONS | {"lstm", "gru", "rnn", "layout", "convolution channels last"}
 # Kinds that fold elements one by one, at a number of operations each.
 _FOLDS = ("statistics", "average pooling", "max pooling")
@@ -83,7 +83,8 @@ _STEP_LANES = 5e5
 class KernelCeilings:
     """Ceilings per kernel, each an array or one number: per microsecond, bytes, and multiprocessors.
 
-    ``memory_factor`` and ``lanes_factor`` are what a part sustains beside others of its data sheet: little power.
+    ``memory_factor`` and ``lanes_factor`` are the shares of bandwidth and fp32 peak that a device of
+    low power sustains, relative to other devices.
     """
 
     peak: Floats
@@ -98,7 +99,7 @@ class KernelCeilings:
 
 @dataclass(frozen=True)
 class KernelColumns:
-    """Kernels as columns."""
+    """Kernels as arrays, one for each field, with one entry per kernel."""
 
     kind: Integers
     bytes: Floats
@@ -124,7 +125,7 @@ class KernelColumns:
 
 @dataclass(frozen=True)
 class PredictedTimes:
-    """Microseconds per kernel: in all, of its arithmetic, of its bytes, of its launch."""
+    """Predicted microseconds per kernel: the whole, and the parts of arithmetic, memory traffic and launch."""
 
     us: Floats
     compute_us: Floats
@@ -183,8 +184,8 @@ def ceilings_of(
     )
 
 
-# What a part of low power sustains beside its data sheet, as a factor on the shares that parts without this limit
-# reach: (memory, fp32 lanes). The table's own note on the T4 has fp16 products at 25 to 35 of 65 TFLOP/s; the L4 has
+# Devices of low power sustain less of their data sheet: factors on the shares that other devices reach, for (memory,
+# fp32 lanes). The table's own note on the T4 has fp16 products at 25 to 35 of 65 TFLOP/s; the L4 has
 # the same 70 W. Memory with error correction in the data itself (GDDR6) loses an eighth.
 _SUSTAINED: Mapping[str, tuple[float, float]] = {"Tesla T4": (0.875, 0.7), "NVIDIA L4": (0.875, 0.7)}
 

@@ -29,9 +29,9 @@ class Kernel:
 
     ``flops`` run at the peak of an engine: that for products of ``dtype`` where ``kind`` is one, else vector lanes.
     ``elements`` are folded one after the other by at most ``blocks`` independent parts. A product has ``rows``,
-    ``columns``, ``inner`` and ``batch``; a convolution has input
-    ``channels`` per group. ``steps`` wait for one another. ``least_bytes`` and ``least_flops`` are what
-    no implementation can do without. ``count`` kernels are like this one.
+    ``columns``, ``inner`` and ``batch``; a convolution has input ``channels`` per group. ``steps`` run in
+    sequence. ``least_bytes`` and ``least_flops`` are the amounts that every implementation needs. ``count`` kernels are
+    like this one.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class ConvolutionShape:
-    """The sizes of a convolution: ``inner`` multiplies and adds per result, per group."""
+    """The sizes of a convolution as a product: each result of a group takes ``inner`` multiply-adds."""
 
     rows: float
     columns: float

@@ -1,4 +1,4 @@
-"""The op calls of a step that a trace recorded, as a prediction takes them."""
+"""Reads the op calls of one step from a trace, in the form that predictions take."""
 
 from collections.abc import Mapping
 

@@ -122,7 +122,7 @@ def _word(value: Any, names: dict[str, Any], inputs: list[Any]) -> str:
 
 
 def channels_last(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """An op on images by planes and by pixels; at worst the images are turned round for it each time."""
+    """An op on contiguous images and in channels last; at worst the images are converted before each call."""
     (call,) = _calls(torch, spec, device)
 
     def by_pixels(tensor: Any) -> Any:

@@ -48,7 +48,7 @@ class PieceWorker(Protocol):
 
 
 class PieceProcess(Worker):
-    """Such a process; it is killed where it does not answer in time."""
+    """A process that measures pieces; it is killed if it does not answer in time."""
 
     def __init__(self, until: float, log: Path) -> None:
         environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / COMPILATIONS)}
@@ -71,7 +71,7 @@ class PieceProcess(Worker):
 
 @dataclass
 class PieceBudget:
-    """Takes pieces one after the other until the seconds are over; what was measured so far is kept.
+    """Measures pieces one after the other until the budget is spent; an interruption keeps the pieces measured so far.
 
     ``open_worker`` starts a process that ends by a time of the clock, and writes to a file. ``tell`` gets the piece
     that is next, and the share of the seconds that is over.

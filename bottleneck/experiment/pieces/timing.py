@@ -34,7 +34,7 @@ class PieceTimes:
 
 @dataclass
 class PieceTimer:
-    """Takes turns by a clock; ``draw`` decides who goes first."""
+    """Times the ways of a piece in rounds by a clock; ``draw`` shuffles the order of each round."""
 
     clock: Callable[[], float] = time.perf_counter
     draw: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311 - an order, not a secret
@@ -62,7 +62,7 @@ class PieceTimer:
         return max(1, min(_CALLS_AT_MOST, math.ceil(_TURN_S * 1e6 / max(us, 1e-3))))
 
     def _turn_us(self, way: Way, count: int) -> float:
-        """One call of a turn: of its parts the quickest, since the system may take the processor away in one."""
+        """Time of one call: the quickest part of the turn, since the system may interrupt the others."""
         way.prepare()
         run, parts = way.run, []
         each = max(1, count // _PARTS)
