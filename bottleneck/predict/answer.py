@@ -48,6 +48,7 @@ def answer(
         host_ops=asked.host_ops,
         measured_us=asked.measured_us,
         measured_on=asked.measured_on,
+        measured_device_us=asked.measured_device_us,
         memory=step_memory(asked),
         devices=tuple(_on_device(steps, device, backends, prices.get(device.name)) for device in devices),
         left_out=asked.left_out,

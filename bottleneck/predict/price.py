@@ -25,10 +25,13 @@ from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
 from bottleneck.schema.step_calls import StepCalls
-from bottleneck.units import US_PER_S, counted
+from bottleneck.units import US_PER_S, counted, format_share
 
 BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["overhead"]] = ("compute", "memory", "overhead")
 TIMED_DEVICES = frozenset({"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla T4"})
+
+# The time of a step of which more than this share has no price would say nothing.
+_MOST_UNPRICED = 0.25
 
 
 def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[str, int]]:
@@ -133,6 +136,9 @@ def _unpredictable(calls: StepCalls, device: Device) -> str | None:
         return f"efficiencies were learned on NVIDIA GPUs; none are known for {device.kind} devices"
     if not device.bandwidth_bytes_per_s or "fp32_vector" not in device.peaks_flops_per_s:
         return f"the ceilings of {device.name or 'this device'} are not known"
+    if calls.unpriced_share > _MOST_UNPRICED:
+        share = format_share(calls.unpriced_share)
+        return f"work that takes {share} of the device's time in the trace has no price, since its sizes are missing"
     return None if calls.calls else "the step has no op calls"
 
 

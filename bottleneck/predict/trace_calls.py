@@ -5,12 +5,15 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from bottleneck.predict.kernels import split
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
 from bottleneck.units import counted, format_share
 
 _ENGINE_ROWS = "backward", "autograd::engine::evaluate_function"
 _OPTIMIZER = "_foreach_", "_fused_"
+_TF32, _FP32 = ("tf32", "matrix"), ("fp32", "vector")
+_INDUCTOR = "triton_"
 _PRODUCTS = ("matmul", "convolution")
 
 
@@ -63,6 +66,8 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
         host_ops=int(host_ops.sum()),
         measured_us=evidence.step_us,
         measured_on=device.name or None,
+        measured_device_us=None if evidence.is_host_only else float(work["us"].sum()),
+        unpriced_share=_unpriced_share(work, ops, calls),
         left_out="collectives, copies over a link, and all work of data loaders",
         notes=tuple(_notes(evidence, work["us"].to_numpy(), known.to_numpy())),
     )
@@ -80,6 +85,20 @@ def _rows_of_a_step(evidence: Evidence) -> "np.ndarray[tuple[int], np.dtype[np.i
             middle = numbers[np.argsort(counts, kind="stable")[numbers.size // 2]]
             takes_part &= steps == middle
     return np.flatnonzero(takes_part)
+
+
+def _unpriced_share(
+    work: pd.DataFrame, ops: "np.ndarray[tuple[int], np.dtype[np.int64]]", calls: list[StepCall]
+) -> float:
+    """The part of the device's time that has no call of known sizes, or one that has no cost."""
+    priced = [
+        op
+        for position, (op, call) in enumerate(zip(ops.tolist(), calls, strict=True))
+        if not isinstance(split(call, position), str)
+    ]
+    is_priced = work["op"].isin(priced) & work["signature"].notna()
+    total = float(work["us"].sum())
+    return float(work["us"][~is_priced].sum()) / total if total else 0.0
 
 
 def _host_ops(evidence: Evidence, ops: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pd.Series:
@@ -110,8 +129,14 @@ def _settings(evidence: Evidence, calls: list[StepCall]) -> EngineSettings:
     rows = evidence.analysis.kernels
     found: dict[str, bool | None] = {}
     for family in _PRODUCTS:
-        used = {row.engine for row in rows if row.family == family}
-        found[family] = True if "tf32_tensor" in used else False if "fp32_vector" in used else None
+        us = {
+            (dtype, engine): sum(
+                row.us for row in rows if (row.family, row.dtype, row.engine) == (family, dtype, engine)
+            )
+            for dtype, engine in (_TF32, _FP32)
+        }
+        # Code of its own may use TF32 where the setting is off: what took more time tells the setting.
+        found[family] = us[_TF32] > us[_FP32] if any(us.values()) else None
     origins: Mapping[str, str] = dict.fromkeys(
         ("matmul_allow_tf32", "cudnn_allow_tf32"), "the kernels that the trace's products ran as"
     )
@@ -119,8 +144,13 @@ def _settings(evidence: Evidence, calls: list[StepCall]) -> EngineSettings:
         matmul_allow_tf32=found["matmul"],
         cudnn_allow_tf32=found["convolution"],
         training=any(call.phase == "backward" for call in calls),
-        origins={**origins, "training": "the backward ops of the trace"},
+        compiled=True if _is_compiled(evidence) else None,
+        origins={**origins, "training": "the backward ops of the trace", "compiled": "kernels that Inductor made"},
     )
+
+
+def _is_compiled(evidence: Evidence) -> bool:
+    return bool(evidence.linked.kernels["name"].astype(str).str.startswith(_INDUCTOR).any())
 
 
 def _notes(
@@ -133,6 +163,8 @@ def _notes(
     if lost:
         share, kernels = format_share(lost / us.sum()), counted(int((~known).sum()), "kernel")
         notes.append(f"{kernels} without an op call of known shapes, {share} of the device's time, are left out")
+    if _is_compiled(evidence):
+        notes.append("the program was compiled: these are the ops that were left, and their eager time is not its own")
     if evidence.is_host_only:
         notes.append("the trace is of a CPU: a GPU may run other ops")
     return notes

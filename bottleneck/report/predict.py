@@ -49,7 +49,7 @@ _ENGINES = {
     "fp8_tensor": "fp8",
 }
 
-
+_WORK_NOTE = "share: of the time of the kernels; floor: no device of this kind takes less"
 _GROUPS = ("compute", "memory", "overhead")
 _MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel |\(R\) )+")
 
@@ -136,8 +136,18 @@ def _facts(answer: Prediction) -> list[tuple[str, str]]:
     facts.append(("left out", answer.left_out))
     if answer.measured_us is not None:
         on = f" on {answer.measured_on}" if answer.measured_on else ""
-        facts.append(("measured", f"{format_us(answer.measured_us)} in the trace{on}"))
+        busy = _measured_device_words(answer)
+        facts.append(("measured", f"{format_us(answer.measured_us)} in the trace{on}{busy}"))
     return facts
+
+
+def _measured_device_words(answer: Prediction) -> str:
+    """The time of the trace's kernels, beside the predicted one where the trace's own device is among those asked."""
+    if answer.measured_device_us is None:
+        return ""
+    words = f"; its kernels take {format_us(answer.measured_device_us)}"
+    same = [each.step.device_us for each in answer.devices if each.device.name == answer.measured_on]
+    return f"{words}, predicted {format_us(same[0])}" if same and same[0] else words
 
 
 def _engine_words(answer: Prediction) -> str:
@@ -150,7 +160,7 @@ def _engine_words(answer: Prediction) -> str:
     if settings.channels_last:
         words.append("channels_last")
     if settings.compiled:
-        words.append("the program calls torch.compile")
+        words.append("the program calls torch.compile" if answer.origin == "fake step" else "compiled")
     return ", ".join(words)
 
 
@@ -338,12 +348,13 @@ def _work(prediction: DevicePrediction) -> TableSection:
         *number_columns(("kernels", "time", "share", "floor")),
     )
     title = f"Work on {short_name(prediction)}"
-    return TableSection(title, columns, tuple(rows), ("floor: no device of this kind takes less",))
+    return TableSection(title, columns, tuple(rows), (_WORK_NOTE,))
 
 
 def _assumed(answer: Prediction) -> list[str]:
     reasons = [reason for each in answer.devices for reason in each.step.reasons]
-    unknown = max(each.step.unknown_calls for each in answer.devices)
+    known = [each.step.unknown_calls for each in answer.devices if each.step.us is not None]
+    unknown = max(known, default=0)
     left_out = [f"{counted(unknown, 'call')} without a price: the time leaves them out"] if unknown else []
     return [*left_out, *dict.fromkeys([*answer.notes, *reasons])]
 

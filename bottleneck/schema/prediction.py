@@ -98,6 +98,9 @@ class Prediction:
     host_ops: Annotated[int, Doc("ops that the host dispatches")]
     measured_us: Annotated[float | None, Doc("time of the step in the trace; null for a program", "us")]
     measured_on: Annotated[str | None, Doc("device of the trace")]
+    measured_device_us: Annotated[
+        float | None, Doc("time of the step's kernels in the trace; null for a program", "us")
+    ]
     memory: Annotated[StepMemory | None, Doc("memory of the step; null where it is not known")]
     devices: Annotated[tuple[DevicePrediction, ...], Doc("the step on each device, in the order asked for")]
     left_out: Annotated[str, Doc("work of the program that is not part of the predicted step")]

@@ -114,8 +114,10 @@ class StepCalls:
     ``program`` names the file or trace, ``origin`` says how the calls were found. ``device_kind`` is the kind of device
     whose ops these are. ``storages`` are numbered as the calls refer to them; empty where memory is not known.
     ``batch_size`` is null where the program does not tell. ``host_ops`` counts all ops that the host dispatches in the
-    step. ``measured_us`` is the time of the step where it was measured, on ``measured_on``. ``left_out`` names the
-    work of the program that is not among the calls, ``notes`` say what else is not known, and what was assumed.
+    step. ``measured_us`` is the time of the step where it was measured, on ``measured_on``, ``measured_device_us`` that
+    of its kernels, and ``unpriced_share`` the part of it whose calls or sizes were not recorded well enough to have a
+    cost. ``left_out`` names the work of the program that is not among the calls, ``notes`` say what else is not known,
+    and what was assumed.
     """
 
     program: str
@@ -128,6 +130,8 @@ class StepCalls:
     host_ops: int = 0
     measured_us: float | None = None
     measured_on: str | None = None
+    measured_device_us: float | None = None
+    unpriced_share: float = 0.0
     left_out: str = ""
     notes: tuple[str, ...] = ()
 

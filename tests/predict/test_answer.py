@@ -83,6 +83,14 @@ def test_large_product_in_fp32_is_bound_by_compute_and_gains_by_tf32() -> None:
     assert (predicted.gains[-1].speedup or 0.0) > 2.0
 
 
+def test_step_of_a_trace_that_lacks_the_sizes_of_most_work_gets_no_time() -> None:
+    step = replace(_step(1024), origin="trace", unpriced_share=0.676)
+    predicted = answer([step], [H100], ["eager"], {}).devices[0].step
+    assert predicted.us is None
+    assert "67.6 %" in predicted.reasons[0]
+    assert answer([replace(step, unpriced_share=0.1)], [H100], ["eager"], {}).devices[0].step.us is not None
+
+
 def test_device_without_tf32_has_no_such_gain() -> None:
     assert not answer([_step(1024)], [T4], ["eager"], {}).devices[0].gains
 

@@ -1,9 +1,11 @@
 """The calls of a recorded step, from the sample traces and from public ones."""
 
 import json
+from dataclasses import replace as replace_record
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bottleneck.pipeline import explain
 from bottleneck.predict.trace_calls import calls_of_trace
@@ -55,3 +57,18 @@ def test_measured_time_comes_with_its_device(transformer: StepCalls) -> None:
 def test_host_dispatches_more_ops_than_launch_work(transformer: StepCalls) -> None:
     assert transformer.host_ops > len(transformer.calls) > 50
     assert sum(call.host_ops for call in transformer.calls) == transformer.host_ops
+
+
+def test_trace_of_a_cpu_has_no_time_of_kernels_and_prices_its_calls(transformer: StepCalls) -> None:
+    assert transformer.measured_device_us is None
+    assert 0 <= transformer.unpriced_share < 0.25
+    assert transformer.settings.compiled is None
+
+
+@pytest.mark.parametrize(("dtype", "engine", "allowed"), [("tf32", "matrix", True), ("fp32", "vector", False)])
+def test_kernels_of_products_tell_whether_tf32_was_allowed(dtype: str, engine: str, allowed: bool) -> None:
+    evidence = explain([SAMPLES / "transformer"])
+    first, *_ = evidence.analysis.kernels
+    rows = (replace(first, family="matmul", dtype=dtype, engine=engine),)
+    seen = replace_record(evidence, analysis=replace(evidence.analysis, kernels=rows))
+    assert calls_of_trace(seen).settings.matmul_allow_tf32 is allowed

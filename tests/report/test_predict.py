@@ -19,6 +19,7 @@ from bottleneck.schema.prediction import (
     StepMemory,
 )
 from bottleneck.schema.step_calls import EngineSettings
+from bottleneck.units import format_us
 from scripts.write_schema import PREDICT, page_text, schema_text
 
 PUBLISHED = json.loads(PREDICT.file.read_text(encoding="utf-8"))
@@ -78,6 +79,7 @@ ANSWER = Prediction(
     host_ops=250,
     measured_us=None,
     measured_on=None,
+    measured_device_us=None,
     memory=StepMemory(2 * GIB, GIB // 2, GIB // 4, GIB // 2, GIB // 4, GIB // 2, "backward"),
     devices=(ON_H100,),
     left_out="copies from the host",
@@ -185,3 +187,10 @@ def test_published_schema_and_page_follow_from_the_records() -> None:
 def test_the_schema_refuses_what_is_no_prediction(key: str, value: object) -> None:
     tree = json.loads(to_json(ANSWER))
     assert not jsonschema.Draft202012Validator(PUBLISHED).is_valid({**tree, key: value})
+
+
+def test_time_of_the_kernels_stands_beside_that_predicted_for_their_own_device() -> None:
+    own = replace(ANSWER, measured_us=4000.0, measured_device_us=3000.0, measured_on=ANSWER.devices[0].device.name)
+    predicted = format_us(ANSWER.devices[0].step.device_us or 0.0)
+    assert f"its kernels take 3.00 ms, predicted {predicted}" in " ".join(to_terminal(own).split())
+    assert ", predicted " not in to_terminal(replace(own, measured_on="another device"))
