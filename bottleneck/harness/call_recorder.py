@@ -51,6 +51,7 @@ _OURS = str(Path(__file__).parents[1])
 _SILENT = frozenset({"prim", "profiler"})
 _ONE_NUMBER = 1.0
 _THEIR_ITEM = "_item_without_bottleneck"
+_THEIR_NUMPY = "_numpy_without_bottleneck"
 # A step counter of an optimizer, by which some choose between their early steps and all others.
 _LATE_STEP = 1000.0
 
@@ -114,6 +115,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.modules: list[str] = []
         self._torch, self._replaced = torch, replaced
         self._their_item = getattr(torch.Tensor, _THEIR_ITEM, torch.Tensor.item)
+        self._their_numpy = getattr(torch.Tensor, _THEIR_NUMPY, torch.Tensor.numpy)
         self._memory: list[_Memory] = []
         self._number_of: dict[int, int] = {}
         self._watches: dict[int, Any] = {}
@@ -186,8 +188,16 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def answer_reads(self) -> None:
         """Gives the program an answer where it reads the value of a tensor that has none."""
         setattr(self._torch.Tensor, _THEIR_ITEM, self._their_item)
+        setattr(self._torch.Tensor, _THEIR_NUMPY, self._their_numpy)
+        self._torch.Tensor.numpy = lambda tensor, **options: self._read_array(tensor, **options)  # noqa: PLW0108 - likewise
         self._torch.Tensor.item = lambda tensor: self._read_number(tensor)  # noqa: PLW0108 - a bound method gets no tensor
         self._torch.Tensor.__float__ = lambda tensor: self._read_float(tensor)  # noqa: PLW0108 - likewise
+
+    def _read_array(self, tensor: Any, **options: Any) -> Any:
+        """The array of `tensor.numpy()`, which only a real tensor has."""
+        if hasattr(tensor, "fake_mode"):
+            raise DependsOnData("the program takes the values of a tensor as an array of NumPy")
+        return self._their_numpy(tensor, **options)
 
     def _read_number(self, tensor: Any) -> Any:
         """The value of `tensor.item()`: its own where a fake tensor knows it, else a number that decides nothing."""

@@ -254,7 +254,9 @@ class _StepRecorder:
         self._seen = 0
         self._kept: list[Any] = []
         self._batch: int | None = None
+        self._scales = False
         self._watch()
+        self._assume_no_overflow()
 
     def _new_recorder(self) -> "CallRecorder":
         from bottleneck.harness.call_recorder import CallRecorder
@@ -272,6 +274,17 @@ class _StepRecorder:
         register_optimizer_step_post_hook(self._after_optimizer)
         modules.register_module_forward_pre_hook(self._enter)
         modules.register_module_forward_hook(self._leave, always_call=True)
+
+    def _assume_no_overflow(self) -> None:
+        """Lets `GradScaler` take the step of its optimizer: the host reads whether one overflowed, and goes on."""
+
+        def take_step(_: Any, optimizer: Any, state: Mapping[str, Any], *arguments: Any, **options: Any) -> Any:
+            for overflowed in state["found_inf_per_device"].values():
+                overflowed.item()
+            self._scales = True
+            return optimizer.step(*arguments, **options)
+
+        self._torch.amp.GradScaler._maybe_opt_step = take_step
 
     def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._optimizers[id(optimizer)] = optimizer
@@ -408,6 +421,8 @@ class _StepRecorder:
     def _notes(self) -> Iterator[str]:
         for place in sorted(self._recorder.read_numbers):
             yield f"the value of float() at {place} was taken to be 1"
+        if self._scales:
+            yield "no gradient overflows: GradScaler takes every step of its optimizer"
 
 
 def _is_tensor(value: Any) -> bool:

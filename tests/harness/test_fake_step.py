@@ -282,6 +282,8 @@ def workload():
     [
         ("return 1 if values.sum() > 0 else 2", "reads a number from a tensor"),
         ("return 1 if values.sum().item() > 0 else 2", "decides what the program does"),
+        ("return 1 if values.tolist()[0] > 0 else 2", "decides what the program does"),
+        ("return values.cpu().numpy()", "as an array of NumPy"),
         ("return values.nonzero()", "the size of the result of aten.nonzero.default is known only when it runs"),
     ],
 )
@@ -290,6 +292,29 @@ def test_step_that_depends_on_its_data_is_refused_with_its_line(tmp_path: Path, 
         calls_of(tmp_path, DECIDES.format(line=line))
     assert why in refusal.value.why
     assert "bottleneck predict TRACE" in refusal.value.fix
+
+
+SCALES = """
+import torch
+
+model = torch.nn.Linear(16, 16).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(4):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(torch.randn(4, 16, device="cuda")).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+def test_scaler_of_gradients_is_taken_to_find_no_overflow(tmp_path: Path) -> None:
+    calls = calls_of(tmp_path, SCALES)
+    assert {"_amp_foreach_non_finite_check_and_unscale_", "_foreach_add_"} <= set(names(calls))
+    assert [call.source for call in calls.calls if call.waits] == ["program.py:12"]
+    assert "no gradient overflows: GradScaler takes every step of its optimizer" in calls.notes
 
 
 def test_program_that_fails_is_told_by_what_it_raised(tmp_path: Path) -> None:
