@@ -26,6 +26,17 @@ def test_trace_is_predicted_on_every_device_asked_for(capsys: pytest.CaptureFixt
     assert "the trace is of a CPU: a GPU may run other ops" in " ".join(text.split())
 
 
+def test_prediction_is_a_page_that_escapes_the_name_of_the_trace(tmp_path: Path) -> None:
+    trace = next((SAMPLES / "mlp").glob("*.json.gz"))
+    named = tmp_path / "<img src=x>.json.gz"
+    named.write_bytes(trace.read_bytes())
+    assert _run(["predict", str(named), "--device", "T4", "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;img src=x&gt;" in page
+    assert "<img src=x" not in page
+    assert "The step on each device" in page
+
+
 @pytest.mark.process
 def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.py").write_text(MODEL)

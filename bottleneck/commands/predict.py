@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.report_options import (
+    ResultFormat,
     Settings,
-    TextFormat,
     Train,
     form_of,
     format_option,
@@ -62,7 +62,7 @@ def predict_command(
         list[str] | None,
         typer.Option("--price", metavar="NAME=N/h", help="Price of an hour of a device: H100=2.5/h; repeatable."),
     ] = None,
-    form: Annotated[TextFormat | None, format_option("the prediction", TextFormat)] = None,
+    form: Annotated[ResultFormat | None, format_option("the prediction", ResultFormat)] = None,
     output: Annotated[Path | None, output_option("the prediction")] = None,
 ) -> None:
     """Predicts what a step would take on GPUs that are not here: time, bound, memory, and what compiling would gain.
@@ -81,7 +81,7 @@ def predict_command(
     ways = _ways(backends)
     rates = _prices(prices or [], chosen)
     steps = _steps(target, arguments or [], settings or [], train=train)
-    _present(answer(steps, chosen, ways, rates), form_of(form, output, TextFormat), output)
+    _present(answer(steps, chosen, ways, rates), form_of(form, output, ResultFormat), output)
 
 
 def _devices(texts: Sequence[str]) -> "list[Device]":
@@ -156,13 +156,12 @@ def _given(arguments: Sequence[str], settings: Sequence[str], *, train: bool) ->
     return next((name for name, value in options.items() if value), None)
 
 
-def _present(answer: "Prediction", form: TextFormat, output: Path | None) -> None:
-    from bottleneck.report.predict import to_json, to_markdown, to_terminal
+def _present(answer: "Prediction", form: ResultFormat, output: Path | None) -> None:
+    from bottleneck.report import render_document
+    from bottleneck.report.predict import build, to_json
 
-    if form is TextFormat.JSON:
+    if form is ResultFormat.JSON:
         text = to_json(answer)
-    elif form is TextFormat.MARKDOWN:
-        text = to_markdown(answer)
     else:
-        text = to_terminal(answer, output_style(output))
+        text = render_document(build(answer), form.value, output_style(output))
     write_report(text, output)
