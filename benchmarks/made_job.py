@@ -144,7 +144,12 @@ def _in_microseconds(text: bytes) -> bytes:
 
 def _without_distributed(text: bytes) -> bytes:
     """The text with a mark in place of what it says about the job."""
-    return re.sub(rb'"distributedInfo": \{[^}]*\}', b'"distributedInfo": @JOB@', text, count=1)
+    begin = re.search(rb'"distributedInfo": (?=\{)', text)
+    if begin is None:
+        return text
+    rest = text[begin.end() :].decode()
+    _, length = json.JSONDecoder().raw_decode(rest)
+    return text[: begin.end()] + b"@JOB@" + rest[length:].encode()
 
 
 def _with_loaders(text: bytes, events: Sequence[dict[str, Any]], first_us: int) -> tuple[list[float], bytes]:
