@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from bottleneck.predict.kernels import split
+from bottleneck.predict.step_kernels import split
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
 from bottleneck.units import counted, format_share
