@@ -66,7 +66,9 @@ def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.C
 )
 def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert _run(["predict", str(SAMPLES / "mlp"), *words]) == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert "--peaks" not in told, "no option of this command"
 
 
 def test_program_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,11 @@ def _devices(texts: Sequence[str]) -> "list[Device]":
 def _device(name: str) -> "Device":
     from bottleneck.devices.match import device_by_name
 
-    return device_by_name(_USUAL_NAMES.get(" ".join(name.lower().split()), name))
+    try:
+        return device_by_name(_USUAL_NAMES.get(" ".join(name.lower().split()), name))
+    except UsageError as error:
+        fix = "name one of the device table in full: 'H100 SXM', A100, T4, L4, …; docs/reference/devices.md lists all"
+        raise UsageError(error.what, why=error.why, fix=fix) from error
 
 
 def _ways(text: str) -> "list[Backend]":
