@@ -94,6 +94,8 @@ def row(step: Callable[[], object], process: int, pairs: int, turn_s: float) -> 
 def _turn_us(step: Callable[[], object], steps: int, process: int, number: signal.Signals) -> float:
     """Microseconds of a step with the reader resumed or stopped; one step more goes before."""
     os.kill(process, number)
+    if number == signal.SIGSTOP:  # which takes effect once the process is scheduled, late on a busy machine
+        os.waitid(os.P_PID, process, os.WSTOPPED | os.WNOWAIT)
     step()
     began = time.perf_counter_ns()
     for _ in range(steps):
