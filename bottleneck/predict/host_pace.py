@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bottleneck.cost import OP_FAMILIES
 from bottleneck.predict.rates import LIBRARY_KINDS
-from bottleneck.predict.step_kernels import Kernel
+from bottleneck.predict.step_kernels import FAMILY_OF, Kernel
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCall, StepCalls
@@ -18,7 +17,6 @@ _KIND_OF_FAMILY = {
     "recurrent": "recurrent",
     "attention": "product",
 }
-_FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 HOST_KINDS = (
     *("op", "convolution", "product", "norm", "recurrent", "logsumexp", "view"),
     *("compiled step", "generated kernel", "library kernel", "graph step"),
@@ -34,7 +32,7 @@ def host_kind(call: StepCall) -> str:
         return "logsumexp"
     if "softmax" in call.name:
         return "op"
-    return _KIND_OF_FAMILY.get(_FAMILY_OF.get(call.name, ""), "op")
+    return _KIND_OF_FAMILY.get(FAMILY_OF.get(call.name, ""), "op")
 
 
 def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) -> dict[str, float]:

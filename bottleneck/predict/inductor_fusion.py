@@ -11,12 +11,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bottleneck.cost import OP_FAMILIES
 from bottleneck.cost.call import Cost, Unmodelled, parse_call
-from bottleneck.predict.step_kernels import ConvolutionShape, Kernel, convolution_shape, cost_of, split, tensor_bytes
+from bottleneck.predict.step_kernels import (
+    FAMILY_OF,
+    ConvolutionShape,
+    Kernel,
+    convolution_shape,
+    cost_of,
+    split,
+    tensor_bytes,
+)
 from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
 
-_FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 _LIBRARY = frozenset({"matmul", "attention", "recurrent", "linear algebra", "vision", "quantized"})
 # A block of a generated kernel reduces a row of this many elements; a longer one is split and needs a second kernel.
 _LONGEST_ROW = 32_768
@@ -116,7 +122,7 @@ class _Fusion:
         return (number for number, storage in enumerate(self.step.storages) if storage.freed is None)
 
     def _add(self, position: int, call: StepCall) -> None:
-        family, name = _FAMILY_OF.get(call.name), call.name.removeprefix("aten::")
+        family, name = FAMILY_OF.get(call.name), call.name.removeprefix("aten::")
         if name == "convolution":
             self._add_convolution(position, call)
         elif family in _LIBRARY or (family == "pooling" and self._is_large_window(call)) or not call.outputs:
@@ -321,7 +327,7 @@ def least_bytes(step: StepCalls) -> float:
     live = [call for call, is_live in zip(step.calls, live_calls(step), strict=True) if is_live]
     for call in live:
         # A gather reads some rows of a table, and which ones is not known.
-        inputs = () if _FAMILY_OF.get(call.name) in ("indexing", "recommendation") else call.inputs
+        inputs = () if FAMILY_OF.get(call.name) in ("indexing", "recommendation") else call.inputs
         for use in (*inputs, *call.outputs):
             if use.storage is not None:
                 size[use.storage] = max(size.get(use.storage, 0.0), tensor_bytes(use))

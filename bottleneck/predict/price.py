@@ -85,16 +85,17 @@ def predict_step(
     spread = 1.0 if host_pace_us else rates["pace:spread"]
     stratum = stratum_of(work, found, busy_us < units * pace, backend)
     factor = interval_factor(stratum)
+    floor_us = step_floor_us(calls, device, backend)
     rows = _rows(groups, work, found, floor, engines)
     parts = _groups(us, rows, work, found)
     return PredictedStep(
         device=device.name,
         backend=backend,
         us=us,
-        low_us=max(_step(busy_us, units, pace / spread, rates) / factor, 0.0),
+        low_us=min(max(_step(busy_us, units, pace / spread, rates) / factor, floor_us), us),
         high_us=_step(busy_us, units, pace * spread, rates) * factor,
         coverage=COVERAGE,
-        floor_us=step_floor_us(calls, device, backend),
+        floor_us=floor_us,
         device_us=busy_us,
         host_us=units * pace,
         launches=launches,

@@ -13,7 +13,7 @@ from bottleneck.cost.call import Cost, OpCall, Unmodelled, parse_call
 from bottleneck.schema.step_calls import StepCall, TensorUse
 from bottleneck.units import ITEM_BYTES
 
-_FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
+FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 
 # A row of softmax that a warp holds in its registers is read once (ATen's PersistentSoftmax.cuh), one that fits in
 # shared memory once more, a longer one three times.
@@ -112,7 +112,7 @@ def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | str:
             cost = cost_of(call)
             if isinstance(cost, str):
                 return cost
-            found = _BY_FAMILY.get(_FAMILY_OF.get(call.name, cost.family), _stream)(parsed, cost, result_bytes)
+            found = _BY_FAMILY.get(FAMILY_OF.get(call.name, cost.family), _stream)(parsed, cost, result_bytes)
     except (Unmodelled, LookupError, ValueError, ZeroDivisionError) as reason:
         return str(reason) or f"the sizes do not fit {call.name}"
     return tuple(replace(kernel, call=position, count=call.calls) for kernel in found)

@@ -9,6 +9,7 @@ from bottleneck.devices.match import device_by_name
 from bottleneck.predict.interval import read_factors
 from bottleneck.predict.price import plan, predict_step, step_floor_us
 from bottleneck.predict.rates import KINDS, engine_of, read_rates
+from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_step import Backend, PredictedStep
 from bottleneck.schema.step_calls import EngineSettings, StepCalls
 from tests.predict.steps import SETTINGS, call, convolution, in_dtype, step, use
@@ -108,6 +109,16 @@ def test_a_call_without_a_price_is_counted_and_named() -> None:
     prediction = predict_step(odd, H100)
     assert prediction.unknown_calls == 1
     assert "1 call without a price: no formula for aten::no_such_op" in prediction.reasons
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("device", [H100, T4])
+def test_no_interval_begins_below_the_floor(device: Device, backend: Backend) -> None:
+    for calls in (square(16384), stream(1 << 26), stream(1 << 28, 3), step(convolution(64, 128))):
+        prediction = predict_step(calls, device, backend)
+        low, us, floor = prediction.low_us, prediction.us, prediction.floor_us
+        assert low is not None and us is not None and floor is not None
+        assert 0 < floor <= low <= us
 
 
 def test_a_fused_floor_leaves_out_what_lies_between() -> None:
