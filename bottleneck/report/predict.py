@@ -242,8 +242,9 @@ def _memory(answer: Prediction) -> list[TableSection]:
     notes = [f"at the peak ({memory.phase or 'end of the step'}): {at_peak}; 1 GiB more is reserved for CUDA itself"]
     if any(each.knee_batch is not None for each in answer.devices):
         notes.append("knee: from this batch size on, twice the batch brings less than 10 % more samples per second")
-    reasons = {each.largest_batch_reason for each in answer.devices} | {each.knee_reason for each in answer.devices}
-    notes += sorted(f"not known: {reason}" for reason in reasons if reason)
+    reasons = {("largest batch", each.largest_batch_reason) for each in answer.devices}
+    reasons |= {("knee", each.knee_reason) for each in answer.devices}
+    notes += sorted(f"{name} not known: {reason}" for name, reason in reasons if reason)
     return [TableSection("Memory and batch size", columns, rows, tuple(notes))]
 
 
