@@ -5,14 +5,15 @@ python -m benchmarks.corpus RECORDINGS --cases lstm,graph --budget 40
 python -m benchmarks.corpus RECORDINGS --shard 1/2             every second case
 python -m benchmarks.corpus RECORDINGS --predict-again         only the predictions, from the recordings that are there
 python -m benchmarks.corpus RECORDINGS --noisy-again           also cases of which most pairs were too noisy
+python -m benchmarks.corpus RECORDINGS --unlike-again          only changes of the process whose copies shared one
 python -m benchmarks.corpus --list
 
 RECORDINGS is a folder outside of the repository; a case that has a recording there is not recorded again. Copies of the
 step take turns in rounds, one turn of each in every round: two unchanged ones and one per change. Changes of the whole
-process run in processes of their own. A case's lines are written together at its end, so that the command can be
-interrupted and given again; cases of workloads with the fewest quiet pairs come first. Tried are all changes that can
-apply to a CPU; compilers, which take long, only where a finding names them or a case is one of every
-``--compile-every``. Numbers of threads are tried from ``--threads 2`` on.
+process run in processes of their own, beside two more unchanged copies that have one each. A case's lines are written
+together at its end, so that the command can be interrupted and given again; cases of workloads with the fewest quiet
+pairs come first. Tried are all changes that can apply to a CPU; compilers, which take long, only where a finding names
+them or a case is one of every ``--compile-every``. Numbers of threads are tried from ``--threads 2`` on.
 Left out are changes that need a GPU or another package, take minutes, or concern a part of the step alone.
 """
 
@@ -38,7 +39,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.corpus.cases import CASES, Case
-from benchmarks.corpus.pairs import PAIRS, Pair, append_pairs, claims_of, read_pairs, repredict, write_pairs
+from benchmarks.corpus.pairs import (
+    PAIRS,
+    Pair,
+    append_pairs,
+    claims_of,
+    read_pairs,
+    repredict,
+    runs_alone,
+    write_pairs,
+)
 from bottleneck import __version__
 from bottleneck.errors import BottleneckError
 from bottleneck.experiment.interventions import CHANGES
@@ -64,7 +74,9 @@ OF_THREADS = ("threads-1", "threads-cores")
 ROUNDS_AT_LEAST, ROUNDS_AT_MOST = 7, 40
 # A compiler that takes longer leaves the case without its change.
 CASE_SECONDS_AT_MOST = 420.0
+# The unchanged copies: of changes that share a process, and of those that have one of their own.
 FIRST, AGAIN = "original", "original again"
+FIRST_ALONE, AGAIN_ALONE = "original alone", "original alone again"
 
 
 def main() -> None:
@@ -86,8 +98,12 @@ def main() -> None:
     pairs = read_pairs(asked.data)
     done = _done(pairs, noisy_again=asked.noisy_again)
     missing = most_useful_first([case for case in cases if case.name not in done], pairs)
+    only: Mapping[str, frozenset[str]] = {}
+    if asked.unlike_again:
+        only = unlike_changes(pairs)
+        missing = [case for case in cases if case.name in only]
     try:
-        _try_all(missing, folder, asked)
+        _try_all(missing, folder, asked, only)
     except KeyboardInterrupt:
         print("\nstopped: all cases but the last one shown are kept; the same command goes on", flush=True)
         sys.exit(130)
@@ -95,17 +111,29 @@ def main() -> None:
 
 def most_useful_first(cases: Sequence[Case], pairs: Sequence[Pair]) -> list[Case]:
     """The cases whose workloads have the fewest quiet pairs first: they teach what is known least."""
-    quiet = Counter(pair.file for pair in pairs if pair.speedup is not None and not pair.is_noisy)
+    quiet = Counter(pair.file for pair in pairs if pair.is_usable)
     return sorted(cases, key=lambda case: quiet[case.file])
 
 
-def _try_all(cases: Sequence[Case], folder: Path, asked: argparse.Namespace) -> None:
+def unlike_changes(pairs: Sequence[Pair]) -> dict[str, frozenset[str]]:
+    """By case the changes of the process that were measured against copies which shared one."""
+    found: dict[str, set[str]] = {}
+    for pair in pairs:
+        if pair.speedup is not None and pair.alone != runs_alone(pair.change):
+            found.setdefault(pair.case, set()).add(pair.change)
+    return {case: frozenset(changes) for case, changes in found.items()}
+
+
+def _try_all(
+    cases: Sequence[Case], folder: Path, asked: argparse.Namespace, only: Mapping[str, frozenset[str]]
+) -> None:
     """Tries these cases, and keeps the pairs of each at its end."""
     for number, case in enumerate(cases):
         began = time.monotonic()
         print(f"{number + 1}/{len(cases)} {case.name}", flush=True)
         try:
-            pairs = Attempt(case, folder, asked.threads, asked.budget, asked.compile_every).pairs()
+            attempt = Attempt(case, folder, asked.threads, asked.budget, asked.compile_every, only.get(case.name))
+            pairs = attempt.pairs()
         except (BottleneckError, Refused, Skipped) as reason:
             print(f"    skipped: {reason}", flush=True)
             continue
@@ -126,6 +154,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=PAIRS)
     parser.add_argument("--predict-again", action="store_true", help="renew the predictions; measure nothing")
     parser.add_argument("--noisy-again", action="store_true", help="also cases of which most pairs are noisy")
+    parser.add_argument(
+        "--unlike-again", action="store_true", help="only changes of the process, measured against unlike copies"
+    )
     parser.add_argument("--list", action="store_true", help="list the cases, and leave")
     return parser.parse_args()
 
@@ -174,6 +205,7 @@ class Attempt:
     threads: int
     budget_s: float
     compile_every: int
+    only: frozenset[str] | None = None
     refused: dict[str, str] = field(default_factory=dict)
     built: dict[str, Built] = field(default_factory=dict)
 
@@ -221,6 +253,9 @@ class Attempt:
             blind += COMPILERS
         blind += OF_THREADS if self.threads > 1 else ()
         known = {*USUAL, *OF_THE_PROCESS, *COMPILERS, "jemalloc", *(OF_THREADS if self.threads > 1 else ())}
+        if self.only is not None:
+            known &= self.only
+            blind += sorted(self.only)
         return [name for name in dict.fromkeys([*named, *blind]) if name in known]
 
     @contextmanager
@@ -235,15 +270,17 @@ class Attempt:
                 worker.until = until
                 return stack.enter_context(worker)
 
-            shared = start({})
-            workers = {FIRST: shared}
-            self.built[FIRST] = shared.build(FIRST)
-            for name in [*names, AGAIN]:
-                change = CHANGES.get(name)
-                is_apart = change is not None and (change.is_process_wide or bool(change.environment))
-                workers[name] = start(environment_of([CHANGES[name]])) if is_apart else shared
+            alone = [name for name in names if runs_alone(name)]
+            workers = {}
+            if len(alone) < len(names) or not names:
+                shared = start({})
+                workers = dict.fromkeys([FIRST, *(name for name in names if name not in alone), AGAIN], shared)
+            if alone:
+                workers |= {FIRST_ALONE: start({}), AGAIN_ALONE: start({})}
+                workers |= {name: start(environment_of([CHANGES[name]])) for name in alone}
+            for name, worker in workers.items():
                 try:
-                    self.built[name] = workers[name].build(name, (name,) if change else ())
+                    self.built[name] = worker.build(name, (name,) if name in CHANGES else ())
                 except Refused as refused:
                     self.refused[name] = f"{refused.verdict}: {refused.reason}"
             prefetched = max(each.prefetched for each in self.built.values())
@@ -257,7 +294,7 @@ class Attempt:
         draw = random.Random(self.case.name)
         taken, failed = take_rounds({names.index(name): step for name, step in steps.items()}, rounds, draw, str)
         self.refused |= {names[index]: f"failed: {reason}" for index, reason in failed.items()}
-        lost = [self.refused[name] for name in (FIRST, AGAIN) if name in self.refused]
+        lost = [self.refused[name] for name in (FIRST, AGAIN, FIRST_ALONE, AGAIN_ALONE) if name in self.refused]
         if lost:
             raise Skipped(f"the unchanged step could not be measured: {lost[0]}")
         return {names[index]: times for index, times in taken.items()}
@@ -265,8 +302,9 @@ class Attempt:
     def pair(
         self, name: str, taken: Mapping[str, Sequence[float]], analysis: Analysis, cost: tuple[float, float]
     ) -> Pair:
-        """The pair of one change: each of its turns against the two unchanged ones of its round."""
-        first, again = taken[FIRST], taken[AGAIN]
+        """The pair of one change: each of its turns against the two unchanged ones of its round that ran as it did."""
+        is_alone = runs_alone(name)
+        first, again = (taken[each] for each in ((FIRST_ALONE, AGAIN_ALONE) if is_alone else (FIRST, AGAIN)))
         copies = estimate([math.log(one / other) for one, other in zip(first, again, strict=True)]).middle
         speedup = None
         if name in taken:
@@ -288,6 +326,7 @@ class Attempt:
             refused=None if speedup is not None else self.refused.get(name, "not tried"),
             rounds=len(taken.get(name, ())),
             copies=copies,
+            alone=is_alone,
             step_us=statistics.median(first),
             recorded_us=analysis.steps.wall_us,
             setup_s=self.built[name].setup_s if name in self.built else None,

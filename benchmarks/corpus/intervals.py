@@ -98,7 +98,7 @@ class Outcome:
 
 def statements_of(pairs: Sequence[Pair]) -> list[Statement]:
     """All statements about pairs that were measured well enough."""
-    return [statement for pair in pairs if pair.speedup is not None and not pair.is_noisy for statement in _said(pair)]
+    return [statement for pair in pairs if pair.is_usable for statement in _said(pair)]
 
 
 def _said(pair: Pair) -> Iterator[Statement]:
@@ -173,7 +173,7 @@ def render(pairs: Sequence[Pair]) -> str:
 
 def _wrong(pairs: Sequence[Pair]) -> list[str]:
     """The pairs of which every statement had the wrong direction, beyond what the measured interval leaves open."""
-    used = [pair for pair in pairs if pair.speedup is not None and not pair.is_noisy]
+    used = [pair for pair in pairs if pair.is_usable]
     missed = [pair for pair in used if not pair.claims and _ends(pair)[0] > NO_EFFECT]
     broken = [
         pair
@@ -212,7 +212,8 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
     """Counts of what was tried, in two sentences."""
     tried = [pair for pair in pairs if pair.speedup is not None]
     noisy = sum(pair.is_noisy for pair in tried)
-    used = [pair for pair in tried if not pair.is_noisy]
+    used = [pair for pair in tried if pair.is_usable]
+    unlike = len(tried) - noisy - len(used)
     silent = sum(not pair.claims for pair in used)
     wordy = sum(bool(pair.claims) and not list(_said(pair)) for pair in used)
     machines = ", ".join(sorted({f"{pair.machine}, {counted(pair.threads, 'thread')}" for pair in tried}))
@@ -220,8 +221,10 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
     was, are = ("was", "is") if noisy == 1 else ("were", "are")
     return [
         f"{counted(len(tried), 'change')} measured on {counted(cases, 'case')} of {counted(files, 'workload')} "
-        f"({machines}). {noisy} {was} too noisy and {are} left out. Of the other {len(used)}, {silent} are named by no "
-        f"finding, and {wordy} only by findings that state neither a figure nor that nothing is gained."
+        f"({machines}). {noisy} {was} too noisy and {are} left out"
+        + (f", and {unlike} whose copies did not run alone as the changed step did" if unlike else "")
+        + f". Of the other {len(used)}, {silent} are named by no finding, and {wordy} only by findings that state "
+        "neither a figure nor that nothing is gained."
     ]
 
 

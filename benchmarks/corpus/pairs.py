@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from bottleneck.experiment.interventions import CHANGES
 from bottleneck.schema.analysis import Finding
 
 PAIRS = Path(__file__).with_name("pairs.jsonl")
@@ -38,7 +39,8 @@ class Pair:
     a prediction: no gain expected. ``speedup`` is measured: median, lower and upper end of the 95 % interval over
     ``rounds`` rounds of turns, null where the change could not be tried, for the reason in ``refused``.
     ``copies`` is how far two copies of the unchanged step came out apart, as a logarithm. ``step_us`` is the unchanged
-    step during the turns, ``recorded_us`` the step of the recording that the prediction is based on.
+    step during the turns, ``recorded_us`` the step of the recording that the prediction is based on. ``alone`` is true
+    where each of the two copies had a process of its own.
     """
 
     case: str
@@ -51,6 +53,7 @@ class Pair:
     refused: str | None = None
     rounds: int = 0
     copies: float | None = None
+    alone: bool = False
     step_us: float | None = None
     recorded_us: float | None = None
     setup_s: float | None = None
@@ -73,9 +76,23 @@ class Pair:
         return math.log(high / low) / 2 > NOISY or abs(self.copies or 0.0) > NOISY
 
     @property
+    def is_usable(self) -> bool:
+        """True if it was measured, not noisy, and against copies that ran in the same way.
+
+        A process with several copies of a step gives freed memory back to the system less often, so that a step which
+        frees much is up to twice as fast there as alone.
+        """
+        return self.speedup is not None and not self.is_noisy and self.alone == runs_alone(self.change)
+
+    @property
     def key(self) -> tuple[str, str]:
         """The case and the change, of which one pair counts."""
         return self.case, self.change
+
+
+def runs_alone(change: str) -> bool:
+    """True for a change of the whole process, which can share one with no other copy of the step."""
+    return change in CHANGES and (CHANGES[change].is_process_wide or bool(CHANGES[change].environment))
 
 
 def claims_of(change: str, findings: Sequence[Finding]) -> tuple[Claim, ...]:
@@ -95,14 +112,14 @@ def repredict(pair: Pair, findings: Sequence[Finding], revision: str) -> Pair:
 def read_pairs(path: Path = PAIRS) -> list[Pair]:
     """The pairs of a file in its order, none where there is no file.
 
-    Of each case and change it is the last one that is not noisy, or the last where all are.
+    Of each case and change it is the last usable one, or the last where none is.
     """
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
     kept: dict[tuple[str, str], Pair] = {}
     for pair in (msgspec.json.decode(line, type=Pair) for line in lines if line.strip()):
-        if pair.key not in kept or kept[pair.key].is_noisy or not pair.is_noisy:
+        if pair.key not in kept or not kept[pair.key].is_usable or pair.is_usable:
             kept[pair.key] = pair
     return list(kept.values())
 

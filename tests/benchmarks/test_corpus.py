@@ -8,7 +8,17 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.corpus.__main__ import AGAIN, FIRST, Attempt, _done, most_useful_first, predict_again
+from benchmarks.corpus.__main__ import (
+    AGAIN,
+    AGAIN_ALONE,
+    FIRST,
+    FIRST_ALONE,
+    Attempt,
+    _done,
+    most_useful_first,
+    predict_again,
+    unlike_changes,
+)
 from benchmarks.corpus.cases import CASES, WORKLOADS, Case
 from benchmarks.corpus.pairs import Claim, Pair, append_pairs, claims_of, read_pairs, repredict
 from bottleneck.experiment.variants import Built
@@ -119,3 +129,24 @@ def test_cases_of_workloads_with_the_fewest_quiet_pairs_come_first() -> None:
     cases = [FILES[name] for name in ("graph_attention", "k_means", "two_towers")]
     ordered = most_useful_first(cases, [*quiet, *noisy, one])
     assert [case.file for case in ordered] == ["two_towers", "k_means", "graph_attention"]
+
+
+def test_a_change_of_the_process_is_measured_against_copies_that_have_one_each() -> None:
+    attempt = Attempt(CASES[0], Path(), 1, 25.0, 3)
+    attempt.built["gc-freeze"] = Built(0.5, None, 1.0, 100.0)
+    shared = {FIRST: [50.0] * 8, AGAIN: [50.0] * 8}
+    pair = attempt.pair(
+        "gc-freeze",
+        {**shared, FIRST_ALONE: [90.0] * 8, AGAIN_ALONE: [110.0] * 8, "gc-freeze": [100.0] * 8},
+        cpu(),
+        (1, 2),
+    )
+    assert pair.speedup is not None and pair.speedup[0] == pytest.approx(math.sqrt(90 * 110) / 100)
+    assert pair.is_usable is (not pair.is_noisy) and replace(pair, copies=0.0).is_usable
+
+
+def test_a_change_of_the_process_against_copies_that_shared_one_is_not_used_and_comes_again() -> None:
+    unlike = replace(PAIR, change="gc-freeze")
+    assert PAIR.is_usable and not unlike.is_usable and replace(unlike, alone=True).is_usable
+    assert unlike_changes([PAIR, unlike]) == {"mlp": frozenset({"gc-freeze"})}
+    assert unlike_changes([PAIR, replace(unlike, alone=True)]) == {}
