@@ -15,10 +15,9 @@ import msgspec
 
 from bottleneck.schema.analysis import SCHEMA, Analysis
 from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
-from bottleneck.schema.doc import Doc
 from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
 from bottleneck.schema.prediction import PREDICT_SCHEMA, Prediction
-from bottleneck.schema.records import is_record
+from bottleneck.schema.records import Doc, is_record
 from bottleneck.schema.whatif import WHATIF_SCHEMA, WhatIf
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"

@@ -17,8 +17,7 @@ from bottleneck.experiment.pieces.measure import PieceBudget
 from bottleneck.experiment.worker import NO_TIME
 from bottleneck.pipeline import Options, explain
 from bottleneck.schema.evidence import Explanation
-from bottleneck.schema.measured_pieces import MeasuredPieces
-from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.measurements import MeasuredPieces, Ratio
 from bottleneck.schema.trials import Trial, Verification
 from tests.advice.programs import Call, on_cpu
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measured_pieces import MeasuredPiece
+from bottleneck.schema.measurements import MeasuredPiece
 from bottleneck.units import counted, format_share, format_us
 
 # A gain below this share of the step counts as none.

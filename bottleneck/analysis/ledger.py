@@ -33,7 +33,6 @@ from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, UNMODELLED, UNMODE
 from bottleneck.schema.analysis import GROUPS, KERNELS_MISSING, Caveat, Ledger, LedgerEntry
 from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import TwoSided
-from bottleneck.schema.freed_memory import return_freed_memory
 from bottleneck.schema.intervals import (
     NOTHING,
     Codes,
@@ -54,6 +53,7 @@ from bottleneck.schema.intervals import (
 )
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
+from bottleneck.schema.working_memory import return_freed_memory
 from bottleneck.units import format_share
 
 # Ops that do nothing but wait for a collective.

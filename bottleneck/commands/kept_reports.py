@@ -120,7 +120,7 @@ def _from_bytes(data: bytes, key: str) -> ReportParts:
     import msgspec
 
     from bottleneck.schema.analysis import Ledger
-    from bottleneck.schema.doc import check_ranges
+    from bottleneck.schema.records import check_ranges
 
     start = len(_MAGIC) + _CHECKSUM_BYTES
     checksum, body = data[len(_MAGIC) : start], data[start:]

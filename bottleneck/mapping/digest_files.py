@@ -20,7 +20,7 @@ import numpy as np
 
 from bottleneck.schema.digest import Calls, CollectiveCalls, RankDigest
 from bottleneck.schema.records import replace
-from bottleneck.schema.spool import Spool
+from bottleneck.schema.working_memory import Spool
 
 _MAGIC = b"bottleneck digest 1\n"
 _SUFFIX = ".digest"

@@ -15,7 +15,7 @@ from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.records import replace
 from bottleneck.schema.remote import RemoteStatus
 from bottleneck.schema.sources import TraceSource
-from bottleneck.schema.spool import Spool
+from bottleneck.schema.working_memory import Spool
 from bottleneck.units import counted
 
 Read = Callable[[TraceSource], RankDigest]

@@ -12,7 +12,7 @@ import msgspec
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import SCHEMA, Analysis, Ledger
-from bottleneck.schema.doc import check_ranges
+from bottleneck.schema.records import check_ranges
 
 # fmt: off
 KEYS = (

@@ -3,7 +3,7 @@
 from bottleneck.report.document import TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.kernel_names import essential_name
 from bottleneck.report.text import UNKNOWN, percents, scale_of
-from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
+from bottleneck.schema.analysis import CriticalPath, PathPart, ReplayCheck
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share
 

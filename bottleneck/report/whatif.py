@@ -10,8 +10,7 @@ from bottleneck.report.path_section import PATH_NOTE, check_words, part_name, pa
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, cut_text, scale_of
 from bottleneck.schema.accounts import label_of
-from bottleneck.schema.analysis import Interval, LedgerEntry
-from bottleneck.schema.critical_path import CriticalPath, PathPart
+from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 from bottleneck.units import counted, format_us
 

@@ -11,13 +11,11 @@ from typing import Annotated, Literal
 
 from msgspec import Struct, field
 
-from bottleneck.schema.critical_path import CriticalPath
 from bottleneck.schema.device import Device
-from bottleneck.schema.doc import Doc
 from bottleneck.schema.job import JobSummary
-from bottleneck.schema.measured_pieces import MeasuredPieces
-from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTimes
+from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, StepTimes
 from bottleneck.schema.op_names import place_of
+from bottleneck.schema.records import Doc
 from bottleneck.units import apportion_groups, format_share
 
 MemoryKind = Literal["parameters", "gradients", "optimizer state", "activations", "temporaries", "unknown"]
@@ -533,6 +531,39 @@ class TelemetrySummary(Struct, frozen=True):
     cpu_clock_mhz: Annotated[float | None, Doc("mean clock of the processors, as reported by the system", "MHz")] = None
     process_memory_bytes: Annotated[float | None, Doc("resident memory of the program and its children", "B")] = None
     host_memory_used_bytes: Annotated[float | None, Doc("the machine's memory in use, by all programs", "B")] = None
+
+
+class PathPart(Struct, frozen=True):
+    """A part of the critical path: the time per step in one kind of work, or without any."""
+
+    what: Annotated[
+        Literal["device", "host", "wait"], Doc("where the time passes; 'wait' is time in which neither of both works")
+    ]
+    name: Annotated[str, Doc("kernel, state of the host (without a device: op), or reason of the wait")]
+    source: Annotated[str | None, Doc("line of the program; null where it is not known")]
+    us: Annotated[float, Doc("time on the path", "us")]
+    share: Annotated[float, Doc("part of the step", "share")]
+
+
+class ReplayCheck(Struct, frozen=True):
+    """The error of a replay of the recorded steps, without a change, against what was measured."""
+
+    error: Annotated[float, Doc("replayed / measured - 1")]
+    held_share: Annotated[
+        float,
+        Doc("of the replayed steps, delays that nothing on record explains and that are kept as they are", "share"),
+    ]
+    settled: Annotated[float, Doc("step that follows others like it / measured step - 1; 0 for a steady run of steps")]
+    steps: Annotated[int, Doc("number of steps that were replayed")]
+    reason: Annotated[str | None, Doc("why no change can be predicted from this trace; null where one can")]
+
+
+class CriticalPath(Struct, frozen=True):
+    """The chain of work that sets the time of the step: its parts add up to ``step_us``, the longest first."""
+
+    check: Annotated[ReplayCheck, Doc("how well the replay that it comes from reproduces the step")]
+    step_us: Annotated[float, Doc("time of the step", "us")]
+    parts: Annotated[tuple[PathPart, ...], Doc("parts of the path, longest first")]
 
 
 class StepAnalysis(Struct, frozen=True):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.analysis import Verdict
 from bottleneck.schema.counters import Counts
-from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.records import Doc
 
 COMPARE_SCHEMA = "bottleneck/compare/2"
 

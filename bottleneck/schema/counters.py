@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from bottleneck.schema.doc import Doc
+from bottleneck.schema.records import Doc
 
 LOCK_SCHEMA = 1
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from bottleneck.schema.doc import Doc
+from bottleneck.schema.records import Doc
 
 
 @dataclass(frozen=True)

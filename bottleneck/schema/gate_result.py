@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import Counts, Site
-from bottleneck.schema.doc import Doc
 from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.records import Doc
 
 GATE_SCHEMA = "bottleneck/gate/2"
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from bottleneck.schema.doc import Doc
+from bottleneck.schema.records import Doc
 
 
 class LeftOut(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from bottleneck.schema.doc import Doc
+from bottleneck.schema.records import Doc
 
 # How a program is run: op by op, or compiled. 'cudagraphs' replays the eager kernels as one graph; 'compile' fuses
 # them; 'reduce-overhead' does both; 'max-autotune' also fuses into products and chooses their kernels by timing.

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
-from bottleneck.schema.doc import Doc
 from bottleneck.schema.predicted_step import PredictedBound, PredictedStep
+from bottleneck.schema.records import Doc
 from bottleneck.schema.step_calls import EngineSettings
 
 PREDICT_SCHEMA = "bottleneck/predict/1"

@@ -9,10 +9,18 @@ from typing import Literal
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.device import Device
-from bottleneck.schema.doc import check_ranges
 from bottleneck.schema.files import read_file
-from bottleneck.schema.measured_pieces import MeasuredPieces
-from bottleneck.schema.measurements import BatchTest, Compilation, Extras, OptionCosts, PageFaults, PeakMemory, Timing
+from bottleneck.schema.measurements import (
+    BatchTest,
+    Compilation,
+    Extras,
+    MeasuredPieces,
+    OptionCosts,
+    PageFaults,
+    PeakMemory,
+    Timing,
+)
+from bottleneck.schema.records import check_ranges
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
 RECORDING_FILE = "recording.json"

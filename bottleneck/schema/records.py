@@ -1,13 +1,28 @@
-"""Records of both makes: dataclasses, which the user's process loads too, and Structs of msgspec, which it does not.
+"""Records of both makes, dataclasses and Structs of msgspec: how their fields are described, copied and checked.
 
-A Struct is defined in a fortieth of the time: a dataclass compiles the source of its methods. So the records that only
-reports make are Structs.
+A record that the user's process loads is a dataclass, since that process loads no msgspec
+(``tests/architecture/test_imports.py`` holds that). A Struct is defined in a fortieth of the time, because a dataclass
+compiles the source of its methods: records that only reports make are Structs.
+
+JSON Schemas and reference pages are generated from the descriptions. ``Doc`` is a marker of our own instead of
+``msgspec.Meta`` for the same reason; ``scripts/write_schema.py`` adds the descriptions to the schemas that msgspec
+makes of the records.
 """
 
 import dataclasses
-from typing import Any, TypeVar
+import math
+from collections.abc import Hashable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
 R = TypeVar("R")
+
+
+class Doc(NamedTuple):
+    """Description of a field and its unit ("us", "share", "B/s"); no unit for a name, a text, a count or a record."""
+
+    description: str
+    unit: str = ""
 
 
 def is_record(kind: type) -> bool:
@@ -21,3 +36,50 @@ def replace(record: R, /, **changes: Any) -> R:
         copied: R = record.__replace__(**changes)  # type: ignore[attr-defined]
         return copied
     return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+
+
+# Unit -> smallest and largest sound value; amounts of other units are only finite and below what any machine does.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "share": (0.0, 1.0 + 1e-6),
+    **dict.fromkeys(("us", "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B", "MHz", "ratio", "1/step", "1/s"), (0.0, 1e30)),
+}
+_NAMES_END = {"_share": "share", "_us": "us", "_bytes": "B", "perturbation": "ratio"}
+_ANY = (-1e30, 1e30)
+# A ceiling is positive, or null where it is not known.
+_CEILINGS = frozenset({"peaks_flops_per_s", "bandwidth_bytes_per_s", "special_ops_per_s", "link_bytes_per_s"})
+_LEAST_CEILING = 1.0
+
+
+def check_ranges(record: Any) -> None:
+    """ValueError for a number of a record, or of one inside it, that its unit does not allow: 7.5 as a share."""
+    for name, unit in _units(cast("Hashable", type(record))):
+        _check(getattr(record, name), unit, f"{type(record).__name__}.{name}", name in _CEILINGS)
+
+
+def _check(value: Any, unit: str, where: str, is_ceiling: bool) -> None:
+    if is_record(type(value)):
+        check_ranges(value)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            _check(each, unit, f"{where}[{key!r:.80}]", is_ceiling)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check(each, unit, where, is_ceiling)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = _RANGES.get(unit, _ANY)
+        low = _LEAST_CEILING if is_ceiling else low
+        if not (math.isfinite(value) and low <= value <= high):
+            raise ValueError(f"{where} is {value!r:.80}, and has to lie between {low:g} and {high:g}")
+
+
+@cache
+def _units(record: Hashable) -> tuple[tuple[str, str], ...]:
+    """The fields of a class of records with their units, by description or by the end of the name."""
+    assert isinstance(record, type)
+    hints = get_type_hints(record, include_extras=True)
+    found = []
+    for name, hint in hints.items():
+        docs = (each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Doc))
+        ends = (unit for end, unit in _NAMES_END.items() if name.endswith(end))
+        found.append((name, next((each.unit for each in docs if each.unit), next(ends, ""))))
+    return tuple(found)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from bottleneck.schema.doc import Doc
+from bottleneck.schema.records import Doc
 
 Phase = Literal["forward", "backward", "optimizer", "other"]
 

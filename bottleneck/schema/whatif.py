@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from bottleneck.schema.analysis import Interval, LedgerEntry
-from bottleneck.schema.critical_path import CriticalPath
-from bottleneck.schema.doc import Doc
+from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry
+from bottleneck.schema.records import Doc
 
 WHATIF_SCHEMA = "bottleneck/whatif/1"
 

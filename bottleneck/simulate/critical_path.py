@@ -10,8 +10,7 @@ import pandas as pd
 
 from bottleneck.analysis.ledger import ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
-from bottleneck.schema.analysis import LedgerEntry
-from bottleneck.schema.critical_path import PathPart
+from bottleneck.schema.analysis import LedgerEntry, PathPart
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import (
     Flags,

@@ -10,8 +10,7 @@ import numpy as np
 
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
-from bottleneck.schema.analysis import Interval, LedgerEntry
-from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
+from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, tally
 from bottleneck.schema.whatif import ChangedStep, WhatIf

@@ -11,8 +11,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.experiment.pieces.choose import CHOOSERS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measured_pieces import MeasuredPiece, MeasuredPieces
-from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, Ratio, Timing
 from bottleneck.schema.records import replace
 from tests.advice.cases import with_analysis, with_recording
 from tests.advice.programs import Call, on_cpu

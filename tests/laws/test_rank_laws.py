@@ -117,7 +117,7 @@ def test_the_analysis_does_not_depend_on_digests_that_were_kept(job: Path, answe
 def test_the_analysis_does_not_depend_on_what_is_held_in_memory(
     job: Path, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bottleneck.schema.spool._HELD_BYTES", 1)
+    monkeypatch.setattr("bottleneck.schema.working_memory._HELD_BYTES", 1)
     assert to_json(analyse([job])) == answer
 
 

@@ -10,23 +10,25 @@ from bottleneck.schema.analysis import (
     Caveat,
     CollectiveSummary,
     Coverage,
+    CriticalPath,
     Finding,
     Fold,
     IdleCause,
     Interval,
     KernelSummary,
     LedgerEntry,
+    PathPart,
     Phase,
     Queue,
     RankSummary,
     RecordingInfo,
+    ReplayCheck,
     TelemetrySummary,
     Totals,
     UnknownWork,
     UserRange,
     Verdict,
 )
-from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.measurements import BatchProof, OptionCost, OptionCosts, ProfilerOption, Ratio, StepTimes, Timing

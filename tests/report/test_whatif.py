@@ -5,8 +5,7 @@ import json
 import pytest
 
 from bottleneck.report.whatif import build, path_table, to_json, to_markdown, to_terminal
-from bottleneck.schema.analysis import Interval, LedgerEntry
-from bottleneck.schema.critical_path import CriticalPath, PathPart, ReplayCheck
+from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 
 CHECK = ReplayCheck(0.0123, 0.04, 0.0, 3, None)

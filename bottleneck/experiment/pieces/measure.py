@@ -23,7 +23,7 @@ from bottleneck.harness.supervise import CHILD
 from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import StepAnalysis
 from bottleneck.schema.evidence import Evidence, Explanation
-from bottleneck.schema.measured_pieces import MeasuredPiece, MeasuredPieces
+from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces
 from bottleneck.schema.recording import Recording, write_recording
 from bottleneck.units import counted
 

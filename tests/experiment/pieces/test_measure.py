@@ -13,8 +13,7 @@ from bottleneck.experiment.pieces.timing import PieceTimes
 from bottleneck.experiment.worker import NO_TIME, Refused
 from bottleneck.pipeline import explain
 from bottleneck.schema.evidence import Explanation
-from bottleneck.schema.measured_pieces import MeasuredPieces
-from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.measurements import MeasuredPieces, Ratio, Timing
 from bottleneck.schema.recording import read_recording
 from tests.advice.programs import Call, on_cpu
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import WorkloadError
-from bottleneck.schema import spool
-from bottleneck.schema.spool import Spool
+from bottleneck.schema import working_memory
+from bottleneck.schema.working_memory import Spool
 
 
 @pytest.mark.parametrize("held_bytes", [1, 8, 1000])
 def test_bytes_come_back_whatever_is_held_in_memory(held_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "_HELD_BYTES", held_bytes)
+    monkeypatch.setattr(working_memory, "_HELD_BYTES", held_bytes)
     kept = Spool()
     places = [kept.reserve(size) for size in (3, 5, 2)]
     for place, data in reversed(list(zip(places, (b"abc", b"defgh", b"ij"), strict=True))):
@@ -24,7 +24,7 @@ def test_bytes_come_back_whatever_is_held_in_memory(held_bytes: int, monkeypatch
 
 def test_a_spool_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(spool, "_HELD_BYTES", 1)
+    monkeypatch.setattr(working_memory, "_HELD_BYTES", 1)
     kept = Spool()
     kept.write(kept.reserve(10), bytes(10))
     del kept
@@ -34,7 +34,7 @@ def test_a_spool_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
-    monkeypatch.setattr(spool, "_HELD_BYTES", 1)
+    monkeypatch.setattr(working_memory, "_HELD_BYTES", 1)
     kept = Spool()
     with pytest.raises(WorkloadError, match="absent") as caught:
         kept.write(kept.reserve(10), bytes(10))
