@@ -22,7 +22,7 @@ from bottleneck.report.plots import save_figure
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.sources import find_traces
 from bottleneck.simulate.critical_path import path_times, replayed_ledger
-from bottleneck.simulate.labels import graph_of
+from bottleneck.simulate.graph import graph_of
 from bottleneck.simulate.replay import replay_once
 from bottleneck.simulate.whatif import MOST_ERROR, MOST_HELD, check_replay
 

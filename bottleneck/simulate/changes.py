@@ -22,7 +22,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, grouped
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
-from bottleneck.simulate.labels import Texts, graph_of, ops_of_points, sources_of_host, sources_of_points
+from bottleneck.simulate.graph import Texts, graph_of, ops_of_points, sources_of_host, sources_of_points
 from bottleneck.simulate.replay import NO_CHANGE, GraphChange
 
 _CHANGE = re.compile(

@@ -25,8 +25,7 @@ from bottleneck.schema.intervals import (
     union,
 )
 from bottleneck.schema.tables import text_matches
-from bottleneck.simulate.graph import ALL_WORK, StepGraph
-from bottleneck.simulate.labels import Texts, graph_of, sources_of_host
+from bottleneck.simulate.graph import ALL_WORK, StepGraph, Texts, graph_of, sources_of_host
 from bottleneck.simulate.replay import BY_ISSUE, BY_OTHER_STREAM, BY_STREAM, StepReplay
 
 LAUNCHING = "from launch to start"

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.analysis.host import Host, host_of, owned_segments
 from bottleneck.schema.accounts import HOST_STATES
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import (
     NOTHING,
     Flags,
@@ -37,6 +38,7 @@ from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX
 from bottleneck.schema.tables import as_integers, text_matches
 
+Texts = npt.NDArray[np.object_]
 # Work that starts later than this after its launch call, with nothing before it on its stream, had another reason.
 _LATENCY_US = 60.0
 # The clocks of host and device agree to about so much.
@@ -174,7 +176,8 @@ class _Chain:
         return speaker
 
 
-def build_graph(evidence: Evidence) -> StepGraph:
+@remembered
+def graph_of(evidence: Evidence) -> StepGraph:
     """The graph of the steps in the window of one trace; of the first of them where they launch very many kernels."""
     linked, window = evidence.linked, evidence.linked.window
     first_us, high = window.host_us
@@ -432,3 +435,35 @@ def _ended_before(start: Floats, end: Floats, stream: Integers, held: Floats) ->
         others = others[(others < number) & (stream[others] != stream[number])]
         after[number] = others[-1] if others.size else -1
     return after
+
+
+@remembered
+def sources_of_host(evidence: Evidence) -> Texts:
+    """The line of the program at each host stretch of the graph; empty text where it is not known."""
+    graph, linked = graph_of(evidence), evidence.linked
+    source = _texts(linked.ops["source"], graph.host.op)
+    if linked.places is not None:
+        source = np.where(source == "", _texts(linked.places["source"], graph.host.place), source)
+    return source
+
+
+@remembered
+def sources_of_points(evidence: Evidence) -> Texts:
+    """The line of the program at each point of the graph; empty text where it is not known."""
+    graph = graph_of(evidence)
+    return np.append(sources_of_host(evidence), "")[_stretch_before(graph)]
+
+
+def ops_of_points(graph: StepGraph) -> Integers:
+    """The row in OPS of the innermost op open at each point, -1 for none."""
+    return np.append(graph.host.op, -1)[_stretch_before(graph)]
+
+
+def _stretch_before(graph: StepGraph) -> Integers:
+    """For each point the last host stretch before it: the beginning of a call lies in the same op as its wait."""
+    return np.searchsorted(graph.host.point, np.arange(graph.awaited.size), side="right") - 1
+
+
+def _texts(column: "pd.Series[str]", rows: Integers) -> Texts:
+    labels = np.append(column.cat.categories.to_numpy(dtype=object), "")
+    return np.asarray(labels[np.append(column.cat.codes.to_numpy().astype(np.int64), -1)[rows]])

@@ -16,7 +16,7 @@ from bottleneck.schema.intervals import Flags, tally
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 from bottleneck.simulate.changes import change_of, floors_of, line_of
 from bottleneck.simulate.critical_path import path_parts, replayed_ledger
-from bottleneck.simulate.labels import graph_of, sources_of_points
+from bottleneck.simulate.graph import graph_of, sources_of_points
 from bottleneck.simulate.replay import (
     NO_CHANGE,
     WITHOUT_DELAYS,

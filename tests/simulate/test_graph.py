@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bottleneck.schema.evidence import Evidence
-from bottleneck.simulate.graph import ALL_WORK, NOTHING_AWAITED, build_graph
+from bottleneck.simulate.graph import ALL_WORK, NOTHING_AWAITED, graph_of
 from bottleneck.simulate.replay import replay_once
 from bottleneck.simulate.whatif import check_replay
 from tests.advice.cases import case_of, gpu_events
@@ -27,26 +27,26 @@ def launches(times: Sequence[float], kernel_us: float, latency_us: float = 6.0) 
 
 
 def replayed_error(case: Evidence) -> float:
-    graph = build_graph(case)
+    graph = graph_of(case)
     return replay_once(graph).wall_us / graph.wall_us - 1
 
 
 def test_a_sync_waits_for_the_work_that_ends_in_it(tmp_path: Path) -> None:
     events = [*launches([10], 300), launch(9, 30, 290, "cudaStreamSynchronize")]
-    graph = build_graph(case_of(tmp_path, events))
+    graph = graph_of(case_of(tmp_path, events))
     assert graph.awaited.tolist() == [NOTHING_AWAITED, 0]
     assert replay_once(graph).waited_us[1] == pytest.approx(286, abs=1)
 
 
 def test_a_sync_of_the_device_waits_for_all_work(tmp_path: Path) -> None:
     events = [*launches([10], 300), launch(9, 30, 290, "cudaDeviceSynchronize")]
-    assert build_graph(case_of(tmp_path, events)).awaited.tolist() == [NOTHING_AWAITED, ALL_WORK]
+    assert graph_of(case_of(tmp_path, events)).awaited.tolist() == [NOTHING_AWAITED, ALL_WORK]
 
 
 def test_a_launch_that_loads_code_issues_its_kernel_at_its_end(tmp_path: Path) -> None:
     events = [frame("train.py(12): train", 0, 9000), step(1, 0, 8000)]
     events += [op("aten::add", 9, 5010, external_id=1), launch(1, 10, 5000), kernel(1, 5008, 50)]
-    graph = build_graph(case_of(tmp_path, events))
+    graph = graph_of(case_of(tmp_path, events))
     assert not graph.waits.any()
     assert graph.device.held_us.tolist() == [0]
     assert replay_once(graph).starts_us[0] == pytest.approx(5008, abs=2)
@@ -55,13 +55,13 @@ def test_a_launch_that_loads_code_issues_its_kernel_at_its_end(tmp_path: Path) -
 def test_a_blocking_copy_is_waited_for_by_its_own_call(tmp_path: Path) -> None:
     events = [frame("train.py(12): train", 0, 900), step(1, 0, 800), op("aten::copy_", 9, 420, external_id=1)]
     events += [launch(1, 10, 410, "cudaMemcpyAsync"), memcpy(1, 20, 395, 4096, "DtoH (Device -> Pageable)")]
-    graph = build_graph(case_of(tmp_path, events))
+    graph = graph_of(case_of(tmp_path, events))
     assert graph.awaited.tolist() == [NOTHING_AWAITED, 0]
 
 
 def test_every_start_has_the_usual_lag_of_its_trace(tmp_path: Path) -> None:
     case = case_of(tmp_path, launches([100, 300, 500, 700], 50, latency_us=9.0))
-    graph = build_graph(case)
+    graph = graph_of(case)
     assert graph.device.latency_us == pytest.approx(9.0)
     assert abs(replayed_error(case)) < 1e-9
 
@@ -70,7 +70,7 @@ def test_a_start_that_nothing_explains_is_counted_as_a_delay(tmp_path: Path) -> 
     events = launches([100, 300, 500, 700], 50)
     events += [op("aten::add", 799, 8, external_id=9), launch(9, 800, 5), kernel(9, 1090, 200)]
     case = case_of(tmp_path, events)
-    assert build_graph(case).device.held_us[-1] == pytest.approx(284, abs=1)
+    assert graph_of(case).device.held_us[-1] == pytest.approx(284, abs=1)
     check = check_replay(case)
     assert 0 < check.held_share < 1
 
@@ -88,7 +88,7 @@ def test_a_step_of_unexplained_delays_predicts_nothing(tmp_path: Path) -> None:
 def test_work_that_starts_as_another_stream_ends_depends_on_it(tmp_path: Path) -> None:
     events = launches([10, 30], 300)
     events[-1] = kernel(2, 318, 50, stream=9)
-    graph = build_graph(case_of(tmp_path, events))
+    graph = graph_of(case_of(tmp_path, events))
     assert graph.device.after.tolist() == [-1, 0]
     assert graph.device.held_us.tolist() == [0, 0]
 
@@ -98,7 +98,7 @@ def test_the_autograd_thread_goes_on_where_the_main_thread_waits_for_it(tmp_path
     node = "autograd::engine::evaluate_function: MulBackward0"
     events += [op(node, 100, 300, external_id=1, tid=200), op("aten::mul", 120, 200, external_id=1, tid=200)]
     events += [launch(1, 130, 5, tid=200), kernel(1, 136, 50)]
-    graph = build_graph(case_of(tmp_path, events))
+    graph = graph_of(case_of(tmp_path, events))
     assert graph.foreign_share == 0
     assert graph.host.us[graph.host.op >= 0].sum() == pytest.approx(300)
 
@@ -118,7 +118,7 @@ def test_launches_of_other_threads_are_counted_and_predict_nothing(tmp_path: Pat
 def test_a_batch_of_workers_keeps_its_own_pace(tmp_path: Path) -> None:
     loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     events = [*launches([2000], 50), complete(loader, "user_annotation", 100, 1500)]
-    graph = build_graph(case_of(tmp_path, events))
+    graph = graph_of(case_of(tmp_path, events))
     assert graph.ready_us[graph.ready_us > 0].tolist() == [1600]
     assert graph.host.us.sum() == pytest.approx(graph.length_us - 1500)
 
@@ -134,13 +134,13 @@ def stretched(events: Sequence[Event], factor: float) -> list[Event]:
 def test_the_time_of_the_recording_plays_no_part(tmp_path: Path) -> None:
     events = gpu_events(20, 15, 10, steps=3)
     one, other = (case_of(tmp_path / name, each) for name, each in (("a", events), ("b", shifted(events, 5e6))))
-    assert replay_once(build_graph(one)).wall_us == pytest.approx(replay_once(build_graph(other)).wall_us)
+    assert replay_once(graph_of(one)).wall_us == pytest.approx(replay_once(graph_of(other)).wall_us)
 
 
 def test_a_trace_of_half_the_durations_takes_half_as_long(tmp_path: Path) -> None:
     events = gpu_events(20, 15, 10, steps=3)
     one, half = (case_of(tmp_path / name, each) for name, each in (("a", events), ("b", stretched(events, 0.5))))
-    ratio = replay_once(build_graph(half)).wall_us / replay_once(build_graph(one)).wall_us
+    ratio = replay_once(graph_of(half)).wall_us / replay_once(graph_of(one)).wall_us
     assert ratio == pytest.approx(0.5, rel=0.01)
 
 
