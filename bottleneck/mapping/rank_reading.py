@@ -9,8 +9,7 @@ from typing import Any
 from bottleneck import __version__
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.mapping.digest_files import DigestFolder, stored
-from bottleneck.mapping.tasks import map_tasks
-from bottleneck.mapping.workers import LocalWorkers, Workers
+from bottleneck.mapping.workers import LocalWorkers, Workers, map_tasks
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.records import replace
 from bottleneck.schema.remote import RemoteStatus

@@ -1,26 +1,34 @@
-"""The processes that tasks are mapped to, each kind behind the same seam: ``concurrent.futures.Executor``."""
+"""Maps one function over many items through workers that may be lost: processes of this machine, or a cluster."""
 
-import os
-import pickle
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import IO, Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from bottleneck.errors import TraceError
+from bottleneck.errors import TraceError, UsageError, WorkloadError
+from bottleneck.schema.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
+from bottleneck.units import counted
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 # Processes take as long to start as one process takes to read this much JSON.
 _WORTH_PROCESSES_BYTES = 32 * 2**20
 # A task whose process was killed is tried again, but not for ever: one that needs too much memory ends each.
 _TRIALS = 3
+# Executors that are tried in turn: one that is broken loses what it has not done.
+_EXECUTORS = 3
+_LOOK_S = 1.0
 
 
 class Workers(Protocol):
@@ -47,6 +55,61 @@ class Workers(Protocol):
     def item_error(self, failure: Exception) -> TraceError | None:
         """The error of one item, where that is what the failure of its task means."""
         ...
+
+
+def map_tasks(
+    function: Callable[[T], R], items: Mapping[int, T], workers: Workers, size_bytes: int
+) -> Generator[tuple[int, R | TraceError | UsageError], None, None]:
+    """The result for each item by its key, in the order in which they get done; an error of the item is a result.
+
+    Close this generator to end what still runs. Raises WorkloadError where workers were lost again and again.
+    """
+    undone = dict(items)
+    for tried in range(_EXECUTORS):
+        try:
+            with workers.opened(len(undone), size_bytes) as executor:
+                for key, result in _completed(function, undone, executor, workers):
+                    del undone[key]
+                    yield key, result
+            return
+        except BrokenExecutor as exc:
+            if tried == _EXECUTORS - 1:
+                raise WorkloadError(
+                    f"worker processes were lost with {counted(len(undone), 'trace')} still to read",
+                    why=str(exc) or "they were killed; a machine that runs out of memory does that",
+                    fix="the same command with --resume reads only these; -j 1 needs the least memory",
+                ) from exc
+
+
+def _completed(
+    function: Callable[[T], R], items: Mapping[int, T], executor: Executor, workers: Workers
+) -> Generator[tuple[int, R | TraceError | UsageError], None, None]:
+    waiting = iter(list(items.items()))
+    running: dict[Future[R], int] = {}
+    while True:
+        at_once = workers.at_once
+        while len(running) < at_once and (task := next(waiting, None)) is not None:
+            future = executor.submit(function, task[1])
+            running[future] = task[0]
+            if future.done():
+                break
+        if not running:
+            return
+        done, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        if not done:
+            workers.check()
+        for future in done:
+            key = running.pop(future)
+            try:
+                result: R | TraceError | UsageError = future.result()
+            except UsageError as error:
+                result = error
+            except Exception as failure:
+                error_of_item = workers.item_error(failure)
+                if error_of_item is None:
+                    raise
+                result = error_of_item
+            yield key, result
 
 
 class InProcess(Executor):
@@ -100,14 +163,13 @@ class LocalWorkers:
 class ProcessPool(Executor):
     """Runs tasks in processes of its own; one that is killed costs its own task only, which is tried again.
 
-    The pool of the standard library is broken as a whole by one process that is killed, and runs the user's main script
-    again in each; a fork of a process with threads can hang.
+    The pool of the standard library is broken as a whole by one process that is killed.
     """
 
     def __init__(self, jobs: int) -> None:
         self._threads = ThreadPoolExecutor(jobs)
-        self._idle: SimpleQueue[_Process] = SimpleQueue()
-        self._all: list[_Process] = []
+        self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
+        self._all: list[WorkerProcess] = []
         self._is_killed = False
         self.repeated = 0
 
@@ -120,8 +182,9 @@ class ProcessPool(Executor):
             self.repeated += 1 if trial else 0
             process = self._free()
             try:
-                is_result, result = process.answer((function, args, kwargs))
-            except (EOFError, OSError, pickle.UnpicklingError):
+                process.send((function, args, kwargs))
+                is_result, result = process.receive()
+            except LOST:
                 process.end()
                 if self._is_killed:
                     break
@@ -136,11 +199,11 @@ class ProcessPool(Executor):
             fix="-j 1 needs the least memory; --resume keeps what is done",
         )
 
-    def _free(self) -> "_Process":
+    def _free(self) -> WorkerProcess:
         try:
             return self._idle.get_nowait()
         except Empty:
-            process = _Process()
+            process = WorkerProcess(__name__, "serve()")
             self._all.append(process)
             if self._is_killed:
                 process.end()
@@ -157,48 +220,14 @@ class ProcessPool(Executor):
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
 
 
-class _Process:
-    """A process that serves tasks one by one."""
-
-    def __init__(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from bottleneck.mapping.workers import serve; serve()"
-        self._process = subprocess.Popen(  # noqa: S603 - this very program
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-    def answer(self, task: object) -> tuple[bool, Any]:
-        """True and the result of the task, or false and the error that it raised; EOFError where the process ended."""
-        tasks, answers = self._process.stdin, self._process.stdout
-        assert tasks is not None and answers is not None
-        _send(task, tasks)
-        return cast("tuple[bool, Any]", pickle.load(answers))  # noqa: S301 - from a process that we started
-
-    def end(self) -> None:
-        """Kills the process."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-
-
 def serve() -> None:
-    """The program of a process: answers the tasks on standard input until that ends."""
-    # The one who gives the tasks is interrupted too, and ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    """The program of a process: answers the tasks that it gets, until there are no more."""
+    tasks, answers = serving_streams()
     with suppress(EOFError, BrokenPipeError):
         while True:
-            function, args, kwargs = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+            function, args, kwargs = receive_message(tasks)
             try:
                 answer = (True, function(*args, **kwargs))
             except Exception as failure:
                 answer = (False, failure)
-            _send(answer, answers)
-
-
-def _send(message: object, stream: IO[bytes]) -> None:
-    stream.write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-    stream.flush()
+            send_message(answer, answers)

@@ -2,19 +2,13 @@
 
 The reader inflates the text, cuts it into stretches of whole events and gives each to a worker in turn. It takes their
 columns back in the order of the file, and decodes itself what a worker could not, so that the result is that of one
-process. The workers are programs of their own: a fork of a process with threads can hang, and ``multiprocessing`` runs
-the user's main script again.
+process.
 """
 
 import gc
 import mmap
 import os
-import pickle
 import re
-import select
-import signal
-import subprocess
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.schema.records import replace
+from bottleneck.schema.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
 from bottleneck.trace.columns import Array, Columns, EventBlock, Recoding
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS, AnyEvent, EventDecoder
@@ -129,8 +124,8 @@ class DecoderProcesses:
         with _nameless_file() as file:
             file.truncate(self._slots * _SLOT_BYTES)
             self._memory = mmap.mmap(file.fileno(), 0)
-            self._processes = [_start(file.fileno()) for _ in range(jobs)]
-        self._starting = [*self._processes]
+            self._workers = [_start(file.fileno()) for _ in range(jobs)]
+        self._starting = [*self._workers]
         self._recodings = [Recoding(columns) for _ in range(jobs)]
 
     def give(self, text: bytes, boundary: re.Pattern[bytes]) -> bool:
@@ -143,20 +138,17 @@ class DecoderProcesses:
         self._memory[task.offset : task.offset + task.size] = text
         self._given.append(task)
         try:
-            _send(task, _stream(self._processes[self._next % len(self._processes)].stdin))
+            self._workers[self._next % len(self._workers)].send(task)
         except OSError:
             self._failed = True
         self._next += 1
         return True
 
     def _are_ready(self) -> bool:
-        for process in [*self._starting]:
-            stream = _stream(process.stdout)
-            poll = select.poll()
-            poll.register(stream, select.POLLIN)
-            if poll.poll(PATIENCE_MS):
-                self._failed |= _received(stream) != _READY
-                self._starting.remove(process)
+        for worker in [*self._starting]:
+            if worker.has_replied(PATIENCE_MS):
+                self._failed |= _reply_of(worker) != _READY
+                self._starting.remove(worker)
         return not self._starting and not self._failed
 
     def _state(self) -> _State:
@@ -169,9 +161,9 @@ class DecoderProcesses:
 
     def _take_oldest(self) -> None:
         """Adds the next block of the file to the columns."""
-        task, number = self._given.popleft(), self._oldest % len(self._processes)
+        task, number = self._given.popleft(), self._oldest % len(self._workers)
         self._oldest += 1
-        reply = None if self._failed else _received(_stream(self._processes[number].stdout))
+        reply = None if self._failed else _reply_of(self._workers[number])
         if not isinstance(reply, _Reply):
             self._failed = True
             self._decode(task)
@@ -201,13 +193,10 @@ class DecoderProcesses:
 
     def close(self) -> None:
         """Ends the workers at once."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
-            with suppress(OSError):
-                _stream(process.stdin).close()
-            _stream(process.stdout).close()
+        for worker in self._workers:
+            worker.kill()
+        for worker in self._workers:
+            worker.end()
 
 
 def _nameless_file() -> IO[bytes]:
@@ -217,32 +206,15 @@ def _nameless_file() -> IO[bytes]:
     return cast("IO[bytes]", tempfile.TemporaryFile())
 
 
-def _start(memory: int) -> "subprocess.Popen[bytes]":
-    code = f"import sys; sys.path[:] = {sys.path!r}; from bottleneck.trace.parallel import work; work({memory})"
-    return subprocess.Popen(  # noqa: S603 - this very program
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[memory],
-    )
+def _start(memory: int) -> WorkerProcess:
+    return WorkerProcess(__name__, f"work({memory})", inherited=[memory], is_silent=True)
 
 
-def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None
-    return stream
-
-
-def _send(message: object, stream: IO[bytes]) -> None:
-    pickle.dump(message, stream, pickle.HIGHEST_PROTOCOL)
-    stream.flush()
-
-
-def _received(stream: IO[bytes]) -> Any:
-    """The next message; null where the other side has ended, or something else writes there."""
+def _reply_of(worker: WorkerProcess) -> Any:
+    """The next reply; null where the worker has ended, or something else writes to its pipe."""
     try:
-        return pickle.load(stream)  # noqa: S301 - from a process that we started
-    except (EOFError, OSError, pickle.UnpicklingError):
+        return worker.receive()
+    except LOST:
         return None
 
 
@@ -275,19 +247,19 @@ def _arrays(memory: mmap.mmap, offset: int, dtypes: Sequence[np.dtype[Any]], len
 
 def work(memory_file: int) -> None:
     """The program of a worker: serves standard input until the reader ends it, or has ended itself."""
-    # The reader is interrupted too, and ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    messages, replies = serving_streams()
     gc.disable()
-    serve(mmap.mmap(memory_file, 0), sys.stdin.buffer, sys.stdout.buffer)
+    serve(mmap.mmap(memory_file, 0), messages, replies)
 
 
 def serve(memory: mmap.mmap, tasks: IO[bytes], replies: IO[bytes]) -> None:
     """Decodes the tasks in turn, until there are no more."""
     worker = _BlockDecoder(memory)
-    _send(_READY, replies)
-    while isinstance(task := _received(tasks), _Task):
-        _send(worker.reply(task), replies)
-        worker.clear()
+    send_message(_READY, replies)
+    with suppress(*LOST):
+        while True:
+            send_message(worker.reply(receive_message(tasks)), replies)
+            worker.clear()
 
 
 class _BlockDecoder:

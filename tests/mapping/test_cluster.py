@@ -19,8 +19,7 @@ from bottleneck.mapping import cluster
 from bottleneck.mapping.cluster import ClusterWorkers
 from bottleneck.mapping.digest_files import DigestFolder
 from bottleneck.mapping.rank_reading import RankReading
-from bottleneck.mapping.tasks import map_tasks
-from bottleneck.mapping.workers import LocalWorkers
+from bottleneck.mapping.workers import LocalWorkers, map_tasks
 from bottleneck.pipeline import analyse
 from bottleneck.report.json_text import to_json
 from tests.builders import write_trace

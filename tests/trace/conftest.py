@@ -10,18 +10,19 @@ import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Trace
+from bottleneck.schema.worker_process import WorkerProcess
 from bottleneck.trace import parallel
 from bottleneck.trace.read import read_trace
 from tests.trace.read_files import assert_same
 
 
-class ThreadWorker:
+class ThreadWorker(WorkerProcess):
     """A worker of this process, which starts sooner than one of its own."""
 
     def __init__(self, memory: int) -> None:
-        tasks, self._given = os.pipe()
-        self._taken, replies = os.pipe()
-        self.stdin, self.stdout = os.fdopen(self._given, "wb"), os.fdopen(self._taken, "rb")
+        tasks, given = os.pipe()
+        taken, replies = os.pipe()
+        self._messages, self._replies = os.fdopen(given, "wb"), os.fdopen(taken, "rb")
         streams = (os.fdopen(tasks, "rb"), os.fdopen(replies, "wb"))
         self._thread = threading.Thread(target=self._serve, args=(mmap.mmap(memory, 0), *streams))
         self._thread.start()
@@ -33,12 +34,13 @@ class ThreadWorker:
 
     def kill(self) -> None:
         """Lets it end."""
-        self.stdin.close()
-        self.stdout.read()
+        self._messages.close()
+        self._replies.read()
 
-    def wait(self) -> None:
+    def end(self) -> None:
         """Waits for its end."""
         self._thread.join()
+        self._replies.close()
 
 
 @pytest.fixture

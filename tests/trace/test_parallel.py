@@ -172,8 +172,8 @@ def test_the_reader_goes_on_without_a_worker_that_was_killed(
     def give_and_kill(self: parallel.DecoderProcesses, *arguments: object) -> bool:
         given = give(self, *arguments)  # type: ignore[arg-type]
         if len(taken) > 5:
-            self._processes[0].kill()
-            self._processes[0].wait()
+            os.kill(self._workers[0].process, signal.SIGKILL)
+            os.waitid(os.P_PID, self._workers[0].process, os.WEXITED | os.WNOWAIT)
         return given
 
     monkeypatch.setattr(parallel.DecoderProcesses, "give", give_and_kill)
@@ -206,7 +206,7 @@ from bottleneck.trace import inflate, parallel
 from bottleneck.trace.read import read_trace
 
 def wait(self):
-    print(*[process.pid for process in self._processes], flush=True)
+    print(*[worker.process for worker in self._workers], flush=True)
     signal.pause()
 
 parallel.LOOK_AFTER_BYTES, parallel.WORTH_WORKERS_BYTES = 0, -1

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from bottleneck.errors import TraceError, WorkloadError
-from bottleneck.mapping.tasks import map_tasks
-from bottleneck.mapping.workers import InProcess, LocalWorkers
+from bottleneck.mapping.workers import InProcess, LocalWorkers, map_tasks
 
 LARGE = 2**40
 
@@ -101,7 +100,7 @@ class Deserted:
 
 
 def test_workers_that_are_all_gone_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bottleneck.mapping.tasks._LOOK_S", 0.0)
+    monkeypatch.setattr("bottleneck.mapping.workers._LOOK_S", 0.0)
     with pytest.raises(WorkloadError) as caught:
         dict(map_tasks(halved, {0: 0}, Deserted(), 0))
     assert caught.value.why == "no worker is left"
