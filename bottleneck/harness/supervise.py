@@ -397,7 +397,7 @@ def read_tail(log: Path) -> str:
         return file.read().decode("utf-8", "replace")
 
 
-_LAUNCHER = Path(__file__).with_name("launcher.py")
+_LAUNCH_RANKS = "bottleneck.harness.supervise:launch_ranks"
 
 
 def program_command(plan: Plan) -> list[str]:
@@ -407,4 +407,30 @@ def program_command(plan: Plan) -> list[str]:
         return child_command(plan)
     text, *arguments = plan.words
     kind = "module" if program.module else "script"
-    return [sys.executable, str(_LAUNCHER), ranks, kind, CHILD, _RUN_CHILD, text, program.target, *arguments]
+    child = [CHILD, _RUN_CHILD, text]
+    return [sys.executable, CHILD, _LAUNCH_RANKS, ranks, kind, *child, program.target, *arguments]
+
+
+def launch_ranks(ranks: str, kind: str, *words: str) -> None:
+    """The process that starts the ranks: torchrun itself, with our child in place of the script that each rank runs.
+
+    ``words`` start that child (its file, entry and plan), then name the program and its arguments. Torchrun says, sets
+    and does what it would without us, and calls the program by the user's target.
+    """
+    from torch.distributed import run
+    from torch.distributed.launcher import api
+
+    child, program = words[:3], words[3:]
+    plain = run.config_from_args
+
+    def config_from_args(args: Any) -> Any:
+        config, command, arguments = plain(args)
+        # Of `-u [-m] TARGET ARGUMENTS…` the last two are replaced; `-u` is torchrun's own.
+        return config, command, [arguments[0], *child, *program[1:]]
+
+    run.config_from_args = config_from_args
+    if hasattr(api, "_get_entrypoint_name"):
+        api._get_entrypoint_name = lambda *_: program[0]
+    # As torchrun calls itself in messages.
+    sys.argv[0] = str(Path(sys.executable).with_name("torchrun"))
+    run.main([f"--nproc-per-node={ranks}", *(["-m"] if kind == "module" else []), *program])
