@@ -15,8 +15,8 @@ import typer
 
 from bottleneck import __version__, cli, report
 from bottleneck.cli import COMMANDS, _run, build_app
+from bottleneck.commands.analysis_options import usual_jobs
 from bottleneck.commands.interrupts import answered
-from bottleneck.commands.report_options import usual_jobs
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
 from tests.builders import kernel, launch, op, step, write_trace

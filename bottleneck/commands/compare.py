@@ -10,22 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bottleneck.commands.analysis_options import (
+    StepsOption,
+    WholeOption,
+    WindowOption,
+    chosen_device,
+    window_options,
+    with_kept_ceilings,
+)
 from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
     Quiet,
     ResultFormat,
     Settings,
-    StepsOption,
     Train,
-    WholeOption,
-    WindowOption,
     check_picture,
     draw_or_warn,
     form_of,
     format_option,
     output_option,
     output_style,
-    window_options,
     write_report,
 )
 from bottleneck.errors import TraceError, UndecidedError, UsageError
@@ -111,7 +115,6 @@ def compare_command(
 
     A file or folder goes before a git ref of the same name. Exit code 0 whatever changed, unless --fail-on says so.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.commands.report import chosen_device
     from bottleneck.gate.settings import limits_of_option
     from bottleneck.report.comparison import render
 
@@ -126,7 +129,7 @@ def compare_command(
     ):
         sources = [find_source(text, say, has_program=workload is not None) for text in (before, after)]
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
-        options = window_options(steps, window, chosen_device(device, None), whole=whole)
+        options = window_options(steps, window, chosen_device(device), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
     form = form_of(form, output, ResultFormat)
     write_report(render(comparison, form.value, output_style(output), top=top), output)
@@ -270,7 +273,6 @@ def _compare(
 
 def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedSide":
     """A lock-file's counts, a saved analysis, or the case of traces on disk."""
-    from bottleneck.commands.report import with_kept_ceilings
     from bottleneck.compare.sides import ComparedSide
     from bottleneck.gate.count import count
     from bottleneck.gate.lockfile import read_lock

@@ -188,7 +188,7 @@ def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
 def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
-    from bottleneck.commands.kept_trials import with_trials
+    from bottleneck.commands.analysis_options import with_trials
     from bottleneck.commands.report_options import draw_or_warn, terminal_text
     from bottleneck.pipeline import Options, explain
     from bottleneck.report import FORMATS
@@ -405,11 +405,16 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
             fix="make the folder writable, or room on its disk, and try again",
         ) from exc
     if ours is None and not is_recording(folder):
-        raise TraceError(
-            f"{shown(folder)} is still being recorded",
-            why="the report comes when everything is measured",
-            fix="wait for it; `bottleneck run --steps 1` measures the least",
-        )
+        raise still_recorded(folder)
+
+
+def still_recorded(folder: Path) -> TraceError:
+    """The error of a recording that a run is still writing."""
+    return TraceError(
+        f"{shown(folder)} is still being recorded",
+        why="the report comes when everything is measured",
+        fix="wait for it; `bottleneck run --steps 1` measures the least",
+    )
 
 
 def _finish_claimed(ours: "FolderClaim", folder: Path, wait: Callable[[float], None]) -> None:

@@ -87,8 +87,7 @@ class RecordedBlock:
 
     def analysis(self) -> "Analysis":
         """The analysis of the folder, once the block has ended."""
-        from bottleneck.commands.kept_trials import with_trials
-        from bottleneck.commands.report import with_kept_ceilings
+        from bottleneck.commands.analysis_options import with_kept_ceilings, with_trials
         from bottleneck.pipeline import Options, analyse
 
         return analyse([self.folder], with_kept_ceilings([self.folder], with_trials(Options())))

@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.kept_trials import with_trials
+from bottleneck.commands.analysis_options import (
+    JobsOption,
+    StepsOption,
+    WholeOption,
+    WindowOption,
+    chosen_device,
+    usual_jobs,
+    window_options,
+    with_kept_ceilings,
+    with_trials,
+)
 from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
-    JobsOption,
     ReportFormat,
-    StepsOption,
-    WholeOption,
-    WindowOption,
     check_picture,
     draw_or_warn,
     extent_of,
@@ -29,11 +35,9 @@ from bottleneck.commands.report_options import (
     output_option,
     present,
     send_blocks,
-    usual_jobs,
-    window_options,
     write_report,
 )
-from bottleneck.errors import TraceError, UsageError
+from bottleneck.errors import UsageError
 from bottleneck.report.output import compressed, write_blocks
 
 if TYPE_CHECKING:
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
     from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis
-    from bottleneck.schema.device import Device
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.step_tracks import StepTracks
 
@@ -357,78 +360,9 @@ def _latest() -> Path:
     return folder
 
 
-def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
-    """The options with this CPU's kept ceilings for recordings made here without any; nothing is measured or written.
-
-    TraceError for a recording that is not finished.
-    """
-    from bottleneck.harness.folder import is_unfinished
-
-    for path in paths:
-        if is_unfinished(path):
-            _refuse_unfinished(path)
-    if options.device is not None:
-        return options
-    from bottleneck.schema.recording import is_recording, read_recording
-
-    if not all(is_recording(path) for path in paths) or not any(read_recording(path).lacks_ceilings for path in paths):
-        return options
-    from bottleneck.calibrate.cache import kept_ceilings
-
-    kept = [kept_ceilings(path) for path in paths]
-    return replace(options, device=kept[0]) if all(each == kept[0] for each in kept) else options
-
-
-def _refuse_unfinished(folder: Path) -> None:
-    from bottleneck.commands.finish_run import shown
-    from bottleneck.harness.folder import is_claimed
-
-    if is_claimed(folder):
-        raise TraceError(
-            f"{shown(folder)} is still being recorded",
-            why="the report comes when everything is measured",
-            fix="wait for it; `bottleneck run --steps 1` measures the least",
-        )
-    raise TraceError(
-        f"the recording in {shown(folder)} is not finished",
-        why="the run that made it was killed, or its disk was full",
-        fix=f"finish it: bottleneck report --repair {shown(folder)}",
-    )
-
-
 def _repair(path: Path) -> None:
     from bottleneck.calibrate.cache import add_ceilings
     from bottleneck.commands.finish_run import repair, say
 
     repair(path)
     add_ceilings(path, say)
-
-
-def chosen_device(name: str | None, peaks: Path | None) -> "Device | None":
-    """The device that the user names on the command line, or null to go by the trace."""
-    if name is not None and peaks is not None:
-        raise UsageError("--device and --peaks exclude each other", fix="pass one of them")
-    if peaks is not None:
-        from bottleneck.devices.catalogue import device_from_peaks_file
-
-        return device_from_peaks_file(peaks)
-    if name is None:
-        return None
-    if name.lower() == "cpu":
-        return _this_cpu()
-    from bottleneck.devices.match import device_by_name
-
-    return device_by_name(name)
-
-
-def _this_cpu() -> "Device":
-    from bottleneck.calibrate.cache import load_calibration
-
-    calibrated = load_calibration()
-    if calibrated is None:
-        raise UsageError(
-            "this CPU has not been calibrated yet",
-            why="--device cpu judges against ceilings measured on this machine",
-            fix="measure it once: bottleneck calibrate --device cpu; or pass --peaks FILE",
-        )
-    return calibrated

@@ -1,6 +1,5 @@
-"""Options that several commands share, and where their reports go: file, pipe or terminal, with width and colours."""
+"""Options of programs and reports that commands share, and where reports go: file, pipe or terminal."""
 
-import re
 import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -15,10 +14,8 @@ from bottleneck.errors import BottleneckError, UsageError
 from bottleneck.report.output import discard_output, write_text
 
 if TYPE_CHECKING:
-    from bottleneck.pipeline import Options
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
-    from bottleneck.schema.device import Device
 
 # As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
 _READER_GONE = 141
@@ -79,33 +76,6 @@ _FORM_OF_SUFFIX = {
 }
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
-StepsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--steps",
-        metavar="A:B",
-        help="Take the steps from A up to, not including, B, numbered from 0 as in the report; -1: is the last.",
-    ),
-]
-WindowOption = Annotated[
-    str | None,
-    typer.Option(
-        "--window",
-        metavar="A:B",
-        help="Take the time from A to B after the first event as one step: 494ms: or 0.2s:0.9s.",
-    ),
-]
-WholeOption = Annotated[bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")]
-JobsOption = Annotated[
-    int | None,
-    typer.Option(
-        "-j",
-        "--jobs",
-        metavar="N",
-        min=1,
-        help="Read a large trace, or many ranks, in N processes; else as many as are of use.",
-    ),
-]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
@@ -136,10 +106,6 @@ ProbeBudget = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
-_INSTANT = r"(\d{1,12}(?:\.\d{1,9})?)(us|ms|s)"
-_US_PER_UNIT = {"us": 1.0, "ms": 1e3, "s": 1e6}
-
-
 class ExampleCommand(TyperCommand):
     """A command whose help ends with examples, which are its epilog: there they are on the screen."""
 
@@ -147,60 +113,6 @@ class ExampleCommand(TyperCommand):
         """Writes the examples as a section."""
         with formatter.section("Examples"):
             formatter.write_text(self.epilog)
-
-
-# One process inflates, cuts and collects for all; more than these would wait for it.
-_MOST_JOBS = 8
-
-
-def usual_jobs() -> int:
-    """As many processes as this one may use processors, by its affinity and its control group."""
-    from bottleneck.harness.machine import processor_quota, usable_processors
-
-    return max(1, min(_MOST_JOBS, usable_processors(), int(processor_quota() or _MOST_JOBS)))
-
-
-def window_options(steps: str | None, window: str | None, device: "Device | None", *, whole: bool) -> "Options":
-    """The options of an analysis from ``--steps``, ``--window`` and ``--all``, of which at most one may be given."""
-    from bottleneck.pipeline import Options
-
-    given = [name for name, value in (("--steps", steps), ("--window", window), ("--all", whole or None)) if value]
-    if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other", fix="pass one of them")
-    return Options(
-        whole=whole,
-        device=device,
-        steps=None if steps is None else _parse_steps(steps),
-        stretch_us=None if window is None else _parse_window(window),
-    )
-
-
-def _parse_steps(text: str) -> slice:
-    """The slice that 'A:B' spells; either side may be missing or count from the end."""
-    match = re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?", text, re.ASCII)
-    if match is None:
-        raise UsageError(
-            f"--steps {text} is no range of steps",
-            why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
-            fix="write it as 2:5, 2: or :5; one step alone is 2:3",
-        )
-    return slice(*(None if bound is None else int(bound) for bound in match.groups()))
-
-
-def _parse_window(text: str) -> tuple[float | None, float | None]:
-    """The two instants of 'A:B' in microseconds; either side may be missing."""
-    match = re.fullmatch(rf"(?:{_INSTANT})?:(?:{_INSTANT})?", text, re.ASCII)
-    if match is None:
-        raise UsageError(
-            f"--window {text} is no stretch of time",
-            why="A:B takes the time from A up to B after the first event, each with its unit: us, ms or s",
-            fix="write it as 0.2s:0.9s, 494ms: or :80ms",
-        )
-    low, low_unit, high, high_unit = match.groups()
-    return (
-        None if low is None else float(low) * _US_PER_UNIT[low_unit],
-        None if high is None else float(high) * _US_PER_UNIT[high_unit],
-    )
 
 
 def format_option(what: str, formats: type[StrEnum] = ResultFormat) -> Any:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck.commands.analysis_options import scoreboard_path, with_trials
 from bottleneck.commands.interrupts import answered, says_what_is_kept
-from bottleneck.commands.kept_trials import scoreboard_path, with_trials
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
     ProbeBudget,

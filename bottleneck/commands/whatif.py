@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.report_options import (
+from bottleneck.commands.analysis_options import (
     StepsOption,
-    TextFormat,
     WholeOption,
     WindowOption,
+    chosen_device,
+    window_options,
+    with_kept_ceilings,
+)
+from bottleneck.commands.report_options import (
+    TextFormat,
     form_of,
     format_option,
     output_option,
     output_style,
-    window_options,
     write_report,
 )
 
@@ -71,7 +75,6 @@ def whatif_command(
     of names and a line of the program narrow it. Exit code 5 where the trace cannot tell.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.reading_progress import reading_progress
-    from bottleneck.commands.report import chosen_device, with_kept_ceilings
     from bottleneck.errors import UsageError
     from bottleneck.pipeline import explain, saved_analysis
     from bottleneck.simulate.whatif import ask
@@ -79,7 +82,7 @@ def whatif_command(
     given = {"set": settings, "remove": removed, "fuse": fused, "overlap": overlapped}
     changes = [f"{verb} {what}" for verb, targets in given.items() for what in targets or ()]
     changes += ["graph"] if graph else []
-    options = window_options(steps, window, chosen_device(device, None), whole=whole)
+    options = window_options(steps, window, chosen_device(device), whole=whole)
     if saved_analysis([path], options) is not None:
         raise UsageError(f"{path} is a finished analysis, without the events of its trace", fix="pass the trace")
     options = with_kept_ceilings([path], options)

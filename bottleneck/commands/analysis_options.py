@@ -1,0 +1,192 @@
+"""The options of an analysis: those of the command line, and what this machine keeps for it.
+
+Kept are the ceilings of this CPU, and the trials that `verify` made of earlier advice.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck.errors import TraceError, UsageError
+
+if TYPE_CHECKING:
+    from bottleneck.pipeline import Options
+    from bottleneck.schema.device import Device
+
+StepsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--steps",
+        metavar="A:B",
+        help="Take the steps from A up to, not including, B, numbered from 0 as in the report; -1: is the last.",
+    ),
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="A:B",
+        help="Take the time from A to B after the first event as one step: 494ms: or 0.2s:0.9s.",
+    ),
+]
+WholeOption = Annotated[bool, typer.Option("--all", help="Take the whole trace as one window, counted as one step.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "-j",
+        "--jobs",
+        metavar="N",
+        min=1,
+        help="Read a large trace, or many ranks, in N processes; else as many as are of use.",
+    ),
+]
+
+_INSTANT = r"(\d{1,12}(?:\.\d{1,9})?)(us|ms|s)"
+_US_PER_UNIT = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+# Names another file for the scoreboard, which else lies beside the calibrations; "" keeps no score.
+SCOREBOARD_VARIABLE = "BOTTLENECK_SCOREBOARD"
+_SCOREBOARD_FILE = "scoreboard.jsonl"
+
+# One process inflates, cuts and collects for all; more than these would wait for it.
+_MOST_JOBS = 8
+
+
+def usual_jobs() -> int:
+    """As many processes as this one may use processors, by its affinity and its control group."""
+    from bottleneck.harness.machine import processor_quota, usable_processors
+
+    return max(1, min(_MOST_JOBS, usable_processors(), int(processor_quota() or _MOST_JOBS)))
+
+
+def window_options(steps: str | None, window: str | None, device: "Device | None", *, whole: bool) -> "Options":
+    """The options of an analysis from ``--steps``, ``--window`` and ``--all``, of which at most one may be given."""
+    from bottleneck.pipeline import Options
+
+    given = [name for name, value in (("--steps", steps), ("--window", window), ("--all", whole or None)) if value]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other", fix="pass one of them")
+    return Options(
+        whole=whole,
+        device=device,
+        steps=None if steps is None else _parse_steps(steps),
+        stretch_us=None if window is None else _parse_window(window),
+    )
+
+
+def _parse_steps(text: str) -> slice:
+    """The slice that 'A:B' spells; either side may be missing or count from the end."""
+    match = re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?", text, re.ASCII)
+    if match is None:
+        raise UsageError(
+            f"--steps {text} is no range of steps",
+            why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
+            fix="write it as 2:5, 2: or :5; one step alone is 2:3",
+        )
+    return slice(*(None if bound is None else int(bound) for bound in match.groups()))
+
+
+def _parse_window(text: str) -> tuple[float | None, float | None]:
+    """The two instants of 'A:B' in microseconds; either side may be missing."""
+    match = re.fullmatch(rf"(?:{_INSTANT})?:(?:{_INSTANT})?", text, re.ASCII)
+    if match is None:
+        raise UsageError(
+            f"--window {text} is no stretch of time",
+            why="A:B takes the time from A up to B after the first event, each with its unit: us, ms or s",
+            fix="write it as 0.2s:0.9s, 494ms: or :80ms",
+        )
+    low, low_unit, high, high_unit = match.groups()
+    return (
+        None if low is None else float(low) * _US_PER_UNIT[low_unit],
+        None if high is None else float(high) * _US_PER_UNIT[high_unit],
+    )
+
+
+def chosen_device(name: str | None, peaks: Path | None = None) -> "Device | None":
+    """The device that the user names on the command line, or null to go by the trace."""
+    if name is not None and peaks is not None:
+        raise UsageError("--device and --peaks exclude each other", fix="pass one of them")
+    if peaks is not None:
+        from bottleneck.devices.catalogue import device_from_peaks_file
+
+        return device_from_peaks_file(peaks)
+    if name is None:
+        return None
+    if name.lower() == "cpu":
+        return _this_cpu()
+    from bottleneck.devices.match import device_by_name
+
+    return device_by_name(name)
+
+
+def _this_cpu() -> "Device":
+    from bottleneck.calibrate.cache import load_calibration
+
+    calibrated = load_calibration()
+    if calibrated is None:
+        raise UsageError(
+            "this CPU has not been calibrated yet",
+            why="--device cpu judges against ceilings measured on this machine",
+            fix="measure it once: bottleneck calibrate --device cpu; or pass --peaks FILE",
+        )
+    return calibrated
+
+
+def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
+    """The options with this CPU's kept ceilings for recordings made here without any; nothing is measured or written.
+
+    TraceError for a recording that is not finished.
+    """
+    from bottleneck.harness.folder import is_unfinished
+
+    for path in paths:
+        if is_unfinished(path):
+            _refuse_unfinished(path)
+    if options.device is not None:
+        return options
+    from bottleneck.schema.recording import is_recording, read_recording
+
+    if not all(is_recording(path) for path in paths) or not any(read_recording(path).lacks_ceilings for path in paths):
+        return options
+    from bottleneck.calibrate.cache import kept_ceilings
+
+    kept = [kept_ceilings(path) for path in paths]
+    return replace(options, device=kept[0]) if all(each == kept[0] for each in kept) else options
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    from bottleneck.commands.finish_run import shown, still_recorded
+    from bottleneck.harness.folder import is_claimed
+
+    if is_claimed(folder):
+        raise still_recorded(folder)
+    raise TraceError(
+        f"the recording in {shown(folder)} is not finished",
+        why="the run that made it was killed, or its disk was full",
+        fix=f"finish it: bottleneck report --repair {shown(folder)}",
+    )
+
+
+def scoreboard_path() -> Path | None:
+    """The path of the scoreboard; null where none is to be kept."""
+    named = os.environ.get(SCOREBOARD_VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    from bottleneck.harness.machine import cache_folder
+
+    return cache_folder() / _SCOREBOARD_FILE
+
+
+def with_trials(options: "Options") -> "Options":
+    """The options with the trials on the scoreboard, which make the intervals of findings on the same device."""
+    path = scoreboard_path()
+    if path is None or not path.exists():
+        return options
+    from bottleneck.experiment.scoreboard import read_entries, trials_of
+
+    return replace(options, trials=trials_of(read_entries(path)))
