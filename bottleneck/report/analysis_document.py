@@ -17,7 +17,6 @@ from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.path_section import critical_path
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import cut_text, percents
@@ -470,7 +469,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         tables.user_ranges(analysis, top),
         tables.kernels(analysis, top),
         tables.idle(analysis, top),
-        critical_path(analysis.critical_path, _HOPS),
+        tables.critical_path(analysis.critical_path, _HOPS),
         tables.queue_sparkline(analysis),
         tables.lines(analysis, _PLACES),
         tables.modules(analysis, _PLACES),

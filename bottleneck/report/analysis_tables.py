@@ -1,4 +1,4 @@
-"""Builds the tables of an analysis: ledger, kernels, ranks, source places, idle time, memory, collectives, queue."""
+"""Builds the tables of an analysis: ledger, kernels, ranks, places, idle time, memory, collectives, critical path."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
-from bottleneck.report.kernel_names import cut_place, short_names
+from bottleneck.report.kernel_names import cut_place, essential_name, short_names
 from bottleneck.report.text import PERCENT, UNKNOWN, Scale, percents, scale_of, top_rows
 from bottleneck.report.wording import bound_word, calls_number, describe_calls, describe_shapes, is_marked
 from bottleneck.schema.accounts import label_of, meaning_of
@@ -15,15 +15,18 @@ from bottleneck.schema.analysis import (
     REGIMES,
     Analysis,
     CollectiveSummary,
+    CriticalPath,
     Fold,
     IdleCause,
     KernelSummary,
     LedgerEntry,
     LiveAllocations,
     MemoryUse,
+    PathPart,
     Phase,
     Queue,
     RankSummary,
+    ReplayCheck,
     UserRange,
     describe_share,
     regime_of,
@@ -641,3 +644,52 @@ def ranks(analysis: Analysis, top: int) -> TableSection | None:
         tuple(rows),
         ("late: how much later than the first rank it reaches collectives, on average.", *note),
     )
+
+
+def critical_path(path: CriticalPath | None, most: int) -> TableSection | None:
+    """The longest parts of the path, and how well the replay behind it reproduces the step; null without one."""
+    if path is None or not path.parts:
+        return None
+    table = path_table(path, most)
+    replayed = f"from a replay of {check_words(path.check)}"
+    doubt = () if path.check.reason is None else (f"no what-if from this trace: {path.check.reason}",)
+    return replace(table, notes=(*table.notes, replayed, *doubt))
+
+
+def path_table(path: CriticalPath, most: int) -> TableSection:
+    """The critical path as a table of its longest parts and the rest."""
+    shown, rest = path.parts[:most], path.parts[most:]
+    us = [part.us for part in shown] + ([sum(part.us for part in rest)] if rest else [])
+    shares = [part.share for part in shown] + ([sum(part.share for part in rest)] if rest else [])
+    scale = scale_of(path.step_us)
+    numbers = list(zip(scale.column(us), percents(shares), strict=True))
+    rows = [
+        TableRow((part_name(part), part.what, part.source or UNKNOWN, *number))
+        for part, number in zip(shown, numbers, strict=False)
+    ]
+    if rest:
+        rows.append(TableRow((counted(len(rest), "more part"), "", "", *numbers[len(shown)]), "rest"))
+    rows.append(TableRow(("step", "", "", *numbers[-1]), "total"))
+    columns = (
+        TableColumn("part", "name"),
+        TableColumn("where", "words"),
+        TableColumn("line", "place"),
+        *number_columns((scale.unit, "share")),
+    )
+    return TableSection("Critical path", columns, tuple(rows), (PATH_NOTE,))
+
+
+PATH_NOTE = "the chain of work that sets the time of the step: what is not on it is hidden behind it"
+
+
+def part_name(part: PathPart) -> str:
+    """A kernel by its essential name; everything else as it is."""
+    return essential_name(part.name) if part.what == "device" else part.name
+
+
+def check_words(check: ReplayCheck) -> str:
+    """The replay check in words: 'error +0.01 % against the measured step; …'."""
+    words = f"{counted(check.steps, 'step')}, error {100 * check.error:+.2f} % against the measured one"
+    if check.held_share > 0:
+        words += f"; {format_share(check.held_share)} of it are delays that nothing on record explains"
+    return words

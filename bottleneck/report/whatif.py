@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from bottleneck.report import markdown, terminal
+from bottleneck.report.analysis_tables import PATH_NOTE, check_words, part_name, path_table
 from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.json_text import encode
-from bottleneck.report.path_section import PATH_NOTE, check_words, part_name, path_table
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, cut_text, scale_of
 from bottleneck.schema.accounts import label_of

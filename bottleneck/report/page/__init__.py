@@ -29,7 +29,6 @@ from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, LineChart
-from bottleneck.report.path_section import critical_path
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.report.text import clean
 from bottleneck.report.wording import bound_word, with_attribute_paths
@@ -62,7 +61,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     proofs, ranges = (batch_test(analysis.batch_test),), (tables.user_ranges(analysis, _ROWS),)
     others = (
         tables.idle(analysis, _ROWS),
-        critical_path(analysis.critical_path, _HOPS),
+        tables.critical_path(analysis.critical_path, _HOPS),
         tables.collectives(analysis, _ROWS),
     )
     named = (tables.kernels(analysis, _ROWS), tables.lines(analysis, _ROWS), tables.modules(analysis, _ROWS))
