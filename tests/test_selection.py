@@ -32,7 +32,7 @@ class Test{family.title()}:
 
 def collected(folder: Path, *selection: str) -> list[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *selection]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 

@@ -19,6 +19,7 @@ from benchmarks.same_answers import (
     summary,
     text_differences,
 )
+from tests.harness.driver import HANGS_S
 
 CALL = Call("report json", "a.json", ("report", "--format", "json", "a.json"))
 DOCUMENT = {"verdict": {"bound": "memory", "share": 0.41}, "ledger": [{"us": 1}, {"us": 2.0}]}
@@ -34,7 +35,7 @@ def main():
     if word == "crash":
         raise ValueError("no such word")
     if word == "wait":
-        time.sleep(60)
+        time.sleep(3600)
     if word == "write":
         open("out.txt", "w").write("x"); open("in.txt", "a").write("x")
     os.write(1, b"from the descriptor "); print(len(calls)); sys.exit(3)
@@ -130,7 +131,7 @@ def test_the_plan_has_each_command_line_once_and_stands_without_public_traces() 
 
 def test_the_driver_keeps_each_call_apart_and_records_crashes_and_written_files(tmp_path: Path) -> None:
     words = {"plain": "a", "again": "a", "fresh": "a", "write": "write", "crash": "crash"}
-    answers = drive(tmp_path, tmp_path, words, timeout_s=60)
+    answers = drive(tmp_path, tmp_path, words, timeout_s=HANGS_S)
     assert [answers[key].end for key in words] == ["exit 3", "exit 3", "exit 3", "exit 3", "exit 1"]
     assert {answers[key].stdout for key in ("plain", "again", "fresh")} == {"from the descriptor 1\n"}
     assert "ValueError: no such word" in answers["crash"].stderr
@@ -145,8 +146,8 @@ def test_the_driver_ends_a_call_that_takes_too_long(tmp_path: Path) -> None:
 def test_the_driver_refuses_a_package_of_another_checkout(tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
-        drive(mine, other, {"plain": "a"}, timeout_s=60)
-    assert drive(mine, mine, {"plain": "a"}, timeout_s=60)["plain"].end == "exit 3"
+        drive(mine, other, {"plain": "a"}, timeout_s=HANGS_S)
+    assert drive(mine, mine, {"plain": "a"}, timeout_s=HANGS_S)["plain"].end == "exit 3"
 
 
 def drive(folder: Path, imported: Path, words: dict[str, str], *, timeout_s: float) -> dict[str, Answer]:

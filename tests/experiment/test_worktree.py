@@ -23,6 +23,7 @@ from bottleneck.experiment.worktree import (
     worktree_at,
 )
 from tests.experiment.clones import SETTINGS, commit, git, look, make_branched, make_clone, own_settings
+from tests.harness.driver import HANGS_S
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -97,7 +98,7 @@ def test_two_jobs_at_once_each_have_a_tree_of_their_own(clone: Path, tmp_path: P
     def job(name: str) -> None:
         with base_side(clone, MERGE_BASE, "", tmp_path / "scratch", None, {}) as base:
             seen[name] = base
-            meeting.wait(60)
+            meeting.wait(HANGS_S)
 
     jobs = [threading.Thread(target=job, args=(name,)) for name in "abc"]
     for each in jobs:

@@ -157,10 +157,15 @@ def test_a_sampler_with_nothing_to_sample_is_not_asked() -> None:
 
 def test_a_driver_that_never_answers_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bottleneck.harness.sensors._PATIENCE_S", 0.0)
-    answered = threading.Event()
-    stuck = Counter(lambda now_s: answered.wait() and None)
-    monitor = Monitor([stuck], 0.02)
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(now_s: float) -> None:
+        asked.set()
+        answered.wait()
+
+    monitor = Monitor([Counter(hang)], 0.02)
     monitor.start(1)
+    asked.wait()
     told = monitor.stop()
     assert told.notes == ("a driver did not answer: the sensors were left alone",)
     answered.set()

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from bottleneck.harness.supervise import End, MemoryKills, describe_end, run_quietly, supervise
+from tests.harness.driver import HANGS_S
 
 
 def died_of(number: int) -> End:
@@ -112,5 +113,6 @@ except KeyboardInterrupt:
 
 def test_a_signal_while_a_process_starts_is_not_lost() -> None:
     """Python prints and drops what a handler raises in a function that it calls at a fork."""
-    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=100, check=False)
+    command = [sys.executable, "-c", SIGNALLED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,27 +217,34 @@ read_trace(sys.argv[1], 2)
 """
 
 
-def shared_memories() -> set[str]:
-    """Names of what ``multiprocessing`` or we would leave behind; other programs make theirs at any time."""
-    names = {path.name for path in Path("/dev/shm").iterdir()}
-    return {name for name in names if name.startswith(("psm_", "bottleneck"))}
+def shared_memories(process: int) -> set[Path]:
+    """Files in memory that a process holds, and that would stay if nobody removed them."""
+    mapped = [Path(line.split()[-1]) for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
+    opened = [each.readlink() for each in Path(f"/proc/{process}/fd").iterdir() if each.is_symlink()]
+    return {file for file in (*mapped, *opened) if file.is_relative_to("/dev/shm")}
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_and_no_memory_stays_after_a_signal(number: int) -> None:
-    before = shared_memories()
     command = [sys.executable, "-c", WAITING, str(SAMPLES[0])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
-        workers = [os.pidfd_open(int(pid)) for pid in reader.stdout.readline().split()]
+        numbers = [int(number) for number in reader.stdout.readline().split()]
+        workers = [os.pidfd_open(number) for number in numbers]
+        memories = set[Path]().union(*map(shared_memories, [reader.pid, *numbers]))
         assert len(workers) == 2 and not select.select(workers, [], [], 0)[0]
         reader.send_signal(number)
         reader.communicate()
     for worker in workers:
         select.select([worker], [], [])
         os.close(worker)
-    assert shared_memories() == before
+    assert not any(memory.exists() for memory in memories)
+
+
+def test_that_memory_would_be_seen(tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        assert Path(file.name) in shared_memories(os.getpid())
 
 
 @pytest.mark.parametrize("packed", [False, True])
