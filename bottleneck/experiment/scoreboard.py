@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.experiment.interventions import CHANGES
@@ -20,13 +21,17 @@ _NO_EFFECT = 1.05
 # Verdicts by which a prediction is scored: the change worked, and its speed was measured.
 _JUDGED = frozenset({"faster", "slower", "no effect"})
 
+# The base of a prediction: pieces of the step that were timed, or the formula of a rule.
+Basis = Literal["measured", "formula"]
+
 
 @dataclass(frozen=True)
 class ScoreEntry:
     """One change tried for one finding: speedups as low and high, and as median, low and high; null where unknown.
 
     ``predicted`` is what the user was told, ``stated`` what the rule alone says. ``finding`` is ``UNNAMED`` for a
-    change that no finding names: that nobody advises it predicts that it gains nothing.
+    change that no finding names: that nobody advises it predicts that it gains nothing. ``basis`` is null where no
+    figure was predicted, and in lines from before it was kept.
     """
 
     created: str
@@ -40,6 +45,7 @@ class ScoreEntry:
     format: str = _FORMAT
     stated: tuple[float, float] | None = None
     device: str = ""
+    basis: Basis | None = None
 
 
 def entries_of(done: Verification, findings: Sequence[Finding], created: str, device: str = "") -> list[ScoreEntry]:
@@ -69,19 +75,31 @@ def _entry(finding: Finding | None, trial: Trial, done: Verification, created: s
         version=done.version,
         stated=None if finding is None else _ends(finding.stated_speedup),
         device=device,
+        basis=None if finding is None else basis_of(finding),
     )
+
+
+def basis_of(finding: Finding) -> Basis | None:
+    """The base of the gain that a finding states, or denies; null where its rule states none."""
+    if finding.measured:
+        return "measured"
+    return None if finding.stated_speedup is None else "formula"
 
 
 def _ends(interval: Interval | None) -> tuple[float, float] | None:
     return None if interval is None else (interval.low, interval.high)
 
 
-def trials_of(entries: Iterable[ScoreEntry]) -> tuple[RuleTrial, ...]:
-    """The judged trials of rules that stated an interval, on a device that is known."""
+def trials_of(entries: Iterable[ScoreEntry], basis: Basis = "formula") -> tuple[RuleTrial, ...]:
+    """The judged trials of rules that stated an interval on this base, on a device that is known.
+
+    Lines that do not state their base count as formulas, which most of them were.
+    """
     return tuple(
         RuleTrial(entry.finding, Interval(*entry.stated), entry.measured[0], entry.device)
         for entry in entries
         if entry.verdict in _JUDGED and entry.stated is not None and entry.measured is not None and entry.device
+        if (entry.basis or "formula") == basis
     )
 
 

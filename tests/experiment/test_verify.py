@@ -1,6 +1,5 @@
 """The changes that are tried, their predictions, and how winners add up; trials themselves are given."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from bottleneck.experiment.verify import (
 from bottleneck.harness.messages import Program
 from bottleneck.schema.analysis import Finding, Interval
 from bottleneck.schema.measurements import Ratio
+from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Trial, Verification
 
 NOW_S = 1000.0
@@ -273,6 +273,25 @@ def test_trials_are_those_that_were_judged_on_a_known_device() -> None:
     known = replace(ENTRY, stated=(1.4, 2.1), device="CPU")
     entries = [ENTRY, known, replace(known, verdict="wrong"), replace(known, stated=None)]
     assert trials_of(entries) == (RuleTrial("launches", Interval(1.4, 2.1), 1.6, "CPU"),)
+
+
+def test_trials_of_measured_pieces_are_apart_from_those_of_formulas() -> None:
+    known = replace(ENTRY, stated=(1.4, 2.1), device="CPU")
+    entries = [replace(known, basis="measured"), replace(known, basis="formula", finding="another"), known]
+    assert [trial.slug for trial in trials_of(entries)] == ["another", "launches"]
+    assert [trial.slug for trial in trials_of(entries, "measured")] == ["launches"]
+
+
+def test_an_entry_states_the_base_of_its_prediction() -> None:
+    said = finding("launches", ("compile",), Interval(1.5, 2.0))
+    trial = Trial("compile", "", "faster", speedup=Ratio(1.6, 1.5, 1.7, 14))
+    findings = (
+        replace(said, stated_speedup=Interval(1.5, 2.0)),
+        replace(said, measured=True),
+        replace(said, stated_speedup=None),
+    )
+    entries = entries_of(Verification(("model.py",), None, (trial,)), findings, "now", "CPU")
+    assert [entry.basis for entry in entries] == ["formula", "measured", None]
 
 
 def test_a_part_of_the_step_says_nothing_of_a_prediction_for_all_of_it() -> None:
