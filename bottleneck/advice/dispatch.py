@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.optimizers import optimizer_share
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -28,6 +29,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Spans, union
+from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.op_names import BACKWARD_NODE
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
@@ -41,8 +43,10 @@ _GRAPH_GAP_US = 1.3
 _GRAPH_LAUNCH_US = 10.0
 # Rule 2: kernels too short for their launch, and enough of them to matter.
 _SHORT_US, _MANY = 10.0, 500
-# A compiled model still launches kernel by kernel, fewer of them and with less Python in between.
-_COMPILED_LAUNCHES = (0.25, 0.8)
+# Of the ops between two library kernels a compiler makes one kernel at best; no more than half as many as ops at worst.
+_LEAST_FUSED = 0.5
+# A compiled model still launches kernel by kernel: no more than this part of the waiting goes away.
+_MOST_SAVED = 0.8
 _LEAST_SHARE = 0.02
 # A step of fewer kernels is a benchmark of them, and no program to compile.
 _FEW = 4
@@ -110,10 +114,12 @@ def eager_overhead(evidence: Evidence) -> Draft | None:
         return None
     if evidence.share_of_step(late_us) < _LATE_SHARE or evidence.kernels_per_step < _FEW:
         return None
+    low, high = compiled_parts(evidence)
+    if evidence.share_of_step(high * late_us) < _LEAST_SHARE:
+        return None
     launches, each_us = evidence.analysis.totals.launch_count, host_us_per_launch(evidence)
     issued = f"{format_count(launches or evidence.kernels_per_step)} {'launches' if launches else 'kernels'} per step"
     pace = "" if each_us is None else f", one each {format_us(each_us)}"
-    low, high = _COMPILED_LAUNCHES
     return Draft(
         slug="eager-overhead",
         title="Ops are issued one by one, slower than the device runs them",
@@ -130,6 +136,45 @@ def eager_overhead(evidence: Evidence) -> Draft | None:
         confidence=timing_confidence(evidence),
         transformation=Transformation(("graph",), low, high),
     )
+
+
+_HOST_KINDS = {"convolution": "convolution", "matmul": "product", "attention": "product", "normalization": "norm"}
+_LIBRARY_FAMILIES = ("convolution", "matmul", "attention", "recurrent")
+
+
+@remembered
+def compiled_parts(evidence: Evidence) -> tuple[float, float]:
+    """Parts of the host's time for issuing a device's step that compiling the model takes away, at least and at most.
+
+    Eager ops, calls of a compiled graph and the kernels in it take multiples of the host's pace, which timed programs
+    taught. At most the pace is what makes eager ops fill the step: then compiling saves the least. At least it is that
+    of the fastest timed host, and the rest of the step is Python, which compiled code does not run. The optimizer, and
+    what else is no part of the model, stays.
+    """
+    work, steps = work_of(evidence), evidence.steps
+    ops, first = np.unique(work.op, return_index=True)
+    first = first[ops >= 0]
+    first = first[np.argsort(evidence.linked.ops["ts_us"].to_numpy()[work.op[first]], kind="stable")]
+    units = np.full(work.row.size, host_units("op"))
+    for family, kind in _HOST_KINDS.items():
+        units[work.family(family)] = host_units(kind)
+    units[work.family("recurrent")] = host_units("recurrent")
+    library, in_model = work.family(*_LIBRARY_FAMILIES)[first], work.in_model[first]
+    eager = float(units[first].sum()) / steps
+    if not in_model.any() or not evidence.step_us > 0:
+        return 0.0, 0.0
+    loops = ~library[in_model]
+    runs = max(np.count_nonzero(loops & np.concatenate(([True], ~loops[:-1]))) / steps, float(loops.any()))
+    calls = host_units("compiled step") * (2.0 if has_backward_marks(evidence) else 1.0)
+    stays = float(units[first][~in_model].sum()) / steps + calls
+    stays += host_units("library kernel") * float(np.count_nonzero(library & in_model)) / steps
+    most = max(runs, _LEAST_FUSED * float(np.count_nonzero(loops)) / steps)
+    least_left, most_left = (stays + host_units("generated kernel") * number for number in (runs, most))
+    slowest_us = evidence.step_us / eager
+    fastest_us = min(fastest_host_us(), slowest_us)
+    left = (slowest_us * most_left, fastest_us * least_left)
+    low, high = (min(max(1.0 - us / evidence.step_us, 0.0), _MOST_SAVED) for us in left)
+    return low, high
 
 
 def tiny_kernels(evidence: Evidence) -> Draft | None:

@@ -13,6 +13,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, some_rows
+from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
@@ -27,8 +28,9 @@ _NORMS = re.compile(r"norm|rsqrt|dropout|bernoulli")
 _FOREACH = re.compile(r"_foreach_|_fused_")
 # Scalars on their way between other ops; they do not end a chain.
 _TRIFLE_BYTES = 4096.0
-# A compiled loop reaches the bandwidth of the eager one or less: measured 1.2 to 1.7 times its floor (Inductor's C++ on
-# a chain of 8 multiplications of 16 million numbers), and 0.8 to 1 of the bandwidth with Triton (cost_model, 6).
+# What a compiled loop takes at most, as a multiple of its floor: on a CPU measured 1.2 to 1.7 (Inductor's C++ on a
+# chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
+# (schema/learned_rates.py): three quarters in a pointwise kernel, half in one with a reduction.
 _SLACK = 2.0
 # On a CPU, what a compiled loop takes of the time that an op takes beyond its bytes, at least and at most. Measured
 # with Inductor's C++ on one thread, half a million to 16 million numbers: exp, tanh … cost as much as before; a layer
@@ -218,8 +220,10 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     kept_least, kept_most = _kept_us(work, found)
     runs = np.maximum(total(np.ones(place.size)) / ops, 1.0)
     launch_us = total(np.nan_to_num(work.roof("launch_us"))[place]) / (ops * runs) * work.scale / work.evidence.steps
-    shortest = np.maximum(memory_us * best / bytes_all, launch_us) + total(kept_least)
-    longest = np.maximum(_SLACK * memory_us * worst / bytes_all, launch_us) + total(kept_most)
+    reduces = total(work.family(*_STATISTICS)[place].astype(np.float64)) > 0
+    fastest, slowest = _loop_times(work.evidence, reduces)
+    shortest = np.maximum(fastest * memory_us * best / bytes_all, launch_us) + total(kept_least)
+    longest = np.maximum(slowest * memory_us * worst / bytes_all, launch_us) + total(kept_most)
     parts = [np.clip(1.0 - after / np.maximum(us, 1e-12), -1.0, 1.0) for after in (longest, shortest)]
     low, high = (np.where(of_row >= 0, work.us * np.append(part, 0.0)[of_row], 0.0) for part in parts)
     norm = (total((work.family("normalization") | work.op_like(_NORMS))[place].astype(np.float64)) > 0) & (size > 0)
@@ -227,6 +231,16 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     first_op[chain[::-1]] = work.op[place[::-1]]
     spared = (of_row >= 0) & (work.op != np.append(first_op, -1)[of_row])
     return Chains(of_row, ops, bytes_all, best, np.asarray(norm), spared, low, high)
+
+
+def _loop_times(evidence: Evidence, reduces: Flags) -> tuple[Floats, Floats]:
+    """Time of the fused loop of each chain as a multiple of its floor, at least and at most."""
+    if evidence.is_host_only:
+        return np.ones(reduces.size), np.full(reduces.size, _SLACK)
+    pointwise, reduction = fused_share("pointwise"), fused_share("reduction")
+    usual = np.where(reduces, 1 / reduction[0], 1 / pointwise[0])
+    spread = np.where(reduces, reduction[1], pointwise[1])
+    return usual, np.maximum(usual * spread, _SLACK)
 
 
 def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.dispatch import compile_gain_us, eager_overhead, host_overhead, late_launches, tiny_kernels
+from bottleneck.advice.dispatch import (
+    compile_gain_us,
+    compiled_parts,
+    eager_overhead,
+    host_overhead,
+    late_launches,
+    tiny_kernels,
+)
+from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 from tests.builders import complete, frame, launch, op
@@ -40,7 +48,24 @@ def test_eager_ops_that_starve_the_device_may_be_compiled(tmp_path: Path) -> Non
     draft = eager_overhead(case)
     assert draft is not None and draft.gain_us is not None and draft.tries == ("compile",)
     late_us = case.account_us("overhead.dispatch", "overhead.python", "overhead.launch")
-    assert 0 < draft.gain_us.low < draft.gain_us.high < late_us
+    assert draft.gain_us.low < draft.gain_us.high == pytest.approx(0.8 * late_us)
+
+
+def test_compiling_saves_more_where_more_ops_become_one_kernel(tmp_path: Path) -> None:
+    few, many = (
+        compiled_parts(case_of(tmp_path / str(count), gpu_events(kernels=count, kernel_us=3.0, every_us=20.0)))
+        for count in (4, 40)
+    )
+    assert few[0] == 0.0
+    assert few[1] < many[1]
+
+
+def test_compiled_code_takes_a_call_of_its_graph_and_its_kernels_at_best(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(kernels=8, kernel_us=1.0, every_us=fastest_host_us()))
+    least, most = compiled_parts(case)
+    left = host_units("compiled step") + host_units("generated kernel")
+    assert least == 0.0
+    assert most == pytest.approx(1 - fastest_host_us() * left / case.step_us)
 
 
 def test_what_is_compiled_already_is_not_told_to_be(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_norm_written_out_is_one_chain_from_cast_to_cast(tmp_path: Path) -> No
     # One pass reads and writes 64 MB: 40 us at 3.35 TB/s.
     assert chains.fused_bytes[0] == pytest.approx(2 * 2 * ROWS * WIDTH, rel=0.3)
     assert draft is not None and draft.gain_us is not None
-    assert 280 < draft.gain_us.low < draft.gain_us.high < 446 - 38
+    assert 270 < draft.gain_us.low < draft.gain_us.high < 446 - 38 / 0.56  # a loop at 55 % of the bandwidth
 
 
 def test_a_rotary_embedding_is_a_chain_through_its_two_halves(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""The learned rates that advice takes from the table of the predictions."""
+
+import pytest
+
+from bottleneck.predict.rates import TABLE, read_rates
+from bottleneck.schema import learned_rates
+from bottleneck.schema.learned_rates import fused_share, host_units
+
+
+def test_table_is_that_of_the_predictions() -> None:
+    assert learned_rates.TABLE == TABLE
+    assert {name: value for name, (value, _) in learned_rates.learned_rates().items()} == read_rates()
+
+
+@pytest.mark.parametrize("kind", ["pointwise", "reduction"])
+def test_fused_kernel_reaches_a_part_of_the_bandwidth(kind: str) -> None:
+    share, spread = fused_share(kind)
+    assert 0.4 < share < 1
+    assert 1 < spread < 2
+
+
+def test_compiled_graph_costs_several_ops_to_call() -> None:
+    assert host_units("compiled step") > 2 * host_units("op")
+    assert host_units("generated kernel") > host_units("op")
