@@ -68,7 +68,7 @@ class Timeline:
     """Time charged to each row of OPS over the window, the gaps and their pieces that are no wait for a collective.
 
     ``works`` are the rows of OPS that hold their own time; ``exposed`` are the stretches charged to a collective (row
-    of OPS) that the program waited for. ``collective_us`` is the time with a collective in flight.
+    of OPS) that the program waited for.
     """
 
     kernel_us: Floats
@@ -76,12 +76,6 @@ class Timeline:
     pieces: Pieces
     works: Flags
     exposed: Segments = NOTHING
-    collective_us: float = 0.0
-
-    @property
-    def exposed_us(self) -> float:
-        """The part of the time with a collective in flight that is charged to one."""
-        return float(np.sum(self.exposed.end - self.exposed.start))
 
 
 def host_timeline(linked: Linked, host: Host) -> Timeline:
@@ -111,7 +105,6 @@ def host_timeline(linked: Linked, host: Host) -> Timeline:
         some_rows(pieces, ~waiting),
         has_own_time,
         Segments(pieces.start[waiting], pieces.end[waiting], carrier[waiting]),
-        float(np.sum(flight.end - flight.start)),
     )
 
 
@@ -246,17 +239,6 @@ _ALLOCATION_OP = re.compile(r"^aten::(new_)?empty|^aten::(resize_|set_$|set_data
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """Device time per step: any work, collectives and copies as such, and the part of them with nothing above."""
-
-    busy_us: float
-    collective_us: float
-    exposed_collective_us: float
-    copy_us: float
-    exposed_copy_us: float
-
-
-@dataclass(frozen=True)
 class IdleTimes:
     """Idle time, piece by piece: its cause (index in IDLE_CAUSES), when the host caused it, and its part of a step.
 
@@ -285,7 +267,7 @@ class LedgerResult:
     ``kernel_us`` is the time charged to each row of KERNELS over the whole window (not per step; mean over the devices
     used), ``account`` the position in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step,
     and the Python calls and ops (``RECORDS``) whose recording was part of that time; ``idle_times`` is the same time
-    piece by piece.
+    piece by piece. ``busy_us`` is the time per step in which a device works.
     ``host_only`` says that KERNELS are ops of the host; ``sync_count`` counts waiting calls in the window.
     """
 
@@ -293,7 +275,7 @@ class LedgerResult:
     kernel_us: Floats
     account: Integers
     idle: pd.DataFrame
-    overlap: Overlap
+    busy_us: float
     devices: tuple[int, ...]
     host_only: bool
     sides: TwoSided | None
@@ -309,7 +291,7 @@ class LedgerResult:
 
 @dataclass(frozen=True)
 class _DeviceLedger:
-    """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, overlap.
+    """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, busy.
 
     ``lost_us`` is the part of the idle time in which work ran that the profiler lost.
     """
@@ -317,7 +299,7 @@ class _DeviceLedger:
     kernel_us: Floats
     cause_us: Floats
     idle: pd.DataFrame
-    overlap: Floats
+    busy_us: float
     times: IdleTimes
     sides: TwoSided | None = None
     lost_us: float = 0.0
@@ -347,7 +329,7 @@ def build_ledger(
         kernel_us=kernel_us,
         account=account,
         idle=_mean_idle([part.idle for part in parts], steps),
-        overlap=Overlap(*(np.mean([part.overlap for part in parts], axis=0) / steps).tolist()),
+        busy_us=float(np.mean([part.busy_us for part in parts])) / steps,
         devices=devices,
         host_only=linked.is_host_only,
         sides=parts[0].sides if len(parts) == 1 else None,
@@ -471,17 +453,13 @@ def read_device(linked: Linked, device: int, account: Integers) -> DeviceWork:
 
 def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -> _DeviceLedger:
     work = read_device(linked, device, account)
-    rows, idle = work.rows, work.idle
+    idle = work.idle
     kernel_us = np.zeros(len(linked.kernels))
-    kernel_us[rows] = shared_charge(work.start, work.end, work.layer)
+    kernel_us[work.rows] = shared_charge(work.start, work.end, work.layer)
     return_freed_memory()
     pieces = split_gaps(idle, linked, host)
-    kinds = (work.layer == 1, work.layer >= _TRANSFER_LAYER)
-    collectives, copies = (rows[chosen] for chosen in kinds)
-    lasted = [union(work.start[chosen], work.end[chosen]).total() for chosen in kinds]
-    exposed = [float(np.sum(kernel_us[some])) for some in (collectives, copies)]
     busy = union(work.start, work.end)
-    overlap = np.array([busy.total(), lasted[0], exposed[0], lasted[1], exposed[1]])
+    busy_us = float(busy.total())
     sides = find_sides(busy, linked.window.wall_us)
     del work, busy
     return_freed_memory()
@@ -491,7 +469,7 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     del waits
     return_freed_memory()
     times = _times_on_device(pieces, idle, linked, host)
-    return _DeviceLedger(kernel_us, pieces.by_cause(), told, overlap, times, sides, lost_us(pieces, idle, linked))
+    return _DeviceLedger(kernel_us, pieces.by_cause(), told, busy_us, times, sides, lost_us(pieces, idle, linked))
 
 
 # Idle time in which work was queued: the host issued that work at another time.
@@ -537,11 +515,10 @@ def _charge_host(linked: Linked, host: Host, account: Integers, page_us: Mapping
         cause_us[_ALLOCATOR] += us.sum()
     outside = fold(explain(pieces, idle, linked, host))
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
-    overlap = np.array([busy_us, timeline.collective_us, timeline.exposed_us, 0.0, 0.0])
     main = np.full(pieces.cause.size, host.main_thread, dtype=np.int64)
     times.append(IdleTimes(pieces.cause, pieces.start, pieces.end, main, pieces.us))
     told = pd.concat((*tables, outside), ignore_index=True)
-    return _DeviceLedger(kernel_us, cause_us, told, overlap, joined(times))
+    return _DeviceLedger(kernel_us, cause_us, told, busy_us, joined(times))
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

@@ -5,14 +5,13 @@ and the first one, with shapes, stacks and memory, only tells what they consist 
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.idle import IDLE_TEXTS, RECORDS
-from bottleneck.analysis.ledger import IdleTimes, LedgerResult, Overlap, build_ledger, ledger_of
+from bottleneck.analysis.ledger import IdleTimes, LedgerResult, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
 from bottleneck.schema.intervals import Flags, Floats, joined, tally
@@ -227,17 +226,13 @@ def _rescaled(
     for account, us in more.items():
         accounts[account] = accounts.get(account, 0.0) + us
     idle = _scaled_idle(result.idle, by_account, more)
-    overlap = {
-        name: us * (by_account["communication"] if "collective" in name else factors["compute"])
-        for name, us in asdict(result.overlap).items()
-    }
     return replace(
         result,
         ledger=ledger_of(accounts, wall_us),
         kernel_us=result.kernel_us * np.array([factors[account] for account in ACCOUNTS])[result.account] * own,
         idle=idle,
         idle_times=_scaled_times(result.idle_times, by_account, more),
-        overlap=Overlap(**{**overlap, "busy_us": max(wall_us - float(idle["us"].sum()), 0.0)}),
+        busy_us=max(wall_us - float(idle["us"].sum()), 0.0),
         caveats=(*result.caveats, *caveats),
     )
 

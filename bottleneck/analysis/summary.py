@@ -58,8 +58,8 @@ def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSumma
     wall_us, steps = result.ledger.wall_us, max(len(rows.linked.window.steps), 1)
     peak = _peak(kernels, device)
     return Totals(
-        busy_us=result.overlap.busy_us,
-        idle_us=max(wall_us - result.overlap.busy_us, 0.0),
+        busy_us=result.busy_us,
+        idle_us=max(wall_us - result.busy_us, 0.0),
         **amounts,
         kernel_count=float(rows.runs[works].sum()) / rows.repeats,
         op_count=_ops_inside(rows) / steps,
@@ -78,7 +78,7 @@ def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSumma
 
 def cover(rows: KernelTimes, result: LedgerResult) -> Coverage:
     """Shares of busy time that are tied to ops and modelled, and what has no cost, most time first."""
-    busy_us = result.overlap.busy_us
+    busy_us = result.busy_us
     unknown = np.flatnonzero(np.isin(rows.account, _UNMODELLED) & (rows.us > 0))
     unknown_us = float(rows.us[unknown].sum())
     return Coverage(

@@ -19,7 +19,7 @@ from bottleneck.analysis.host import state_of
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, Integers, grouped
+from bottleneck.schema.intervals import Flags, Floats, grouped
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 from bottleneck.simulate.graph import Texts, graph_of, ops_of_points, sources_of_host, sources_of_points
@@ -345,8 +345,3 @@ _VERBS: Mapping[str, Callable[[str, Target, str | None, Evidence], GraphChange]]
     "fuse": _fuse,
     "overlap": _overlap,
 }
-
-
-def chosen_rows(evidence: Evidence, rows: Integers) -> Flags:
-    """Mask of the graph's device work that is among these rows of KERNELS."""
-    return np.isin(graph_of(evidence).device.row, rows)

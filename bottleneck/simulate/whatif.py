@@ -168,19 +168,6 @@ def speedup_of(evidence: Evidence, change: GraphChange) -> Interval:
     return Interval(min(speedups), max(speedups))
 
 
-def gain_of(evidence: Evidence, change: GraphChange) -> Interval | None:
-    """The time per step that a change saves, over the pace of the host; null where the step cannot be replayed."""
-    if check_replay(evidence).reason is not None:
-        return None
-    graph, bases = graph_of(evidence), _base(evidence)
-    scale = evidence.analysis.steps.wall_us / _unchanged(evidence).wall_us
-    saved = [
-        (base.wall_us - time_steps(graph, _on_host(evidence, factor) & change)) * scale
-        for factor, base in bases.items()
-    ]
-    return Interval(max(min(saved), 0.0), max(*saved, 0.0))
-
-
 def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
     """The time per step that changes save with the host at its recorded pace, the one of the reported step.
 

@@ -131,7 +131,7 @@ def test_ledger_adds_up_to_the_wall_time(scene: Scene) -> None:
     total = math.fsum(entry.us for entry in result.ledger.entries)
     assert total == pytest.approx(wall, rel=1e-9)
     assert math.fsum(entry.share for entry in result.ledger.entries) == pytest.approx(1.0, rel=1e-9)
-    assert result.overlap.busy_us + float(result.idle["us"].sum()) == pytest.approx(wall, rel=1e-9)
+    assert result.busy_us + float(result.idle["us"].sum()) == pytest.approx(wall, rel=1e-9)
 
 
 @_law
