@@ -18,6 +18,7 @@ from bottleneck.harness.machine import allowance, cache_folder, cpu_facts, torch
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import Recording, is_recording, read_recording, write_recording
+from bottleneck.units import counted
 
 _FORMAT = "bottleneck/calibration/4"
 # A measurement that other programs disturbed is repeated, which can only improve it, but not at every run.
@@ -160,7 +161,7 @@ def _reason_for_another(threads: int | None) -> str:
     here = [each for each in _readable("cpu") if each.identity == identity]
     same = [each for each in here if each.torch == version]
     if same and threads is not None:
-        return f"again, for {threads} thread{'s' * (threads != 1)} instead of {same[0].threads}"
+        return f"again, for {counted(threads, 'thread')} instead of {same[0].threads}"
     if same:
         return "again, since this process may use other processors than the last time"
     if here:

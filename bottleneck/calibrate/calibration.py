@@ -12,7 +12,7 @@ from bottleneck.devices.catalogue import ridges
 from bottleneck.harness.machine import torch_version
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 _MOST_NAMED = 3
 
@@ -191,7 +191,7 @@ def value_text(ceiling: Ceiling, value: float) -> str:
 
 def _title(calibration: Calibration) -> str:
     device = calibration.device
-    threads = f", {calibration.threads} thread{'s' * (calibration.threads != 1)}" if device.kind == "cpu" else ""
+    threads = f", {counted(calibration.threads, 'thread')}" if device.kind == "cpu" else ""
     driver = f", driver {calibration.driver}" if calibration.driver else ""
     return f"{device.name}{threads}{driver}, torch {calibration.torch}"
 

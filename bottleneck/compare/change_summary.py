@@ -77,7 +77,7 @@ def _counter_lead(counters: Iterable[CounterStep]) -> str:
     if not shown:
         return ""
     more = len(names) - len(shown)
-    others = f" and {more} more counter{'s' if more > 1 else ''}" if more else ""
+    others = f" and {counted(more, 'more counter')}" if more else ""
     return f"{', '.join(shown)}{others} per step"
 
 

@@ -93,7 +93,7 @@ def _torch(facts: Facts) -> Check:
     if found is None:
         why = f"importing it {_end(facts.torch)}"
         return _TORCH("missing", f"{installed} is installed but cannot be imported", why, "install it anew", _PIP)
-    fact = f"{found['version']} ({_build(found)} build), {found['threads']} thread{'s' * (found['threads'] != 1)}"
+    fact = f"{found['version']} ({_build(found)} build), {counted(found['threads'], 'thread')}"
     if not found.get("kineto"):
         return _TORCH("missing", fact, "this build has no Kineto, which records the events", command=_PIP)
     low, high = TESTED_TORCH
@@ -285,11 +285,11 @@ def _calibration(machine: Machine, threads: int | None) -> Check:
     known = machine.calibration
     if known is None:
         why = "the first run of a CPU program measures the ceilings, in about half a minute"
-        of = f" with {threads} thread{'s' * (threads != 1)}" if threads is not None else ""
+        of = f" with {counted(threads, 'thread')}" if threads is not None else ""
         fact = f"none yet of this CPU{of} and this torch"
         return _CALIBRATION("missing", fact, why, command=_CALIBRATE_CPU)
     age = "at an unknown time" if known.age_days is None else f"{counted(round(known.age_days), 'day')} ago"
-    fact = f"this CPU with {known.threads} thread{'s' * (known.threads != 1)}, measured {age}"
+    fact = f"this CPU with {counted(known.threads, 'thread')}, measured {age}"
     if known.caveats:
         return _CALIBRATION("limited", fact, "; ".join(known.caveats), "on a quiet machine:", _CALIBRATE_CPU)
     if known.age_days is None or known.age_days > _STALE_DAYS:

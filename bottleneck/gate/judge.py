@@ -25,7 +25,7 @@ from bottleneck.schema.gate_result import (
     WorkloadResult,
 )
 from bottleneck.schema.op_names import at_source
-from bottleneck.units import format_us
+from bottleneck.units import counted, format_us
 
 # Of what must exist, less than this share of what was counted is a broken measurement until somebody accepts it.
 _COLLAPSED = 0.5
@@ -296,7 +296,7 @@ def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
         return "No workload was gated."
     not_passed = "; ".join(filter(None, (_names(results, verdict, words) for verdict, words in _WORDS.items())))
     number = sum(result.verdict == "pass" for result in results)
-    passed = f"{_count(number)} passed" if number else ""
+    passed = f"{counted(number, 'workload')} passed" if number else ""
     tolerated = ", which the settings let pass" if not_passed and not code else ""
     return f"{'; '.join(filter(None, (f'{not_passed}{tolerated}', passed)))}."
 
@@ -330,11 +330,7 @@ def _lacks(result: WorkloadResult) -> bool:
 
 def _names(results: Sequence[WorkloadResult], verdict: GateVerdict, words: str) -> str:
     names = [result.name for result in results if result.verdict == verdict]
-    return f"{len(names)} of {_count(len(results))} {words}: {', '.join(names)}" if names else ""
-
-
-def _count(number: int) -> str:
-    return f"{number} workload{'' if number == 1 else 's'}"
+    return f"{len(names)} of {counted(len(results), 'workload')} {words}: {', '.join(names)}" if names else ""
 
 
 _LISTED = 3
@@ -435,7 +431,7 @@ def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_s
 def _pass_sentence(result: WorkloadResult) -> str:
     kept = sum(change.verdict in {"same", "within budget", "accepted"} for change in result.counters)
     better = sum(change.verdict == "improved" for change in result.counters)
-    parts = [f"{kept} counter{'' if kept == 1 else 's'} within budget"] if kept else []
+    parts = [f"{counted(kept, 'counter')} within budget"] if kept else []
     parts += [f"{better} better"] if better else []
     parts += [time_change_words(result.time)] if result.time is not None and result.time.ratio is not None else []
     return "; ".join(parts)

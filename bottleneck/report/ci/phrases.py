@@ -16,7 +16,7 @@ from bottleneck.schema.gate_result import (
     TimeResult,
     WorkloadResult,
 )
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 UNKNOWN_AMOUNT = "-"
 
@@ -265,7 +265,7 @@ def _interval(time: TimeResult) -> str | None:
     if time.ratio is None:
         return None
     ratio = time.ratio
-    pairs = f"{ratio.n} pair{'' if ratio.n == 1 else 's'}"
+    pairs = counted(ratio.n, "pair")
     confirmed = f", {time.confirming} of them fresh ones to confirm" if time.confirming else ""
     return f"{growth(ratio.median)} [98 %: {growth(ratio.low)}, {growth(ratio.high)}] over {pairs}{confirmed}"
 
