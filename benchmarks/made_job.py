@@ -38,6 +38,7 @@ import numpy.typing as npt
 from isal import igzip
 
 from benchmarks.repeat import repeat_trace
+from bottleneck.schema.intervals import Floats
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.inflate import read_blocks
 
@@ -59,8 +60,6 @@ _GROUPS = {b"SendRecv": b"@HOST@", b"AllReduce": b"@WORLD@"}
 
 # Each process is sent the template, which takes as long as some ranks take to write.
 _PROCESSES, _WORTH_PROCESSES = 2, 64
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bottleneck.compare.sides import ComparedSide, clean_us
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import numbered
+from bottleneck.schema.intervals import Integers, numbered
 
 # Backend-specific names of an op and the name they share. The first pattern that matches wins; other ops keep their
 # own names.
@@ -151,8 +151,6 @@ _SIZE = re.compile(r"\d{1,18}")
 # Families that name only the place where work ran.
 _NO_FAMILY = frozenset({"", "host", "other"})
 
-_Integers = npt.NDArray[np.int64]
-
 
 class Piece(NamedTuple):
     """Work of one kind: calls and microseconds per step.
@@ -227,7 +225,7 @@ def _pieces_of(evidence: Evidence, charged: pd.DataFrame) -> list[Piece]:
     return [_piece(text, round(calls, 9), us) for text, calls, us in zip(texts, *sums, strict=True)]
 
 
-def _opens_call(op_rows: _Integers, names: "pd.Series[str]") -> "npt.NDArray[np.bool_]":
+def _opens_call(op_rows: Integers, names: "pd.Series[str]") -> "npt.NDArray[np.bool_]":
     """True for the first kernel of each op, for kernels without an op, and for those of a compiled region."""
     regions = np.array([*(is_region(str(name)) for name in names.cat.categories), True], dtype=np.bool_)
     opens: npt.NDArray[np.bool_] = regions[np.append(_codes(names), -1)[op_rows]]
@@ -235,17 +233,15 @@ def _opens_call(op_rows: _Integers, names: "pd.Series[str]") -> "npt.NDArray[np.
     return opens
 
 
-def _codes(column: "pd.Series[str]") -> _Integers:
+def _codes(column: "pd.Series[str]") -> Integers:
     return column.cat.codes.to_numpy().astype(np.int64)
 
 
-def _texts(codes: _Integers, labels: "pd.Index[str]") -> list[str | None]:
+def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
     return [None if code < 0 else str(labels[code]) for code in codes.tolist()]
 
 
-def _op_texts(
-    evidence: Evidence, op_rows: _Integers, signature: _Integers
-) -> tuple[list[str | None], list[str | None]]:
+def _op_texts(evidence: Evidence, op_rows: Integers, signature: Integers) -> tuple[list[str | None], list[str | None]]:
     """Names and shapes as in the rows of an analysis: of the call that a kernel is attributed to, else of its op."""
     calls = evidence.linked.trace.signatures
     names, dims = (calls[column].to_numpy() for column in ("name", "dims"))

@@ -7,10 +7,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.cost import OP_FAMILIES, op_family
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.tables import ATTRIBUTION, as_integers, nearest_ancestor
-
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 # An op of the name or family on the left delegates its whole work to nested ops of the families on the right; that to
 # an op of its own family (to > _to_copy > copy_) needs no row. A matmul that copies its bias first is not listed: the
@@ -67,7 +65,7 @@ def _families(ops: pd.DataFrame, kernels: pd.DataFrame) -> "pd.Categorical":
     return pd.Categorical(texts)
 
 
-def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Ints:
+def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Integers:
     """Family code per op; -1 where the op is unmodelled, has zero cost, or is a view."""
     amount = costs[AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
     is_view = (costs["family"] == "view").to_numpy()
@@ -75,7 +73,7 @@ def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Ints:
     return np.append(family, -1)[as_integers(ops["signature"])]
 
 
-def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Ints) -> Flags:
+def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Integers) -> Flags:
     """True for ops that work and do not delegate their work to an op nested in them."""
     families = list(costs["family"].cat.categories)
     assert len(families) < 63, "families no longer fit the bits of an integer"
@@ -89,7 +87,7 @@ def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Ints) -> Flags:
     return np.asarray((family >= 0) & (delegated == 0))
 
 
-def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Ints) -> Flags:
+def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Integers) -> Flags:
     """True for ops without work of their own: free by name or cost, or delegating their work to ops nested in them.
 
     Without shapes the name decides: an op of a family delegates when an op of the same family is nested in it. An op
@@ -117,7 +115,7 @@ def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:
     return sum(bit.get(family, 0) for family in DELEGATES.get(name, ()))
 
 
-def _nested_bits(parent: Ints, own: Ints) -> Ints:
+def _nested_bits(parent: Integers, own: Integers) -> Integers:
     """The union of ``own`` over everything nested below each op.
 
     Reaches twice as far up in every round, so that its cost grows with the logarithm of the depth: a trace may nest
@@ -134,7 +132,7 @@ def _nested_bits(parent: Ints, own: Ints) -> Ints:
     return below
 
 
-def _attributed_ops(kernels: pd.DataFrame, parent: Ints, workers: Flags) -> Ints:
+def _attributed_ops(kernels: pd.DataFrame, parent: Integers, workers: Flags) -> Integers:
     """The op that each kernel is attributed to, -1 for none.
 
     Copies, fills and collectives are judged by the bytes that they record themselves. A kernel replayed by a graph is
@@ -148,7 +146,7 @@ def _attributed_ops(kernels: pd.DataFrame, parent: Ints, workers: Flags) -> Ints
     return np.where(eligible, owner, -1)
 
 
-def shares(kernels: pd.DataFrame, owner: Ints) -> npt.NDArray[np.float64]:
+def shares(kernels: pd.DataFrame, owner: Integers) -> npt.NDArray[np.float64]:
     """Part of its op's cost that each kernel carries, by duration; NaN for kernels without an op.
 
     Auxiliary kernels carry nothing, unless an op has no others: its cost must not vanish. Kernels of no measurable

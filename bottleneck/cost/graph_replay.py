@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bottleneck.cost.attribution import AMOUNTS, Flags, Ints, attribute, shares
+from bottleneck.cost.attribution import AMOUNTS, attribute, shares
 from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
@@ -29,14 +30,14 @@ class Sequences:
     that may be a match.
     """
 
-    token: Ints
-    sequence: Ints
-    kind: Ints
+    token: Integers
+    sequence: Integers
+    kind: Integers
     wanted: Flags
     candidates: Flags
 
 
-def align(elements: Sequences) -> Ints:
+def align(elements: Sequences) -> Integers:
     """Row of the match of each wanted element, -1 where there is none or where candidates disagree.
 
     A match shares with the element a stretch of neighbours of 0, 1, 3, 7 … on either side, as wide as any candidate
@@ -57,7 +58,7 @@ def align(elements: Sequences) -> Ints:
     return found
 
 
-def _first_candidates(stretch: Ints, kind: Ints, candidates: Ints) -> tuple[Ints, Flags]:
+def _first_candidates(stretch: Integers, kind: Integers, candidates: Integers) -> tuple[Integers, Flags]:
     """Per stretch the first candidate (-1: none), and a flag: True where all its candidates are of one kind."""
     size = int(stretch.max()) + 1
     first = np.full(size, -1, np.int64)
@@ -68,7 +69,7 @@ def _first_candidates(stretch: Ints, kind: Ints, candidates: Ints) -> tuple[Ints
     return first, agree
 
 
-def _wider(stretch: Ints, sequence: Ints, radius: int) -> Ints:
+def _wider(stretch: Integers, sequence: Integers, radius: int) -> Integers:
     """The number of each element's stretch of more than twice the radius; where a sequence ends, that is part of it."""
     size = np.int64(stretch.max()) + 2
     step = radius + 1
@@ -159,7 +160,7 @@ def _captured(source: CostedTrace, offset: int) -> pd.DataFrame:
 
 
 def _with_calls(
-    part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Ints, offset: int
+    part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Integers, offset: int
 ) -> pd.DataFrame:
     """The elements with the call that each is attributed to, else the call of its own op."""
     signatures = np.append(as_integers(source.linked.ops["signature"]), -1)
@@ -176,7 +177,7 @@ def _with_calls(
     )
 
 
-def _cost_ids(elements: pd.DataFrame, costs: pd.DataFrame) -> Ints:
+def _cost_ids(elements: pd.DataFrame, costs: pd.DataFrame) -> Integers:
     """A number per element, the same for calls of equal cost; unmodelled calls have a number each."""
     amounts = (
         costs[AMOUNTS]
@@ -230,7 +231,7 @@ def _unattributed(traced: CostedTrace) -> Flags:
     return np.asarray((kernels["kind"] == "compute").to_numpy() & loose & unattributed)
 
 
-def _match_by_context(elements: pd.DataFrame) -> Ints:
+def _match_by_context(elements: pd.DataFrame) -> Integers:
     """Row among the elements of each one's match by names and neighbours, -1 for none.
 
     Grids are compared where both sides have one: HIP records none for replayed kernels, captured launches have none.
@@ -252,7 +253,7 @@ def _match_by_context(elements: pd.DataFrame) -> Ints:
     return found
 
 
-def _match_by_position(elements: pd.DataFrame, match: Ints, costs: pd.DataFrame) -> Ints:
+def _match_by_position(elements: pd.DataFrame, match: Integers, costs: pd.DataFrame) -> Integers:
     """The matches, with those of replays by the order of the captured launches, which CUDA does not name.
 
     The N-th launch of a capture is the N-th kernel of its replay, if both have the same number, if all captures of this
@@ -262,7 +263,7 @@ def _match_by_position(elements: pd.DataFrame, match: Ints, costs: pd.DataFrame)
     if not captures:
         return match
     match, names, wanted = match.copy(), pd.factorize(elements["name"])[0], elements["wanted"].to_numpy()
-    known: dict[bytes, Ints | None] = {}  # many replays are of one graph
+    known: dict[bytes, Integers | None] = {}  # many replays are of one graph
     for replay in _by_sequence(elements, elements["replayed"].to_numpy()):
         graph = names[replay].tobytes()
         if graph not in known:
@@ -273,7 +274,9 @@ def _match_by_position(elements: pd.DataFrame, match: Ints, costs: pd.DataFrame)
     return match
 
 
-def _capture_of(elements: pd.DataFrame, replay: Ints, captures: list[Ints], costs: pd.DataFrame) -> Ints | None:
+def _capture_of(
+    elements: pd.DataFrame, replay: Integers, captures: list[Integers], costs: pd.DataFrame
+) -> Integers | None:
     """The captured launch of each kernel of a replay, -1 for one without a call; null where no capture fits."""
     calls = elements["call"].to_numpy()
     same = [capture for capture in captures if len(capture) == len(replay)]
@@ -283,7 +286,7 @@ def _capture_of(elements: pd.DataFrame, replay: Ints, captures: list[Ints], cost
     return np.where(calls[same[0]] >= 0, same[0], -1)
 
 
-def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Ints]:
+def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Integers]:
     """The chosen rows of each sequence; rows of one sequence are adjacent."""
     rows = np.flatnonzero(chosen)
     sequence = elements["sequence"].to_numpy()[rows]
@@ -291,7 +294,7 @@ def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Ints]:
     return np.split(rows, starts[1:]) if len(rows) else []
 
 
-def _products_coincide(elements: pd.DataFrame, replay: Ints, capture: Ints, costs: pd.DataFrame) -> bool:
+def _products_coincide(elements: pd.DataFrame, replay: Integers, capture: Integers, costs: pd.DataFrame) -> bool:
     """True where the product kernels of the replay have the same positions as the product calls of the capture."""
     families = costs["family"].astype(object).reindex(range(-1, len(costs)))
     calls = families.loc[elements["call"].to_numpy()[capture]]
@@ -302,7 +305,7 @@ def _products_coincide(elements: pd.DataFrame, replay: Ints, capture: Ints, cost
     return bool(known.any()) and float(same[known].mean()) >= _COINCIDING_SHARE
 
 
-def _without_other_durations(elements: pd.DataFrame, match: Ints) -> Ints:
+def _without_other_durations(elements: pd.DataFrame, match: Integers) -> Integers:
     """The matches less those that ran one by one and took a very different time than the wanted kernel."""
     took = elements["dur_us"].to_numpy()
     other = np.append(np.where(elements["replayed"], np.nan, took), np.nan)[match]
@@ -313,7 +316,7 @@ def _without_other_durations(elements: pd.DataFrame, match: Ints) -> Ints:
 
 
 def _assign(
-    traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, match: Ints
+    traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, match: Integers
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
     """The trace with the calls of the matches: modelled ones in groups that make up whole calls."""
     wanted = elements[match >= 0]
@@ -335,7 +338,7 @@ def _assign(
 
 def _with_matched_calls(
     traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, matched: pd.DataFrame
-) -> tuple[Ints, pd.DataFrame, pd.DataFrame]:
+) -> tuple[Integers, pd.DataFrame, pd.DataFrame]:
     """The row in CALLS and COSTS of each matched kernel's call, and these tables with a row for each such call."""
     signatures = traced.linked.trace.signatures
     number, met = pd.factorize(pd.MultiIndex.from_frame(matched[["call", "here"]]))
@@ -357,7 +360,7 @@ def _with_matched_calls(
     return number.astype(np.int64) + len(signatures), grown, COSTS.check(both)
 
 
-def _with_matched_groups(traced: CostedTrace, matched: pd.DataFrame, number: Ints) -> pd.DataFrame:
+def _with_matched_groups(traced: CostedTrace, matched: pd.DataFrame, number: Integers) -> pd.DataFrame:
     """ATTRIBUTION with the matched kernels; their op is known where the match is of this trace."""
     attribution = traced.attribution.copy()
     rows, attributed = matched["row"].to_numpy(), matched["attributed"].to_numpy()

@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bottleneck.cost.attribution import Ints
 from bottleneck.cost.call import load_json
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
-from bottleneck.schema.intervals import numbered
+from bottleneck.schema.intervals import Integers, numbered
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CALLS, as_integers
@@ -38,7 +37,7 @@ _FORWARD = re.compile(r"fb(?:gemm)?::split_embedding_codegen_lookup_\w+_function
 _MOST_GRADIENTS = 64
 
 
-def forward_operands(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Ints, list[str | None]]:
+def forward_operands(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Integers, list[str | None]]:
     """For each op a code into a list of forward calls (JSON: dims and types); code 0, null, where none is known.
 
     A gradient [batch, width] belongs to the latest lookup before it of as many sequences whose tables can add up to
@@ -203,17 +202,17 @@ class _CallIndex:
         return {row: self.call(row) for row, name in enumerate(self.names) if name in names}
 
     @cached_property
-    def parent(self) -> Ints:
+    def parent(self) -> Integers:
         """Row in OPS of the op around each op, -1 for none."""
         return as_integers(self.ops["parent"])
 
-    def ops_of(self, calls: dict[int, _Signature]) -> Ints:
+    def ops_of(self, calls: dict[int, _Signature]) -> Integers:
         """The ops that make one of the calls."""
         wanted = np.zeros(len(self.names) + 1, bool)
         wanted[list(calls)] = True
         return np.flatnonzero(wanted[self.signature])
 
-    def outermost(self, ops: Ints, names: frozenset[str]) -> Ints:
+    def outermost(self, ops: Integers, names: frozenset[str]) -> Integers:
         """The outermost of the enclosing ops of each op with one of the names, without a break between.
 
         Jumps double, so that a trace may nest ops as deeply as it likes.
@@ -225,7 +224,7 @@ class _CallIndex:
             jump = further
         return np.asarray(jump[ops], np.int64)
 
-    def next_after(self, ops: Ints) -> Ints:
+    def next_after(self, ops: Integers) -> Integers:
         """The first op on the same thread that starts after each op has ended, or the number of ops."""
         thread = self.ops["thread"].cat.codes.to_numpy()
         track = np.cumsum(np.concatenate([[False], thread[1:] != thread[:-1]]))
@@ -238,7 +237,7 @@ class _CallIndex:
         return np.where(same, after, len(track))
 
 
-def result_sizes(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Ints, list[str | None]]:
+def result_sizes(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Integers, list[str | None]]:
     """For each op a code into a list of sizes (JSON) of its result; code 0, null, where they are unknown."""
     index = _CallIndex(signatures, ops)
     codes = np.zeros(len(ops), np.int64)
@@ -254,7 +253,7 @@ def result_sizes(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Ints, lis
 
 
 # Ops without a recorded result, the signature of the op that holds its sizes (-1: none), and how to read them there.
-_Found = tuple[Ints, Ints, Callable[[int, int], Sizes | None]]
+_Found = tuple[Integers, Integers, Callable[[int, int], Sizes | None]]
 
 
 def _convolution_results(index: _CallIndex) -> _Found:
@@ -298,7 +297,7 @@ def _as_output(sizes: Sizes | None, inputs: Sizes, weight: Sizes) -> Sizes | Non
     return sizes if fits and sizes[:2] == [inputs[0], weight[0]] else None
 
 
-def _consumers(index: _CallIndex, ops: Ints) -> Ints:
+def _consumers(index: _CallIndex, ops: Integers) -> Integers:
     """Signature of the first later op on the thread whose first operand has as many dimensions, -1 for none nearby."""
     ranks = np.array([*(len(index.call(row).sizes(0) or []) for row in range(len(index.names))), 0], np.int64)
     wanted = ranks[index.signature[ops]]
@@ -396,7 +395,7 @@ _INTEGERS = ("long int", "int", "long", "short", "bool", "unsigned char", "signe
 class _Inferred:
     """Values that one source gives per op: codes into ``labels`` (0: none), and a function that adds one to a row."""
 
-    codes: Ints
+    codes: Integers
     labels: list[Any]
     fill: Callable[[Row, Any], Row]
     source: str
@@ -445,7 +444,7 @@ def _completed(row: Row, sources: tuple[_Inferred, ...], op: int) -> Row:
     return {**row, "evidence": "; ".join(each.source for each in given)}
 
 
-def _dtypes(linked: Linked, signature: Ints) -> _Inferred:
+def _dtypes(linked: Linked, signature: Integers) -> _Inferred:
     """Dtypes of calls without any, by the kernels that the op itself launched."""
     signatures = linked.trace.signatures
     wanted = [
@@ -455,7 +454,7 @@ def _dtypes(linked: Linked, signature: Ints) -> _Inferred:
     return _Inferred(*_by_kernel(linked, wanted, signature, kernel_dtype), _fill_types, "dtype from kernel names")
 
 
-def _item_sizes(linked: Linked, signature: Ints) -> _Inferred:
+def _item_sizes(linked: Linked, signature: Integers) -> _Inferred:
     """Item sizes of lists of tensors, by the kernels that the op itself launched."""
     wanted = [isinstance(types, str) and '"TensorList"' in types for types in linked.trace.signatures["types"]]
     by_name: Callable[[str, str | None], float | None] = lambda name, _: kernel_item_bytes(name)  # noqa: E731
@@ -463,8 +462,8 @@ def _item_sizes(linked: Linked, signature: Ints) -> _Inferred:
 
 
 def _by_kernel(
-    linked: Linked, wanted: list[bool], signature: Ints, parse: Callable[[str, str | None], Any]
-) -> tuple[Ints, list[Any]]:
+    linked: Linked, wanted: list[bool], signature: Integers, parse: Callable[[str, str | None], Any]
+) -> tuple[Integers, list[Any]]:
     """For each op with a wanted signature, a code into the distinct values of its kernels; 0, null, unless they agree.
 
     Each pair of kernel name and math dtype is parsed once.

@@ -14,18 +14,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.gate.source_files import SourceFiles
 from bottleneck.schema.counters import MODULE_COUNTERS, Counts, Fingerprint, Site, Value
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.recording import Recording
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 ENGINE = "autograd::engine::evaluate_function: "
 _NODE = re.compile(r"^(?:torch::autograd::)?(?:\w+Backward\d*|AccumulateGrad)$")
@@ -39,11 +35,11 @@ _BEGINS_EPOCH = re.compile(r"torch/utils/data/(dataloader|sampler)\.py\(\d+\): (
 class ThreadSpans:
     """Stretches that threads (by their number) are in, in any order; they may enclose one another."""
 
-    thread: Ints
+    thread: Integers
     start_us: Floats
     end_us: Floats
 
-    def cover(self, thread: Ints, at_us: Floats) -> Flags:
+    def cover(self, thread: Integers, at_us: Floats) -> Flags:
         """For each instant of a thread, whether one of the spans contains it."""
         if not len(self.thread):
             return np.zeros(len(at_us), dtype=bool)
@@ -56,7 +52,7 @@ class ThreadSpans:
         return np.asarray((row >= 0) & (at_us < reach_us[row]))
 
 
-def latest_row(thread: Ints, start_us: Floats, at_thread: Ints, at_us: Floats) -> Ints:
+def latest_row(thread: Integers, start_us: Floats, at_thread: Integers, at_us: Floats) -> Integers:
     """The row that started last before, or at, each instant of ``at_thread``; -1 where there is none.
 
     Rows are sorted by thread, then start. Threads may be as many as rows.
@@ -85,7 +81,7 @@ class StepScope:
         """The number of steps, at least one."""
         return len(self._start_ns)
 
-    def step_at(self, thread: Ints, at_us: Floats) -> Ints:
+    def step_at(self, thread: Integers, at_us: Floats) -> Integers:
         """The step that each instant of a thread (a code of ``events.thread``) belongs to, -1 where to none."""
         at_ns = np.rint(at_us * 1e3)
         step = np.searchsorted(self._start_ns, at_ns, side="right") - 1
@@ -97,11 +93,11 @@ class StepScope:
         found[rows] = step[rows]
         return found
 
-    def of_events(self, rows: Ints) -> Ints:
+    def of_events(self, rows: Integers) -> Integers:
         """The step of each of these rows of EVENTS."""
         return self.step_at(self.thread[rows], self.events["ts_us"].to_numpy()[rows])
 
-    def rows_named(self, category: str, test: Callable[[str], bool]) -> Ints:
+    def rows_named(self, category: str, test: Callable[[str], bool]) -> Integers:
         """Rows of EVENTS of a category whose name passes; each distinct name is tested once."""
         categories = list(self.events["category"].cat.categories)
         if category not in categories:
@@ -115,21 +111,21 @@ class StepScope:
         return rows[passes[codes]]
 
     @cached_property
-    def thread(self) -> Ints:
+    def thread(self) -> Integers:
         """Thread of each row of EVENTS, as a code."""
         return self.events["thread"].cat.codes.to_numpy().astype(np.int64)
 
     @cached_property
-    def op_thread(self) -> Ints:
+    def op_thread(self) -> Integers:
         """Thread of each row of OPS, as a code of ``events.thread``."""
         return self.recode(self.linked.ops["thread"])
 
     @cached_property
-    def op_step(self) -> Ints:
+    def op_step(self) -> Integers:
         """Step of each row of OPS, -1 for those that do not count."""
         return self.step_at(self.op_thread, self.linked.ops["ts_us"].to_numpy())
 
-    def recode(self, column: "pd.Series[str]") -> Ints:
+    def recode(self, column: "pd.Series[str]") -> Integers:
         """Threads of another table as codes of ``events.thread``; those without events get the code after all."""
         known = {label: code for code, label in enumerate(self.events["thread"].cat.categories)}
         codes = [known.get(label, len(known)) for label in column.cat.categories]
@@ -179,10 +175,10 @@ LABELS = ("source", "module")
 class StepRows:
     """Rows with the step of each (-1: none) and its places: codes (-1: unknown) into labels, by column."""
 
-    step: Ints
-    places: Mapping[str, tuple[Ints, list[str]]]
+    step: Integers
+    places: Mapping[str, tuple[Integers, list[str]]]
 
-    def only(self, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]] | Ints") -> "StepRows":
+    def only(self, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]] | Integers") -> "StepRows":
         """Some of them."""
         return StepRows(
             self.step[chosen], {name: (code[chosen], labels) for name, (code, labels) in self.places.items()}
@@ -204,7 +200,7 @@ def kernel_rows(scope: StepScope) -> StepRows:
     return StepRows(step, _places(kernels))
 
 
-def event_rows(scope: StepScope, rows: Ints) -> StepRows:
+def event_rows(scope: StepScope, rows: Integers) -> StepRows:
     """These rows of EVENTS, at the places where their threads are then."""
     places = scope.linked.places
     if places is None or not len(rows):
@@ -219,8 +215,8 @@ def event_rows(scope: StepScope, rows: Ints) -> StepRows:
 
 
 def _place_at(
-    scope: StepScope, places: pd.DataFrame, thread: Ints, at_us: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> Ints:
+    scope: StepScope, places: pd.DataFrame, thread: Integers, at_us: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+) -> Integers:
     """Row of PLACES in which each thread is at each instant, -1 for none."""
     of_place = scope.recode(places["thread"])
     order = np.lexsort((places["ts_us"].to_numpy(), of_place))
@@ -229,7 +225,7 @@ def _place_at(
     return np.where((row >= 0) & (at_us < end_us[row]), order[row], -1)
 
 
-def _places(table: pd.DataFrame) -> dict[str, tuple[Ints, list[str]]]:
+def _places(table: pd.DataFrame) -> dict[str, tuple[Integers, list[str]]]:
     return {
         name: (table[name].cat.codes.to_numpy().astype(np.int64), list(table[name].cat.categories)) for name in LABELS
     }
@@ -360,14 +356,14 @@ def spread(low: int, high: int, why: str) -> str:
     return f"{low}..{high}: {why}"
 
 
-def total(step: Ints, steps: int, amount: Floats | None = None) -> Tally:
+def total(step: Integers, steps: int, amount: Floats | None = None) -> Tally:
     """Rows (or the sum of their amounts) in each step; rows of step -1 do not count."""
     inside = step >= 0
     sums = np.bincount(step[inside], None if amount is None else amount[inside], minlength=steps)
     return Tally(round(float(sums.min())), round(float(sums.max())))
 
 
-def by_label(step: Ints, code: Ints, labels: Sequence[str], steps: int) -> Mapping[str, Tally]:
+def by_label(step: Integers, code: Integers, labels: Sequence[str], steps: int) -> Mapping[str, Tally]:
     """Rows per step for each label; rows of step -1 and those without a code (-1) do not count."""
     rows = np.flatnonzero((step >= 0) & (code >= 0))
     keys, counts = np.unique(code[rows] * steps + step[rows], return_counts=True)
@@ -382,7 +378,7 @@ def by_label(step: Ints, code: Ints, labels: Sequence[str], steps: int) -> Mappi
     return {labels[each]: Tally(least, most) for each, least, most in found}
 
 
-def relabel(codes: Ints, labels: Sequence[str]) -> tuple[Ints, list[str]]:
+def relabel(codes: Integers, labels: Sequence[str]) -> tuple[Integers, list[str]]:
     """Codes into the distinct ones among labels, of which some have become the same."""
     distinct = list(dict.fromkeys(labels))
     position = {label: code for code, label in enumerate(distinct)}
@@ -464,7 +460,7 @@ class StepCounter:
         return self.scope.ops_named(lambda name: name == _READS)
 
     @cached_property
-    def _waits(self) -> Ints:
+    def _waits(self) -> Integers:
         """Calls of the runtime that wait, but those by which an op reads a value: it counts already."""
         scope, ops = self.scope, self.linked.ops
         rows = scope.rows_named("runtime", lambda name: _WAIT.search(name) is not None)
@@ -552,7 +548,7 @@ class StepCounter:
         return total(self.scope.of_events(rows), self.steps)
 
     @cached_property
-    def _memory(self) -> "tuple[pd.DataFrame, Ints]":
+    def _memory(self) -> "tuple[pd.DataFrame, Integers]":
         memory = self.linked.trace.memory
         return memory, self.scope.step_at(self.scope.recode(memory["thread"]), memory["ts_us"].to_numpy())
 
@@ -636,7 +632,7 @@ _COUNTERS: Mapping[str, Callable[[StepCounter], Found]] = {
 }
 
 
-def _running(size: Floats, step: Ints) -> Floats:
+def _running(size: Floats, step: Integers) -> Floats:
     """The running sum of each step on its own; rows are in order of time, so those of a step are adjacent."""
     sums = np.cumsum(size)
     first = np.flatnonzero(np.concatenate(([True], np.diff(step) != 0)))

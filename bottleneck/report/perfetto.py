@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from bottleneck.report.kernel_names import essential_name
@@ -19,6 +18,7 @@ from bottleneck.report.text import clean
 from bottleneck.report.wording import attribute_path
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.evidence import Annotations
+from bottleneck.schema.intervals import Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.telemetry import readings
 
@@ -30,8 +30,6 @@ _FIRST_ID = 2_000_000_000
 _ROWS_PER_BLOCK = 4096
 _LONGEST_NAME = 200
 _ROOFLINE_NUMBERS = ("explained", "compute_us", "memory_us", "launch_us", "flops", "bytes_low", "bytes_high")
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

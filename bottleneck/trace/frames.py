@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.intervals import numbered
+from bottleneck.schema.intervals import Integers, numbered
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source
 from bottleneck.schema.tables import PLACES, category, nearest_ancestor
 from bottleneck.trace.joins import ends_ns, is_any_of, names, starts_ns, threads
-from bottleneck.trace.nesting import Ints, Nest, nest
+from bottleneck.trace.nesting import Nest, nest
 
 MODULE, OWN, MODEL_LIBRARY, INTERNAL = 0, 1, 2, 3
 
@@ -90,9 +90,9 @@ _NEVER_NS = np.int64(np.iinfo(np.int64).min)
 class Labels:
     """Row for row as the given instants: a code into ``labels`` (-1: unknown), and the start of that frame."""
 
-    code: Ints
+    code: Integers
     labels: list[str]
-    since_ns: Ints
+    since_ns: Integers
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ class Frames:
     """Python frames as trees, and the code of each one's name, row for row as the nest."""
 
     nest: Nest
-    name: Ints
+    name: Integers
 
-    def at(self, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
+    def at(self, thread: Integers, at_ns: Integers) -> tuple[Integers, Integers]:
         """Row of the innermost frame at each instant (-1: none), and the start of that frame."""
         row = self.nest.innermost(thread, at_ns)
         return row, np.append(self.nest.start_ns, _NEVER_NS)[row]
 
-    def names_at(self, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
+    def names_at(self, thread: Integers, at_ns: Integers) -> tuple[Integers, Integers]:
         """Name of the innermost frame at each instant (-1: none), and the start of that frame."""
         row, since_ns = self.at(thread, at_ns)
         return np.append(self.name, -1)[row], since_ns
@@ -157,13 +157,13 @@ class Stacks:
         return frames_of(self.trace, self.rows[MODEL_LIBRARY])
 
     @cached_property
-    def wrapper(self) -> Ints:
+    def wrapper(self) -> Integers:
         """Names of the user's frame that nearly all of the time of the user's code is in; none where it is spread."""
         by_name = np.bincount(self.own.name, self.own.nest.self_ns, len(self.labels))
         return np.flatnonzero(by_name > _WRAPPER_SHARE * by_name.sum())
 
 
-def locate(stacks: Stacks, thread: Ints, at_ns: Ints) -> Places:
+def locate(stacks: Stacks, thread: Integers, at_ns: Integers) -> Places:
     """Module path and source line at each instant of a host thread (a code of ``events.thread``).
 
     The path is that of the nn.Module frames open at that instant. The source is the innermost frame of the user's own
@@ -176,7 +176,7 @@ def locate(stacks: Stacks, thread: Ints, at_ns: Ints) -> Places:
     return Places(_modules(stacks.modules, stacks.labels, thread, at_ns), _sources(stacks, thread, at_ns))
 
 
-def frames_at(stacks: Stacks, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
+def frames_at(stacks: Stacks, thread: Integers, at_ns: Integers) -> tuple[Integers, Integers]:
     """Name (a code of ``stacks.labels``, -1: none) and start of the frame that ``locate`` takes the source from."""
     name, since_ns = stacks.own.names_at(thread, at_ns)
     asked = np.flatnonzero((name < 0) | np.isin(name, stacks.wrapper))
@@ -187,7 +187,7 @@ def frames_at(stacks: Stacks, thread: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
     return name, since_ns
 
 
-def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Ints]:
+def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Integers]:
     """Events of each kind of frame but INTERNAL, which is nearly all of them; a name is judged once."""
     rows = np.flatnonzero(is_any_of(trace, ("python", "line")))
     name = names(trace, rows)
@@ -198,19 +198,19 @@ def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Ints]:
     return {each: rows[kind == each] for each in (MODULE, OWN, MODEL_LIBRARY)}
 
 
-def frames_of(trace: Trace, rows: Ints) -> Frames:
+def frames_of(trace: Trace, rows: Integers) -> Frames:
     """The trees that some events form."""
     trees = nest(threads(trace, rows), starts_ns(trace, rows), ends_ns(trace, rows))
     return Frames(trees, names(trace, rows)[trees.order])
 
 
-def _modules(frames: Frames, labels: list[str], thread: Ints, at_ns: Ints) -> Labels:
+def _modules(frames: Frames, labels: list[str], thread: Integers, at_ns: Integers) -> Labels:
     path, paths = _paths(frames, labels)
     row, since_ns = frames.at(thread, at_ns)
     return Labels(np.append(path, -1)[row], paths, since_ns)
 
 
-def _paths(frames: Frames, labels: list[str]) -> tuple[Ints, list[str]]:
+def _paths(frames: Frames, labels: list[str]) -> tuple[Integers, list[str]]:
     """Path code per frame and the paths, level by level from the outermost modules."""
     path = np.full(len(frames.name), -1, dtype=np.int64)
     paths: list[str] = []
@@ -225,7 +225,7 @@ def _paths(frames: Frames, labels: list[str]) -> tuple[Ints, list[str]]:
     return path[nearest_ancestor(frames.nest.parent, frames.nest.depth < _DEEPEST_MODULE)], paths
 
 
-def _sources(stacks: Stacks, thread: Ints, at_ns: Ints) -> Labels:
+def _sources(stacks: Stacks, thread: Integers, at_ns: Integers) -> Labels:
     labels = stacks.labels
     name, since_ns = frames_at(stacks, thread, at_ns)
     text = {
@@ -261,15 +261,17 @@ def find_places(stacks: Stacks) -> pd.DataFrame | None:
     return _table(stacks, thread[fresh], at_ns[fresh], frames_of(trace, calls))
 
 
-def _long_calls(stacks: Stacks) -> Ints:
+def _long_calls(stacks: Stacks) -> Integers:
     """Events that are long calls of built-in functions."""
     trace = stacks.trace
     is_built_in = np.array([label.startswith(_BUILT_IN) for label in stacks.labels] or [False])
-    rows: Ints = np.flatnonzero(is_any_of(trace, ("python",)) & (trace.events["dur_us"].to_numpy() >= _LONG_CALL_US))
+    rows: Integers = np.flatnonzero(
+        is_any_of(trace, ("python",)) & (trace.events["dur_us"].to_numpy() >= _LONG_CALL_US)
+    )
     return rows[np.flatnonzero(is_built_in[names(trace, rows)])]
 
 
-def _table(stacks: Stacks, thread: Ints, at_ns: Ints, calls: Frames) -> pd.DataFrame:
+def _table(stacks: Stacks, thread: Integers, at_ns: Integers, calls: Frames) -> pd.DataFrame:
     """PLACES from instants at which a place may change, sorted by thread and time."""
     places = locate(stacks, thread, at_ns)
     frame, labels = _frames(stacks, thread, at_ns, calls)
@@ -292,7 +294,7 @@ def _table(stacks: Stacks, thread: Ints, at_ns: Ints, calls: Frames) -> pd.DataF
     return PLACES.check(table)
 
 
-def _frames(stacks: Stacks, thread: Ints, at_ns: Ints, calls: Frames) -> tuple[Ints, list[str]]:
+def _frames(stacks: Stacks, thread: Integers, at_ns: Integers, calls: Frames) -> tuple[Integers, list[str]]:
     """Code of the function at each instant and the texts: 'main', or 'main > sleep' inside a long call."""
     outer, since_ns = frames_at(stacks, thread, at_ns)
     inner, called_ns = calls.names_at(thread, at_ns)

@@ -8,12 +8,12 @@ import pandas as pd
 
 from bottleneck.schema.analysis import HALF_RECORDED, SAMPLED
 from bottleneck.schema.checks import Check, Status
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.schema.tables import as_integers
 from bottleneck.trace.damage import CONSEQUENCES
 from bottleneck.trace.joins import ends_ns, starts_ns, threads
 from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches, sampled_caveats
-from bottleneck.trace.nesting import Flags, Ints
 from bottleneck.units import counted, format_share, format_us
 
 # Ends are rounded, and programmatic dependent launch lets a kernel begin just before the last one ends.
@@ -68,7 +68,7 @@ def count_launches(linked: Linked) -> Launches:
     )
 
 
-def _bare_steps(linked: Linked, at_ns: Ints, lost: Flags) -> tuple[str, ...]:
+def _bare_steps(linked: Linked, at_ns: Integers, lost: Flags) -> tuple[str, ...]:
     """Names of the steps that have launches, none of which has its kernel."""
     steps = sorted(
         [*linked.window.steps, *(step for step, _ in linked.window.set_aside)], key=lambda step: step.start_us
@@ -321,7 +321,7 @@ def _ids(linked: Linked) -> Check:
     )
 
 
-def _repeats(ids: Ints) -> int:
+def _repeats(ids: Integers) -> int:
     known = ids[ids > 0]
     return len(known) - len(np.unique(known))
 

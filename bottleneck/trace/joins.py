@@ -6,24 +6,25 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.trace.nesting import Flags, Ints, to_ns
+from bottleneck.trace.nesting import to_ns
 
 
 class Match(Struct, frozen=True):
     """Rows with the requested id, -1 where there is none: the latest at or before the instant, and the first of all."""
 
-    before: Ints
-    first: Ints
+    before: Integers
+    first: Integers
 
     @property
-    def nearest(self) -> Ints:
+    def nearest(self) -> Integers:
         """The latest row before the instant, or the first one where all come after it."""
         return np.where(self.before >= 0, self.before, self.first)
 
 
-def match_latest(key: Ints, at_ns: Ints, query_key: Ints, query_ns: Ints) -> Match:
+def match_latest(key: Integers, at_ns: Integers, query_key: Integers, query_ns: Integers) -> Match:
     """For each query (``query_key``, ``query_ns``), the matching rows (``key``, ``at_ns``); keys below 0 are null."""
     rows = np.lexsort((at_ns, key))
     rows = rows[np.searchsorted(key[rows], 0) :]
@@ -40,39 +41,39 @@ def match_latest(key: Ints, at_ns: Ints, query_key: Ints, query_ns: Ints) -> Mat
     return Match(rows[np.where(low > first, low - 1, none)], rows[np.where(end > first, first, none)])
 
 
-def starts_ns(trace: Trace, rows: Ints) -> Ints:
+def starts_ns(trace: Trace, rows: Integers) -> Integers:
     """Start of some events."""
     return to_ns(trace.events["ts_us"].to_numpy()[rows])
 
 
-def ends_ns(trace: Trace, rows: Ints) -> Ints:
+def ends_ns(trace: Trace, rows: Integers) -> Integers:
     """End of some events."""
     return starts_ns(trace, rows) + to_ns(trace.events["dur_us"].to_numpy()[rows])
 
 
-def threads(trace: Trace, rows: Ints) -> Ints:
+def threads(trace: Trace, rows: Integers) -> Integers:
     """Code of the track of some events."""
     return trace.events["thread"].cat.codes.to_numpy()[rows].astype(np.int64)
 
 
-def names(trace: Trace, rows: Ints) -> Ints:
+def names(trace: Trace, rows: Integers) -> Integers:
     """Code of the name of some events."""
     return trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
 
 
-def are_named(trace: Trace, pattern: re.Pattern[str], rows: Ints | slice = slice(None)) -> Flags:
+def are_named(trace: Trace, pattern: re.Pattern[str], rows: Integers | slice = slice(None)) -> Flags:
     """True for the events in ``rows`` (default: all) whose name matches."""
     return text_matches(trace.events["name"], pattern.search)[rows]
 
 
-def is_any_of(trace: Trace, categories: Sequence[str], rows: Ints | slice = slice(None)) -> Flags:
+def is_any_of(trace: Trace, categories: Sequence[str], rows: Integers | slice = slice(None)) -> Flags:
     """True for the events in ``rows`` (default: all) of one of the categories."""
     column = trace.events["category"].cat
     wanted = np.isin(np.asarray(column.categories, dtype=object), categories)
     return np.append(wanted, False)[column.codes.to_numpy()[rows]]
 
 
-def events_of(trace: Trace, category: str) -> Ints:
+def events_of(trace: Trace, category: str) -> Integers:
     """Rows of the events of one category."""
     return np.flatnonzero(is_any_of(trace, (category,)))
 
@@ -81,7 +82,7 @@ def events_of(trace: Trace, category: str) -> Ints:
 LAUNCHES_A_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel")
 
 
-def find_launches(trace: Trace) -> Ints:
+def find_launches(trace: Trace) -> Integers:
     """Row in LAUNCH_ARGS of the call that issued each row of DEVICE_ARGS, -1 where the trace does not hold it.
 
     Of several calls with the same correlation the latest before the work counts, or the first when all of them come

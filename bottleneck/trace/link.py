@@ -18,6 +18,7 @@ from msgspec.structs import asdict
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked, Losses, Trace, Window
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, nearest_ancestor, text_matches
@@ -33,7 +34,7 @@ from bottleneck.trace.joins import (
     threads,
 )
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
-from bottleneck.trace.nesting import Flags, Ints, to_ns
+from bottleneck.trace.nesting import to_ns
 from bottleneck.trace.ops import (
     OpTree,
     build_ops,
@@ -76,7 +77,7 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
     )
 
 
-def _kernels(trace: Trace, rows: Ints) -> dict[str, object]:
+def _kernels(trace: Trace, rows: Integers) -> dict[str, object]:
     """Name of each launched kernel, and its traits; a CUDA launch does not record it."""
     column = trace.launch_args["kernel"].iloc[rows].cat
     traits = [describe_kernel(label) for label in column.categories]
@@ -168,14 +169,14 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
     return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
 
 
-def _have_run(trace: Trace, rows: Ints) -> Flags:
+def _have_run(trace: Trace, rows: Integers) -> Flags:
     """True for the rows of LAUNCH_ARGS whose device work the trace holds."""
     called = as_integers(trace.launch_args["correlation"])[rows]
     # By hashing: the ids of an excerpt lie so far apart that NumPy would sort them.
     return np.asarray(pd.Index(called).isin(as_integers(trace.device_args["correlation"])), dtype=np.bool_)
 
 
-def kernel_launches(trace: Trace, captured: pd.DataFrame | None) -> tuple[Ints, Flags, Flags]:
+def kernel_launches(trace: Trace, captured: pd.DataFrame | None) -> tuple[Integers, Flags, Flags]:
     """Rows in LAUNCH_ARGS of the calls that each launch a kernel; which of them entered a graph, and which lost it."""
     rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, trace.launch_args["event"].to_numpy()))
     missing = ~_have_run(trace, rows)
@@ -288,7 +289,7 @@ _SHORTEST_START_UP_US = 1000.0
 _DEVICE_RESTS = 0.5
 
 
-def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Ints:
+def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Integers:
     """Rows in EVENTS of calls into the driver that are paid once and not in every step, in the order of the trace.
 
     Each is the first of its name, or the first that launches its kernel, and long beside a device that rests.
@@ -318,7 +319,7 @@ def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Ints:
     return rows[np.array(found, dtype=np.int64)]
 
 
-def _one_off_caveats(trace: Trace, window: Window, calls: Ints) -> tuple[Caveat, ...]:
+def _one_off_caveats(trace: Trace, window: Window, calls: Integers) -> tuple[Caveat, ...]:
     """A caveat on calls that are paid once, with their share of the window."""
     if not calls.size:
         return ()
@@ -353,10 +354,10 @@ _BY_KIND = {kind: KernelTraits(kind, "none") for kind in ("copy", "fill", "colle
 class _Issued:
     """Device work in the order of KERNELS: rows in DEVICE_ARGS, EVENTS, LAUNCH_ARGS and OPS (-1: none)."""
 
-    args: Ints
-    event: Ints
-    launch: Ints
-    op: Ints
+    args: Integers
+    event: Integers
+    launch: Integers
+    op: Integers
     replayed: Flags
 
 
@@ -442,7 +443,7 @@ def _issue(trace: Trace, trees: OpTree) -> _Issued:
     return _Issued(args, event[args], launch, op, _replayed(trace, args, launch))
 
 
-def _by_interval(trace: Trace, trees: OpTree, launch: Ints) -> Ints:
+def _by_interval(trace: Trace, trees: OpTree, launch: Integers) -> Integers:
     """The innermost op open at the start of each call, -1 where there is none.
 
     No slack is given at an op's end, not even in traces of whole microseconds: in all of the public ones it would make
@@ -455,7 +456,7 @@ def _by_interval(trace: Trace, trees: OpTree, launch: Ints) -> Ints:
     return op
 
 
-def _by_external_id(trace: Trace, trees: OpTree, args: Ints) -> Ints:
+def _by_external_id(trace: Trace, trees: OpTree, args: Integers) -> Integers:
     """The op whose id the device work carries, -1 where it carries none."""
     ids = as_integers(trace.op_args["external_id"])[trees.args]
     ids_of_work = as_integers(trace.device_args["external_id"])[args]
@@ -463,7 +464,7 @@ def _by_external_id(trace: Trace, trees: OpTree, args: Ints) -> Ints:
     return match_latest(ids, trees.nest.start_ns, ids_of_work, at_ns).nearest
 
 
-def _replayed(trace: Trace, args: Ints, launch: Ints) -> Flags:
+def _replayed(trace: Trace, args: Integers, launch: Integers) -> Flags:
     """True for work of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
     launched = launch >= 0
     call = np.append(trace.launch_args["event"].to_numpy(), 0)[launch]
@@ -482,7 +483,7 @@ def _part(places: Places, rows: slice) -> Places:
     )
 
 
-def _places_of_kernels(of_ops: Places, of_strays: Places, op: Ints, stray: Ints) -> Places:
+def _places_of_kernels(of_ops: Places, of_strays: Places, op: Integers, stray: Integers) -> Places:
     """Places of the issuing ops, or of the call itself where it lies outside any op."""
 
     def merged(ops: Labels, strays: Labels) -> Labels:
@@ -526,7 +527,7 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
     return KERNELS.check(frame[list(KERNELS.columns)])
 
 
-def _grid(trace: Trace, args: pd.DataFrame, call: Ints) -> dict[str, object]:
+def _grid(trace: Trace, args: pd.DataFrame, call: Integers) -> dict[str, object]:
     """Blocks, threads per block and registers per thread; null where the trace has a zero for want of a number.
 
     One trace of an MI300X has a grid of (0, 0, 0) for every kernel: no reason to call its kernels small. The one HIP
@@ -560,7 +561,7 @@ def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
     }
 
 
-def _reasons(trace: Trace, issued: _Issued) -> Ints:
+def _reasons(trace: Trace, issued: _Issued) -> Integers:
     """Code of the reason in _REASONS for which each row has no op; -1 where it has one."""
     launched, correlated = issued.launch >= 0, as_integers(trace.device_args["correlation"])[issued.args] >= 0
     conditions = [

@@ -4,17 +4,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Codes = npt.NDArray[np.integer]  # of any width: narrow ones sort faster and take less memory
+from bottleneck.schema.intervals import Codes, Floats, Integers
 
 _LONGEST_NS = 4e18  # two of them still add up within int64
 
 
-def to_ns(us: Floats) -> Ints:
+def to_ns(us: Floats) -> Integers:
     """Microseconds as whole nanoseconds, the resolution of every profiler's clock.
 
     In floating point 434.706 + 4.124 may end a hair after 438.83, which would turn a child into a partial overlap.
@@ -35,16 +31,16 @@ class Nest:
     length less that of the children.
     """
 
-    order: Ints
+    order: Integers
     track: Codes
-    start_ns: Ints
-    end_ns: Ints
-    parent: Ints
+    start_ns: Integers
+    end_ns: Integers
+    parent: Integers
     depth: Codes
     children: Codes
-    self_ns: Ints
+    self_ns: Integers
 
-    def innermost(self, track: Codes, at_ns: Ints) -> Ints:
+    def innermost(self, track: Codes, at_ns: Integers) -> Integers:
         """Row of the innermost interval that is open at each instant on its track, -1 where none is.
 
         An interval is open from its start up to, not including, its end.
@@ -57,7 +53,7 @@ class Nest:
             closed = closed[(row >= 0) & (self.end_ns[row] <= at_ns[closed])]
         return found
 
-    def _latest(self, track: Codes, at_ns: Ints) -> Ints:
+    def _latest(self, track: Codes, at_ns: Integers) -> Integers:
         """Row of the last interval that started at or before each instant on its track, -1 where none did."""
         found = np.full(len(track), -1, dtype=np.int64)
         if not len(self.track):
@@ -74,7 +70,7 @@ class Nest:
         return found
 
 
-def nest(track: Ints, start_ns: Ints, end_ns: Ints, tie: Ints | None = None) -> Nest:
+def nest(track: Integers, start_ns: Integers, end_ns: Integers, tie: Integers | None = None) -> Nest:
     """The trees that intervals form on each track.
 
     An interval lies inside the latest earlier one that is still open when it starts; where it runs on past its
@@ -94,7 +90,7 @@ def nest(track: Ints, start_ns: Ints, end_ns: Ints, tie: Ints | None = None) -> 
     return Nest(order, sorted_track, start, end, parent, depth, children, self_ns)
 
 
-def _trees(track: Codes, start: Ints, end: Ints) -> tuple[Ints, Codes, Ints]:
+def _trees(track: Codes, start: Integers, end: Integers) -> tuple[Integers, Codes, Integers]:
     """Parent, depth, and end cut to the parent's, per interval.
 
     Where no interval runs on past the one around it, the depth is the number of intervals that are open, and the parent
@@ -116,7 +112,7 @@ def _trees(track: Codes, start: Ints, end: Ints) -> tuple[Ints, Codes, Ints]:
     return parent, depth, end
 
 
-def _open_at_start(track: Codes, start: Ints, end: Ints) -> Codes:
+def _open_at_start(track: Codes, start: Integers, end: Integers) -> Codes:
     """Number of earlier intervals of its track that are open when each begins."""
     rows = np.arange(len(start))
     ended = np.empty(len(start), dtype=np.int64)
@@ -134,7 +130,7 @@ def _open_at_start(track: Codes, start: Ints, end: Ints) -> Codes:
     return (rows - ended).astype(np.int32)
 
 
-def _latest_above(depth: Codes) -> Ints:
+def _latest_above(depth: Codes) -> Integers:
     """The last earlier row of the depth above that of each row, -1 for depth 0."""
     parent = np.full(len(depth), -1, dtype=np.int64)
     order = np.argsort(narrow(depth), kind="stable")
@@ -144,7 +140,7 @@ def _latest_above(depth: Codes) -> Ints:
     return parent
 
 
-def _overlapping(start: list[int], end: list[int]) -> tuple[Ints, Ints, Ints]:
+def _overlapping(start: list[int], end: list[int]) -> tuple[Integers, Integers, Integers]:
     """Parent, depth, and end cut to the parent's, of a tree of intervals that overlap: each cut depends on the last."""
     parent = [-1] * len(start)
     depth = [0] * len(start)

@@ -8,15 +8,16 @@ import pandas as pd
 from msgspec import Struct
 from pandas.arrays import IntegerArray
 
+from bottleneck.schema.intervals import Codes, Flags, Integers
 from bottleneck.schema.linked_trace import Trace, Window
 from bottleneck.schema.op_names import BACKWARD_OF
 from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor
 from bottleneck.trace.frames import Labels, Places
 from bottleneck.trace.joins import are_named, ends_ns, match_latest, starts_ns, threads
-from bottleneck.trace.nesting import Codes, Flags, Ints, Nest, nest, to_ns
+from bottleneck.trace.nesting import Nest, nest, to_ns
 
 
-def forward_of(sequence: Ints, forward_thread: Ints, thread: Codes, start_ns: Ints) -> Ints:
+def forward_of(sequence: Integers, forward_thread: Integers, thread: Codes, start_ns: Integers) -> Integers:
     """Row of the forward op of each backward op, -1 for other ops and where it is not in the trace.
 
     The profiler gives every op the next sequence number of its thread (-1: null), and a backward op that of its node
@@ -48,12 +49,12 @@ class OpTree(Struct, frozen=True):
     """
 
     nest: Nest
-    args: Ints
-    event: Ints
-    thread: Ints
-    track_of_thread: Ints
+    args: Integers
+    event: Integers
+    thread: Integers
+    track_of_thread: Integers
 
-    def innermost(self, thread: Ints, at_ns: Ints) -> Ints:
+    def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
         """Row of the op that runs on a thread at an instant, -1 where none does."""
         return self.nest.innermost(self.track_of_thread[thread], at_ns)
 
@@ -137,7 +138,7 @@ def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective
     return Places(handed(places.module), handed(places.source))
 
 
-def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> tuple[Labels, Flags]:
+def _inherited(labels: Labels, trees: OpTree, forward: Integers, root: Integers) -> tuple[Labels, Flags]:
     """The labels with those of forward ops where a backward op has none of its own, and the ops that this holds for."""
     if not labels.labels:
         return labels, np.zeros(len(labels.code), dtype=bool)
@@ -148,12 +149,12 @@ def _inherited(labels: Labels, trees: OpTree, forward: Ints, root: Ints) -> tupl
     return Labels(np.where(is_taken, known, labels.code), labels.labels, _UNKNOWN_SINCE), is_taken
 
 
-def taken(column: "pd.Series[str]", rows: Ints) -> pd.Categorical:
+def taken(column: "pd.Series[str]", rows: Integers) -> pd.Categorical:
     """Some rows of a text column, with only the labels that they use."""
     return labelled(column.cat.codes.to_numpy()[rows].astype(np.int64), list(column.cat.categories))
 
 
-def labelled(codes: Ints, labels: Sequence[str]) -> pd.Categorical:
+def labelled(codes: Integers, labels: Sequence[str]) -> pd.Categorical:
     """A text column from codes (-1: null), with only the labels that are used."""
     used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(labels)))
     new_code = np.full(len(labels) + 1, -1, dtype=np.int32)
@@ -161,12 +162,12 @@ def labelled(codes: Ints, labels: Sequence[str]) -> pd.Categorical:
     return category(new_code[codes], [labels[each] for each in used.tolist()])
 
 
-def nullable(rows: Ints, dtype: type[np.int32 | np.int64]) -> IntegerArray:
+def nullable(rows: Integers, dtype: type[np.int32 | np.int64]) -> IntegerArray:
     """Row references with null for -1."""
     return IntegerArray(rows.astype(dtype), rows < 0)
 
 
-def step_at(window: Window, at_ns: Ints) -> IntegerArray:
+def step_at(window: Window, at_ns: Integers) -> IntegerArray:
     """Index of the step that each instant lies in, null outside all of them."""
     if not window.steps:
         return nullable(np.full(len(at_ns), -1), np.int32)
@@ -176,7 +177,7 @@ def step_at(window: Window, at_ns: Ints) -> IntegerArray:
     return nullable(np.where((step >= 0) & (at_ns < end_ns[step]), step, -1), np.int32)
 
 
-def _by_first_op(thread: Ints, start_ns: Ints, threads: int) -> Ints:
+def _by_first_op(thread: Integers, start_ns: Integers, threads: int) -> Integers:
     """Number of each thread in the order of their first ops; threads without ops come last."""
     first = np.full(threads, np.iinfo(np.int64).max)
     np.minimum.at(first, thread, start_ns)

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bottleneck.schema.intervals import longest_first, some_rows
+from bottleneck.schema.intervals import Flags, Floats, Integers, longest_first, some_rows
 from bottleneck.schema.linked_trace import Step, Trace
 from bottleneck.schema.op_names import LOADER_FETCH, MODULE_PREFIX, PROFILER_STEP
 from bottleneck.schema.tables import as_integers, main_thread
@@ -31,10 +31,9 @@ from bottleneck.trace.joins import (
     threads,
 )
 from bottleneck.trace.joins import ends_ns as ends_of
-from bottleneck.trace.nesting import Flags, Floats, Ints
 
 
-def period_of(codes: Ints) -> int:
+def period_of(codes: Integers) -> int:
     """The least distance at which the whole sequence repeats itself, its length where it does not.
 
     By the borders of its beginnings (Knuth, Morris and Pratt 1977): the time grows as the length does. The last repeat
@@ -144,10 +143,10 @@ class _Items:
     ``marks`` are items that the program itself delimits: calls of modules, and fetches from a data loader.
     """
 
-    event: Ints
-    start_ns: Ints
-    end_ns: Ints
-    code: Ints
+    event: Integers
+    start_ns: Integers
+    end_ns: Integers
+    code: Integers
     annotation: Flags
     marks: Flags
 
@@ -194,13 +193,13 @@ def _items(trace: Trace, thread: int) -> _Items:
     return _Items(event, start_ns[order], end_ns[order], code, annotation[event], marks[event])
 
 
-def _codes(trace: Trace, event: Ints) -> Ints:
+def _codes(trace: Trace, event: Integers) -> Integers:
     """Equal codes for events of one name and, of ops, with equal shapes and dtypes."""
     shapes = trace.signatures.groupby(["dims", "types"], dropna=False, sort=False).ngroup().to_numpy(np.int64)
     signature = np.full(len(trace.events), -1, dtype=np.int64)
     signature[trace.op_args["event"].to_numpy()] = as_integers(trace.op_args["signature"])
     shape = np.append(shapes, -1)[signature[event]]
-    code: Ints = names(trace, event) * (len(shapes) + 1) + shape + 1
+    code: Integers = names(trace, event) * (len(shapes) + 1) + shape + 1
     return code
 
 
@@ -214,10 +213,10 @@ def _inside_of_wrappers(items: _Items) -> _Items:
     return some_rows(items, _outermost(items))
 
 
-def _outermost(items: _Items) -> Ints:
+def _outermost(items: _Items) -> Integers:
     """Rows that begin when all before them have ended."""
     ended_ns = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, items.end_ns))[:-1]
-    rows: Ints = np.flatnonzero(items.start_ns >= ended_ns)
+    rows: Integers = np.flatnonzero(items.start_ns >= ended_ns)
     return rows
 
 
@@ -230,7 +229,7 @@ def _stretches(items: _Items) -> list[tuple[int, int]]:
     return [(0, len(items.code)), *([(often[0], often[-1] + 1)] if often else [])]
 
 
-def _bounds(items: _Items, low: int, high: int) -> Ints:
+def _bounds(items: _Items, low: int, high: int) -> Integers:
     """Starts of the repeats of a stretch, and the end of the last one; empty where it is no loop."""
     period = period_of(items.code[low:high])
     delimited = (items.marks | items.annotation)[low : low + period].any()
@@ -249,14 +248,14 @@ def _bounds(items: _Items, low: int, high: int) -> Ints:
     return np.append(items.start_ns[begun], end_ns) if covered >= _COVERED else items.start_ns[:0]
 
 
-def _holds_device_work(trace: Trace, bounds_ns: Ints) -> bool:
+def _holds_device_work(trace: Trace, bounds_ns: Integers) -> bool:
     """True where most of the device's work, if there is any, is known to be launched between the bounds."""
     at_us = called_us(trace)
     inside = (at_us >= bounds_ns[0] / 1e3) & (at_us < bounds_ns[-1] / 1e3)
     return bool(inside.sum() >= _COVERED * len(at_us))
 
 
-def _cuts_an_op(trace: Trace, bounds_ns: Ints) -> bool:
+def _cuts_an_op(trace: Trace, bounds_ns: Integers) -> bool:
     """True where an op of any thread runs at one of the bounds."""
     event = events_of(trace, "op")
     after = np.searchsorted(bounds_ns, starts_ns(trace, event), side="right")
@@ -264,7 +263,7 @@ def _cuts_an_op(trace: Trace, bounds_ns: Ints) -> bool:
     return bool((after < before).any())
 
 
-def _contents(trace: Trace, thread: int, bounds_ns: Ints) -> list[bytes]:
+def _contents(trace: Trace, thread: int, bounds_ns: Integers) -> list[bytes]:
     """The ops of one thread in each repeat, by name and number, as something that is equal where they are.
 
     Not their order: in traces of whole microseconds, that of ops which begin in the same one is lost.

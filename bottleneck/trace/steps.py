@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.errors import UsageError
+from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.schema.records import replace
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
-from bottleneck.trace.nesting import Flags, Floats
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
 from bottleneck.units import counted, format_us
 
