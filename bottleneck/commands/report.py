@@ -221,8 +221,7 @@ def _import_pipeline() -> None:
 def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "RankReading":
     """The processes that read the ranks of a job, and the folder that keeps their digests."""
     from bottleneck.harness.machine import cache_folder
-    from bottleneck.mapping.digest_files import DigestFolder
-    from bottleneck.mapping.rank_reading import RankReading
+    from bottleneck.mapping.rank_reading import DigestFolder, RankReading
     from bottleneck.mapping.workers import LocalWorkers
 
     if jobs is not None and cluster is not None:

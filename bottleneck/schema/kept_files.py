@@ -5,7 +5,6 @@ A file holds the key, the record and a checksum of both. It is written under ano
 
 import hashlib
 import os
-import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -69,7 +68,7 @@ class RecordFolder(Generic[R]):
         body = msgspec.msgpack.encode((key, record), enc_hook=bytes_of)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(key)
-        partial = path.with_suffix(f"{self._suffix}.{os.getpid()}.{secrets.token_hex(4)}")
+        partial = path.with_suffix(f"{self._suffix}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
             partial.write_bytes(self._magic + hashlib.sha256(body).digest() + body)
             partial.replace(path)

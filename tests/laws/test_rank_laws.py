@@ -12,8 +12,7 @@ import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.mapping.cluster import ClusterWorkers
-from bottleneck.mapping.digest_files import DigestFolder
-from bottleneck.mapping.rank_reading import RankReading
+from bottleneck.mapping.rank_reading import DigestFolder, RankReading
 from bottleneck.mapping.workers import InProcess, LocalWorkers
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json

@@ -17,8 +17,7 @@ import pytest
 from bottleneck.errors import TraceError, UsageError, WorkloadError
 from bottleneck.mapping import cluster
 from bottleneck.mapping.cluster import ClusterWorkers
-from bottleneck.mapping.digest_files import DigestFolder
-from bottleneck.mapping.rank_reading import RankReading
+from bottleneck.mapping.rank_reading import DigestFolder, RankReading
 from bottleneck.mapping.workers import LocalWorkers, map_tasks
 from bottleneck.pipeline import analyse
 from bottleneck.report.json_text import to_json

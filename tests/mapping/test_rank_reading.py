@@ -7,8 +7,7 @@ import pytest
 
 from bottleneck import pipeline
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.mapping.digest_files import DigestFolder
-from bottleneck.mapping.rank_reading import RankReading
+from bottleneck.mapping.rank_reading import DigestFolder, RankReading
 from bottleneck.mapping.workers import LocalWorkers
 from bottleneck.pipeline import DEFAULTS, Options, analyse, digest
 from bottleneck.schema.digest import RankDigest

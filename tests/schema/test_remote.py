@@ -9,8 +9,7 @@ import fsspec
 import pytest
 
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.mapping.digest_files import DigestFolder
-from bottleneck.mapping.rank_reading import RankReading, stamp
+from bottleneck.mapping.rank_reading import DigestFolder, RankReading, stamp
 from bottleneck.pipeline import analyse
 from bottleneck.report.json_text import to_json
 from bottleneck.schema import remote

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bottleneck.analysis.digest import digest_rank
-from bottleneck.mapping.digest_files import DigestFolder
+from bottleneck.mapping.rank_reading import DigestFolder
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.records import replace
 from tests.analysis.scenes import Kernel, Scene, evidence
