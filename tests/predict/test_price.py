@@ -1,14 +1,15 @@
 """Predicted times of steps made by hand, on devices of the table."""
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from bottleneck.devices.match import device_by_name
+from bottleneck.predict import price
 from bottleneck.predict.interval import read_factors
 from bottleneck.predict.price import plan, predict_step, step_floor_us
-from bottleneck.predict.rates import KINDS, engine_of, read_rates
+from bottleneck.predict.rates import KINDS, PredictedTimes, engine_of, read_rates
 from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_step import Backend, PredictedStep
 from bottleneck.schema.step_calls import EngineSettings, StepCalls
@@ -109,6 +110,18 @@ def test_a_call_without_a_price_is_counted_and_named() -> None:
     prediction = predict_step(odd, H100)
     assert prediction.unknown_calls == 1
     assert "1 call without a price: no formula for aten::no_such_op" in prediction.reasons
+
+
+def test_no_kernel_takes_less_than_its_floor_whatever_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = price.times
+
+    def nothing_at_all(*arguments: Any) -> PredictedTimes:
+        found = learned(*arguments)
+        return replace(found, us=0.0 * found.us)
+
+    monkeypatch.setattr(price, "times", nothing_at_all)
+    for row in predict_step(step(convolution(64, 128)), H100).kernels:
+        assert row.us >= row.floor_us > 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
