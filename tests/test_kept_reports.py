@@ -212,5 +212,5 @@ def test_a_pipe_has_no_key(tmp_path: Path) -> None:
 
 def test_an_export_says_that_it_is_never_kept(trace: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(["report", str(trace), "--cache", "-o", str(trace.parent / "annotated.json.gz")]) == 0
-    assert "--cache is of no use here" in capsys.readouterr().err
+    assert "--cache is ignored" in capsys.readouterr().err
     assert not folder.exists()

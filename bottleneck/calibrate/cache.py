@@ -142,7 +142,7 @@ def cpu_calibration(
         unfinished.unlink()
     known = read_calibration(threads)
     if known is None:
-        report(f"bottleneck: this CPU could not be measured: {_reason(helper)}")
+        report(f"bottleneck: this CPU could not be measured: {_reason(helper)}; to try again: bottleneck calibrate")
     return known
 
 

@@ -389,7 +389,11 @@ def _draw(comparison: "Comparison", path: Path) -> None:
     from bottleneck.report.plots.waterfall_plot import save_waterfall
 
     if comparison.change_us is None:
-        raise UsageError(f"there is no waterfall to draw to {path}", why="one side has counters only, and no times")
+        raise UsageError(
+            f"there is no waterfall to draw to {path}",
+            why="one side has counters only, and no times",
+            fix="compare two recordings or traces, or leave --plot out",
+        )
     save_waterfall(comparison, path)
 
 

@@ -183,7 +183,7 @@ def report_command(
     form = form_of(form, output, ReportFormat)
     if form is ReportFormat.PERFETTO:
         if cache:
-            print("bottleneck: --cache is of no use here: an export copies the trace itself", file=sys.stderr)
+            print("warning: --cache is ignored: an export copies the trace itself, not a report", file=sys.stderr)
         _export(paths, options, output)
         return
     is_screen = form is ReportFormat.TERMINAL and is_printed(output) and not (full or all_findings)
@@ -258,12 +258,14 @@ def _kept_or_read(
         kept = folder.read(key)
     except ValueError as exc:
         kept = None
-        print(f"warning: the kept report of {paths[0]} is not used: {exc}", file=sys.stderr, flush=True)
+        told = f"the kept report of {paths[0]} is not used, and its traces are read again: {exc}"
+        print(f"warning: {told}", file=sys.stderr, flush=True)
     if kept is not None and (kept.has_tracks or not needs_tracks):
         return kept
     explained = read()
     if key != key_of(paths, options):
-        print(f"warning: {paths[0]} changed while it was read; its report is not kept", file=sys.stderr, flush=True)
+        told = f"{paths[0]} changed while it was read; its report is not kept: run the command again once it is whole"
+        print(f"warning: {told}", file=sys.stderr, flush=True)
         return explained
     parts = ReportParts(explained.analysis, lay_out(explained) if needs_tracks else None, needs_tracks)
     try:

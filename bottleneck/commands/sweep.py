@@ -214,8 +214,12 @@ def _kept(folder: Path) -> Path:
         if not any(folder.iterdir()):
             return folder.absolute()
     except OSError as exc:
-        raise UsageError(f"cannot make the folder {folder}", why=exc.strerror or str(exc)) from exc
-    raise UsageError(f"{folder} is not empty", why="a sweep never overwrites what it finds", fix="name another folder")
+        raise UsageError(
+            f"cannot make the folder {folder}", why=exc.strerror or str(exc), fix="name a folder that can be written"
+        ) from exc
+    raise UsageError(
+        f"{folder} is not empty", why="a sweep never overwrites what it finds", fix="name another folder after --keep"
+    )
 
 
 def _made(folder: Path) -> Path:

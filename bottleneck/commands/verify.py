@@ -353,7 +353,8 @@ def _keep_score(done: "Verification", analysis: "Analysis") -> None:
     try:
         append_entries(path, entries_of(done, analysis.findings, created, analysis.device.name))
     except OSError as exc:
-        print(f"bottleneck: the scoreboard could not be kept: {exc.strerror}", file=sys.stderr)
+        why = f"cannot write {path}: {exc.strerror}; BOTTLENECK_SCOREBOARD names another file"
+        print(f"warning: these results are not added to the scoreboard: {why}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,9 @@ def _name(text: str, root: Path) -> str:
     try:
         words = [text] if (root / text).is_file() else shlex.split(text)
     except ValueError as exc:
-        raise UsageError(f"{text!r} is no command line: {exc}") from exc
+        raise UsageError(
+            f"{text!r} is no command line", why=str(exc), fix="close its quotes, as for a shell, or name the workload"
+        ) from exc
     return workload_name(words)
 
 
@@ -228,6 +230,7 @@ def _named(metric: str, by_name: Mapping[str, CounterChange]) -> CounterChange:
     raise UsageError(
         f"{metric} is {'not among what was counted' if is_known else 'no counter'}",
         why=f"there are {', '.join(by_name)}",
+        fix="name some of these, or leave --metric out to accept every counter beyond its budget",
     )
 
 

@@ -203,7 +203,7 @@ def _check_schema(root: TomlTable) -> None:
         raise TraceError(
             f"{root.file} has schema {schema}, and bottleneck {__version__} reads schema {LOCK_SCHEMA}",
             why=f"it was written by {'a later' if is_newer else 'an earlier'} version",
-            fix="install that version's successor here too" if is_newer else _FIX,
+            fix="install the version of bottleneck that wrote it, or a later one" if is_newer else _FIX,
         )
 
 

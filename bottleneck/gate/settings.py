@@ -68,7 +68,8 @@ def limits_of_option(option: str, text: str | None) -> tuple[Limit, ...]:
     for name in limits:
         if name.startswith(MODULE_PREFIX):
             raise UsageError(
-                f"{option} {name}: compare holds the whole step alone", fix="bottleneck gate limits modules"
+                f"{option} {name}: compare limits the whole step, not modules of it",
+                fix="leave it out, or limit the module in pyproject.toml: [tool.bottleneck.gate.budget]",
             )
     return tuple(limits.values())
 
@@ -361,7 +362,7 @@ def _split_argument(words: Sequence[str], text: str) -> tuple[list[str], bool, s
                 fix="write --set NAME=VALUE or --train before the file, the program's own arguments behind it",
             )
     if not rest:
-        raise UsageError(f"the workload {text!r} names no file", fix="write it as `bottleneck run` takes it")
+        raise UsageError(f"the workload {text!r} names no file", fix="write it as [--set NAME=VALUE] FILE [ARGUMENTS]")
     return settings, train, rest[0], rest[1:]
 
 

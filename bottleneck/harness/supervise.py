@@ -235,7 +235,7 @@ def supervise(command: list[str], started: Callable[[Child], None]) -> End:
         except OSError as error:
             if error.filename is None:  # not the command: there can be no further process
                 raise
-            print(f"error: cannot start {command[0]}: {error}", file=sys.stderr)
+            print(f"error: cannot start {command[0]}: {error}\n  fix: see that this file runs", file=sys.stderr)
             return End(_CANNOT_START, 0)
         started(child)
         end = _watch(child, terminal)

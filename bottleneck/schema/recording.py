@@ -219,7 +219,11 @@ def read_recording(folder: Path) -> Recording:
         )
     for file in [each.file for trace in recording.traces for each in (trace, trace.light) if each is not None]:
         if Path(file).name != file or file in {"", ".", ".."} or "\0" in file:
-            raise TraceError(f"{path} names a trace outside its folder: {file!r}", fix="record again")
+            raise TraceError(
+                f"{path} names a trace outside its folder: {file!r}",
+                why="a report reads nothing outside the folder of the recording",
+                fix="copy that trace into the folder and name it there, or record again",
+            )
     return recording
 
 

@@ -19,6 +19,8 @@ from bottleneck.schema.device import Device
 from bottleneck.schema.recording import RankTrace, Recording, read_recording, write_recording
 from tests.calibrate.test_calibration import NOISY, made
 
+AGAIN = "; to try again: bottleneck calibrate"
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,28 +127,28 @@ def test_a_quiet_measurement_says_only_that_it_failed(helper: Helper) -> None:
     cache.calibration_file(made()).unlink()
     helper.leaves, helper.stderr = None, "error: torch cannot be imported"
     assert cpu_calibration(2, messages.append, is_quiet=True) is None
-    assert messages == ["bottleneck: this CPU could not be measured: torch cannot be imported"]
+    assert messages == [f"bottleneck: this CPU could not be measured: torch cannot be imported{AGAIN}"]
 
 
 def test_a_failure_is_reported_with_its_reason(helper: Helper) -> None:
     helper.leaves, helper.stderr = None, "error: torch cannot be imported\n  why: something\n"
     messages: list[str] = []
     assert cpu_calibration(2, messages.append) is None
-    assert messages[-1] == "bottleneck: this CPU could not be measured: torch cannot be imported"
+    assert messages[-1] == f"bottleneck: this CPU could not be measured: torch cannot be imported{AGAIN}"
 
 
 def test_a_result_that_was_not_kept_is_reported(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "read_calibration", lambda threads: None)
     messages: list[str] = []
     assert cpu_calibration(2, messages.append) is None
-    assert messages[-1].endswith("could not be kept in the user's cache")
+    assert messages[-1].endswith(f"could not be kept in the user's cache{AGAIN}")
 
 
 def test_a_helper_that_dies_silently_is_reported_by_its_status(helper: Helper) -> None:
     helper.leaves = None
     messages: list[str] = []
     assert cpu_calibration(2, messages.append) is None
-    assert messages[-1].endswith("it ended with status 4")
+    assert messages[-1].endswith(f"it ended with status 4{AGAIN}")
 
 
 DEVICE = Device("CPU", None, "cpu", 1, {}, 1e9, 1.0, "measured", {})
