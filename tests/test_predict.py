@@ -37,6 +37,20 @@ def test_prediction_is_a_page_that_escapes_the_name_of_the_trace(tmp_path: Path)
     assert "The step on each device" in page
 
 
+def test_rooflines_are_drawn_beside_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "roofline.svg"
+    assert _run(["predict", str(SAMPLES / "mlp"), "--device", "T4,A100", "--roofline", str(picture)]) == 0
+    assert "The step on each device" in capsys.readouterr().out
+    assert picture.read_text().count("memory 320 GB/s") == 1
+
+
+def test_device_of_another_maker_gets_the_least_time_of_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["predict", str(SAMPLES / "transformer"), "--device", "MI300X", "-f", "json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    assert device["step"]["us"] is None
+    assert device["step"]["floor_us"] > 0
+
+
 @pytest.mark.process
 def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.py").write_text(MODEL)
@@ -62,6 +76,7 @@ def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.C
         (["--device", "T4", "--price", "T4=-1"], "is no price of an hour"),
         (["--device", "T4", "--price", "A100=1/h"], "is for no device of --device"),
         (["--device", "T4", "--train"], "--train does not go with a trace"),
+        (["--device", "T4", "--roofline", "roof.gif"], "cannot draw to roof.gif"),
     ],
 )
 def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:

@@ -10,6 +10,8 @@ from bottleneck.commands.report_options import (
     ResultFormat,
     Settings,
     Train,
+    check_picture,
+    draw_or_warn,
     form_of,
     format_option,
     output_option,
@@ -55,15 +57,19 @@ def predict_command(
     settings: Settings = None,
     train: Train = False,
     backends: Annotated[
-        str,
+        str | None,
         typer.Option("--backend", metavar="A,B", help=f"Ways to run it, the usual one first: {', '.join(_BACKENDS)}."),
-    ] = "eager,compile,cudagraphs",
+    ] = None,
     prices: Annotated[
         list[str] | None,
         typer.Option("--price", metavar="NAME=N/h", help="Price of an hour of a device: H100=2.5/h; repeatable."),
     ] = None,
     form: Annotated[ResultFormat | None, format_option("the prediction", ResultFormat)] = None,
     output: Annotated[Path | None, output_option("the prediction")] = None,
+    roofline: Annotated[
+        Path | None,
+        typer.Option("--roofline", metavar="FILE", help="Also draw the rooflines to this .png, .svg or .pdf file."),
+    ] = None,
 ) -> None:
     """Predicts what a step would take on GPUs that are not here: time, bound, memory, and what compiling would gain.
 
@@ -75,13 +81,17 @@ def predict_command(
     A program runs for one step under fake tensors: without a GPU, without its weights, without arithmetic. A trace
     tells the same about the step that it recorded.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.predict.answer import answer
+    from bottleneck.predict.answer import answer, usual_backends
 
+    check_picture(roofline)
     chosen = _devices(devices or [])
-    ways = _ways(backends)
+    ways = None if backends is None else _ways(backends)
     rates = _prices(prices or [], chosen)
     steps = _steps(target, arguments or [], settings or [], train=train)
-    _present(answer(steps, chosen, ways, rates), form_of(form, output, ResultFormat), output)
+    answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates)
+    _present(answered, form_of(form, output, ResultFormat), output)
+    if roofline is not None:
+        _draw(answered, roofline)
 
 
 def _devices(texts: Sequence[str]) -> "list[Device]":
@@ -161,11 +171,15 @@ def _given(arguments: Sequence[str], settings: Sequence[str], *, train: bool) ->
 
 
 def _present(answer: "Prediction", form: ResultFormat, output: Path | None) -> None:
-    from bottleneck.report import render_document
-    from bottleneck.report.predict import build, to_json
+    from bottleneck.report.predict import render
 
-    if form is ResultFormat.JSON:
-        text = to_json(answer)
-    else:
-        text = render_document(build(answer), form.value, output_style(output))
-    write_report(text, output)
+    write_report(render(answer, form.value, output_style(output)), output)
+
+
+def _draw(answer: "Prediction", path: Path) -> None:
+    def draw() -> None:
+        from bottleneck.report.plots.predicted_roofline import save_predicted_roofline
+
+        save_predicted_roofline(answer, path)
+
+    draw_or_warn(draw, path)

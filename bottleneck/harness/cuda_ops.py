@@ -29,18 +29,22 @@ _RNN_MODES: Mapping[str, int] = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru":
 _LSTM = 2
 _LARGEST_HEAD = 256
 _MASK_ALIGNMENT = 8
+# Attribute of tensors that lie in the memory of the host: those that data loaders give out.
+ON_HOST = "_bottleneck_is_on_host"
 
 
 class CudaChoices:
     """The replaced ops, by name, and what the program was seen to ask for.
 
     ``uses_compile`` turns true once it calls torch.compile, which gives back what it got; ``autocast`` holds the types
-    of the autocast regions that it entered. Everything holds as long as this object lives.
+    of the autocast regions that it entered, ``copied_bytes`` counts what it moves from the host to the device.
+    Everything holds as long as this object lives.
     """
 
     def __init__(self, torch: Any, fake_tensor: type) -> None:
         self.uses_compile = False
         self.autocast: set[str] = set()
+        self.copied_bytes = 0
         self._torch, self._aten = torch, torch.ops.aten
         self.replaced: dict[Any, Callable[..., Any]] = {
             self._aten.scaled_dot_product_attention.default: self._attention,
@@ -116,15 +120,23 @@ class CudaChoices:
 
     def _to(self, values: Any, **options: Any) -> Any:
         """A copy of another type or format where one is asked for: all tensors are on the one device already."""
+        self._count_copy(values, options.get("device"))
         dtype, form = options.get("dtype"), options.get("memory_format")
         is_other = form not in (None, self._torch.preserve_format) and not values.is_contiguous(memory_format=form)
         if options.get("copy") or is_other or dtype not in (None, values.dtype):
             return self._aten._to_copy(values, dtype=dtype, memory_format=form)
         return values
 
-    def _to_device(self, values: Any, _: object, dtype: Any, *rest: Any, **options: Any) -> Any:
+    def _to_device(self, values: Any, device: Any, dtype: Any, *rest: Any, **options: Any) -> Any:
+        self._count_copy(values, device)
         given = dict(zip(("non_blocking", "copy", "memory_format"), rest, strict=False))
         return self._to(values, dtype=dtype, **given, **options)
+
+    def _count_copy(self, values: Any, device: Any) -> None:
+        """Counts a tensor of a data loader that moves to the device."""
+        if getattr(values, ON_HOST, False) and device is not None and self._torch.device(device).type == "cuda":
+            setattr(values, ON_HOST, False)
+            self.copied_bytes += values.numel() * values.element_size()
 
     def _dropout(self, values: Any, p: float, train: bool) -> Any:
         """One kernel makes the mask and applies it."""

@@ -165,8 +165,8 @@ def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
 
     choices = CudaChoices(torch, FakeTensor)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    _load_real_batches(torch, mode)
-    session = _StepRecorder(torch, choices)
+    loads = _load_real_batches(torch, mode)
+    session = _StepRecorder(torch, choices, loads)
     if asked.form == "script":
         with mode:
             session.follow(asked)
@@ -220,15 +220,25 @@ def _at_size(asked: Program, module: Any, size: int, usual: int | None) -> Progr
     return asked
 
 
-def _load_real_batches(torch: Any, mode: Any) -> None:
-    """Lets data loaders work on real tensors, since they shuffle by their values; their batches become fake ones."""
+def _load_real_batches(torch: Any, mode: Any) -> list[Any]:
+    """Lets data loaders work on real tensors, since they shuffle by their values; their batches become fake ones.
+
+    The list is of the loaders that the program uses.
+    """
     from torch.utils import _pytree as trees
     from torch.utils._python_dispatch import _disable_current_modes
 
+    from bottleneck.harness.cuda_ops import ON_HOST
+
+    used: list[Any] = []
+
     def as_fake(value: Any) -> Any:
-        return value if isinstance(value, torch._subclasses.FakeTensor) else mode.from_tensor(value)
+        fake = value if isinstance(value, torch._subclasses.FakeTensor) else mode.from_tensor(value)
+        setattr(fake, ON_HOST, True)
+        return fake
 
     def batches(loader: Any) -> Iterator[Any]:
+        used.append(loader)
         with _disable_current_modes():
             iterator = theirs(loader)
         while True:
@@ -240,13 +250,14 @@ def _load_real_batches(torch: Any, mode: Any) -> None:
 
     kind = torch.utils.data.DataLoader
     theirs, kind.__iter__ = kind.__iter__, batches
+    return used
 
 
 class _StepRecorder:
     """Runs a program up to its recorded step, with a CallRecorder and hooks on optimizers and modules."""
 
-    def __init__(self, torch: Any, choices: "CudaChoices") -> None:
-        self._torch, self._choices = torch, choices
+    def __init__(self, torch: Any, choices: "CudaChoices", loaders: Sequence[Any]) -> None:
+        self._torch, self._choices, self._loaders = torch, choices, loaders
         self._recorder = self._new_recorder()
         self._optimizers: dict[int, Any] = {}
         self._first_sizes: list[int] = []
@@ -359,6 +370,7 @@ class _StepRecorder:
         gc.collect()
         self._paths = {number: held.places[0].path for number, held in find_modules(self._torch).items() if held.places}
         self._tag()
+        self._choices.copied_bytes = 0
         self._recorder.start()
 
     def _tag(self) -> None:
@@ -385,7 +397,8 @@ class _StepRecorder:
             storages=storages,
             batch_size=self._batch_size(asked),
             host_ops=self._recorder.host_ops,
-            left_out="copies from the host, and all work of data loaders",
+            copied_bytes=float(self._choices.copied_bytes) or None,
+            left_out="the work of its data loader" if self._loaders else "",
             notes=tuple(self._notes()),
         )
 

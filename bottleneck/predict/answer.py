@@ -2,12 +2,18 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
+import numpy as np
+
+from bottleneck.cost.call import Cost
 from bottleneck.predict.peak_memory import fits, largest_batch, step_memory
-from bottleneck.predict.price import predict_step
+from bottleneck.predict.price import kernels_of, plan, predict_step, step_floor_us
+from bottleneck.predict.rates import as_columns, ceilings_of, floors
+from bottleneck.predict.step_kernels import cost_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_step import Backend, PredictedStep
@@ -25,7 +31,19 @@ _MILLION = 1e6
 _SECONDS_PER_HOUR = 3600.0
 # Twice the batch brings at least this much more samples per second below the knee.
 _WORTH_DOUBLING = 1.1
+# Of the floors of a step, the larger kind names what sets it from this share on.
+_MOST_OF_FLOOR = 0.6
+# AMD's and Intel's products in fp32 may run on matrix units, which no setting of torch forbids.
+_FP32_PEAKS = ("fp32_vector", "fp32_matrix", "fp32_tensor")
+_FUSED = "fused "
 TF32 = "tf32"
+_USUAL_BACKENDS: tuple[Backend, ...] = ("eager", "compile", "cudagraphs")
+_COMPILED_BACKENDS: tuple[Backend, ...] = ("compile", "eager", "reduce-overhead")
+
+
+def usual_backends(calls: StepCalls) -> tuple[Backend, ...]:
+    """The ways to run a step where none are asked for, its own first: a program that compiles itself is compiled."""
+    return _COMPILED_BACKENDS if calls.origin == "fake step" and calls.settings.compiled else _USUAL_BACKENDS
 
 
 def answer(
@@ -39,6 +57,7 @@ def answer(
     ``prices`` are per hour, by the name of the device.
     """
     asked = steps[0]
+    works = _group_works(asked, backends[0])
     return Prediction(
         program=asked.program,
         origin=asked.origin,
@@ -46,23 +65,64 @@ def answer(
         batch_size=asked.batch_size,
         op_calls=len(asked.calls),
         host_ops=asked.host_ops,
+        copied_bytes=asked.copied_bytes,
         measured_us=asked.measured_us,
         measured_on=asked.measured_on,
         measured_device_us=asked.measured_device_us,
         memory=step_memory(asked),
-        devices=tuple(_on_device(steps, device, backends, prices.get(device.name)) for device in devices),
+        devices=tuple(_on_device(steps, device, backends, prices.get(device.name), works) for device in devices),
         left_out=asked.left_out,
         notes=asked.notes,
     )
 
 
+@dataclass(frozen=True)
+class _GroupWork:
+    """The kind of the first kernel of a group, FLOPs of its calls, and the bytes that it moves at least; null: unknown.
+
+    The first kernel is what a call is for: a convolution, before the copies and the bias that go with it.
+    """
+
+    kind: str
+    flops: float | None
+    bytes: float | None
+
+
+def _group_works(calls: StepCalls, backend: Backend) -> list[_GroupWork]:
+    """The work of each group of kernels of a step, in its order.
+
+    A fused kernel does the arithmetic of its calls, and moves what is left of their bytes.
+    """
+    found = []
+    for group in plan(calls, backend)[0]:
+        members = [calls.calls[position] for position in group.calls]
+        costs = [cost_of(call) for call in members]
+        known = [(cost, call.calls) for cost, call in zip(costs, members, strict=True) if isinstance(cost, Cost)]
+        is_known = len(known) == len(members)
+        moved = sum(cost.bytes_low * count for cost, count in known)
+        if not members or all(kernel.kind.startswith(_FUSED) for kernel in group.kernels):
+            moved, is_moved = sum(kernel.bytes * kernel.count for kernel in group.kernels), True
+        else:
+            is_moved = is_known
+        flops = sum((cost.matrix_flops + cost.vector_flops) * count for cost, count in known)
+        kind = group.kernels[0].kind
+        found.append(_GroupWork(kind, flops if is_known else None, moved if is_moved else None))
+    return found
+
+
 def _on_device(
-    steps: Sequence[StepCalls], device: Device, backends: Sequence[Backend], price: float | None
+    steps: Sequence[StepCalls],
+    device: Device,
+    backends: Sequence[Backend],
+    price: float | None,
+    works: Sequence[_GroupWork],
 ) -> DevicePrediction:
     asked = steps[0]
     first, *others = backends
-    step = predict_step(asked, device, first)
-    work = _work(step)
+    step, floor_bound = predict_step(asked, device, first), None
+    if step.us is None:
+        step, floor_bound = _with_floor(step, asked, device)
+    work = _work(step, works)
     fit, no_fit = _fits(asked, device)
     largest, no_largest = _largest(steps, device)
     points = _batches(steps, device, first)
@@ -74,6 +134,8 @@ def _on_device(
         work=work,
         bound=step.bound,
         engine=_engine(work),
+        floor_bound=floor_bound,
+        copy_us=_copy_us(asked, device),
         samples_per_s=rate,
         fits=fit,
         fits_reason=no_fit,
@@ -87,25 +149,73 @@ def _on_device(
     )
 
 
-def _work(step: PredictedStep) -> tuple[PredictedWork, ...]:
+def _with_floor(
+    step: PredictedStep, calls: StepCalls, device: Device
+) -> tuple[PredictedStep, Literal["compute", "memory"] | None]:
+    """A step without a predicted time with the least time that it can take there, and what sets most of that time.
+
+    Peaks and bandwidth bound every implementation: the arithmetic and the bytes of each call, and the bytes that no
+    fusion spares. Null where the calls or the ceilings are not known.
+    """
+    peaks = device.peaks_flops_per_s
+    if not calls.calls or not device.bandwidth_bytes_per_s or not peaks:
+        return step, None
+    fastest = max((peaks[name] for name in _FP32_PEAKS if name in peaks), default=None)
+    if fastest is not None:
+        device = replace(device, peaks_flops_per_s={**peaks, "fp32_vector": fastest})
+    floor_us = step_floor_us(calls, device, "compile")
+    if step.backend in ("eager", "cudagraphs"):
+        floor_us = max(floor_us, step_floor_us(calls, device, step.backend))
+    kernels = kernels_of(plan(calls, "eager")[0])
+    if floor_us <= 0 or not kernels:
+        return step, None
+    columns = as_columns(kernels)
+    compute, _, floor = floors(columns, ceilings_of(kernels, calls.settings, device)[0])
+    compute_us = float((np.nan_to_num(compute) * columns.count)[np.nan_to_num(compute) >= floor].sum())
+    share = compute_us / floor_us
+    bound: Literal["compute", "memory"] | None = "compute" if share >= _MOST_OF_FLOOR else None
+    if share <= 1 - _MOST_OF_FLOOR:
+        bound = "memory"
+    return replace(step, floor_us=floor_us), bound
+
+
+def _copy_us(calls: StepCalls, device: Device) -> float | None:
+    """Time of the copies from the host at the bandwidth of the link; null where bytes or link are not known."""
+    if not calls.copied_bytes or not device.link_bytes_per_s:
+        return None
+    return calls.copied_bytes / device.link_bytes_per_s * US_PER_S
+
+
+def _work(step: PredictedStep, works: Sequence[_GroupWork]) -> tuple[PredictedWork, ...]:
     """The kernels added up by kind, bound and engine, longest first."""
     groups = defaultdict(list)
-    for kernel in step.kernels:
-        groups[kernel.kind, kernel.bound, kernel.engine if kernel.bound == "compute" else None].append(kernel)
+    if not step.kernels:
+        return ()
+    for kernel, work in zip(step.kernels, works, strict=True):
+        key = work.kind, kernel.bound, kernel.engine if kernel.bound == "compute" else None
+        groups[key].append((kernel, work))
     rows = [
         PredictedWork(
             kind,
             bound,
-            engine,
-            launches=sum(each.launches for each in kernels),
-            us=sum(each.us for each in kernels),
-            floor_us=sum(each.floor_us for each in kernels),
-            compute_us=sum(each.compute_us for each in kernels),
-            memory_us=sum(each.memory_us for each in kernels),
+            max((each for each, _ in kernels if each.engine), key=lambda each: each.us, default=kernels[0][0]).engine,
+            launches=sum(each.launches for each, _ in kernels),
+            us=sum(each.us for each, _ in kernels),
+            floor_us=sum(each.floor_us for each, _ in kernels),
+            compute_us=sum(each.compute_us for each, _ in kernels),
+            memory_us=sum(each.memory_us for each, _ in kernels),
+            flops=_sum(work.flops for _, work in kernels),
+            bytes=_sum(work.bytes for _, work in kernels),
         )
-        for (kind, bound, engine), kernels in groups.items()
+        for (kind, bound, _), kernels in groups.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.us))
+
+
+def _sum(amounts: Iterable[float | None]) -> float | None:
+    """The sum; null where a part is not known."""
+    known = list(amounts)
+    return None if None in known else sum(amount for amount in known if amount is not None)
 
 
 def _engine(work: Sequence[PredictedWork]) -> str | None:
@@ -170,7 +280,9 @@ def _knee(points: Sequence[BatchPoint]) -> tuple[int | None, str | None]:
 
 
 def _gains(calls: StepCalls, device: Device, step: PredictedStep, others: Sequence[Backend]) -> list[BackendGain]:
-    gains = [_gain(backend, step, predict_step(calls, device, backend)) for backend in others]
+    # What a compiled step's ops would take one by one is not its own time: nothing compares with it.
+    ways = () if calls.origin == "trace" and calls.settings.compiled else others
+    gains = [_gain(backend, step, predict_step(calls, device, backend)) for backend in ways]
     if _may_gain_by_tf32(calls, device):
         settings = replace(
             calls.settings, matmul_allow_tf32=True, cudnn_allow_tf32=True, float32_matmul_precision="high"

@@ -8,7 +8,7 @@ import pandas as pd
 from bottleneck.predict.step_kernels import split
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
-from bottleneck.units import counted, format_share
+from bottleneck.units import counted, format_share, format_us
 
 _ENGINE_ROWS = "backward", "autograd::engine::evaluate_function"
 _OPTIMIZER = "_foreach_", "_fused_"
@@ -68,7 +68,8 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
         measured_on=device.name or None,
         measured_device_us=None if evidence.is_host_only else float(work["us"].sum()),
         unpriced_share=_unpriced_share(work, ops, calls),
-        left_out="collectives, copies over a link, and all work of data loaders",
+        copied_bytes=evidence.analysis.totals.h2d_bytes or None,
+        left_out=", ".join(_left_out(evidence)),
         notes=tuple(_notes(evidence, work["us"].to_numpy(), known.to_numpy())),
     )
 
@@ -151,6 +152,16 @@ def _settings(evidence: Evidence, calls: list[StepCall]) -> EngineSettings:
 
 def _is_compiled(evidence: Evidence) -> bool:
     return bool(evidence.linked.kernels["name"].astype(str).str.startswith(_INDUCTOR).any())
+
+
+def _left_out(evidence: Evidence) -> list[str]:
+    """The work of the step that is no kernel of its own calls, with its time in the trace."""
+    spent = {
+        "collectives": evidence.group_us("communication"),
+        "copies over a link": evidence.group_us("transfer"),
+        "waiting for data": evidence.account_us("overhead.input"),
+    }
+    return [f"{work} ({format_us(us)} per step in the trace)" for work, us in spent.items() if us > 0]
 
 
 def _notes(

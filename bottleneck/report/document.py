@@ -45,6 +45,7 @@ class TableSection(Struct, frozen=True):
     """A titled table with the sentences that explain it; one without rows shows the sentences only.
 
     ``details`` is the title and kind of the column that a medium without room beneath a row makes of the rows' details.
+    With ``is_cards`` a narrow page shows each row as a card of labelled cells, and does not scroll sideways.
     """
 
     title: str
@@ -52,6 +53,7 @@ class TableSection(Struct, frozen=True):
     rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
     details: TableColumn = TableColumn("what it is", "name")
+    is_cards: bool = False
 
 
 class ListSection(Struct, frozen=True):

@@ -24,11 +24,15 @@ class ChartPoint:
 
 @dataclass(frozen=True)
 class ChartCurve:
-    """The points of one series from left to right; a guide is a line without marks, such as a fit."""
+    """The points of one series from left to right; a guide is a line without marks, such as a fit.
+
+    A guide with ``words`` has them at its right end, and not in the legend.
+    """
 
     label: str
     points: tuple[ChartPoint, ...]
     is_guide: bool = False
+    words: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class ChartScale:
 class LineChart:
     """A chart of curves over numbers, or over ``x_names`` where x counts these.
 
-    ``show`` writes a value of the vertical axis; ``mark`` is a value of the horizontal one, with its words.
+    ``show`` writes a value of the vertical axis; ``mark`` is a value of the horizontal one, with its words. With
+    ``show_x`` the horizontal axis holds the guides too and has ticks at round numbers, not at the points.
     """
 
     title: str
@@ -59,6 +64,7 @@ class LineChart:
     show: Callable[[float], str]
     x_names: tuple[str, ...] = ()
     mark: tuple[float, str] | None = None
+    show_x: Callable[[float], str] | None = None
 
     @cached_property
     def x_scale(self) -> ChartScale:
@@ -84,7 +90,8 @@ class LineChart:
 
     @cached_property
     def _across(self) -> list[float]:
-        return sorted({point.x for curve in self.curves if not curve.is_guide for point in curve.points})
+        is_all = self.show_x is not None
+        return sorted({point.x for curve in self.curves if is_all or not curve.is_guide for point in curve.points})
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """A point in units of the view box."""
@@ -102,6 +109,10 @@ class LineChart:
         """Places and words along the horizontal axis."""
         if self.x_names:
             return [(self.at(index, 0)[0], name) for index, name in enumerate(self.x_names)]
+        scale = self.x_scale
+        if self.show_x is not None:
+            values = _powers(scale.low, scale.high) if scale.is_log else _steps(scale.high)
+            return [(self.at(x, 0)[0], self.show_x(x)) for x in values]
         step = math.ceil(len(self._across) / _MOST_TICKS)
         return [(self.at(x, 0)[0], f"{x:g}") for x in self._across[::step]]
 
@@ -135,8 +146,18 @@ class LineChart:
                 continue
             x, y = self.at(point.x, point.y)
             low, high = (y if end is None else self.at(point.x, end)[1] for end in (point.low, point.high))
-            where = self.x_names[int(point.x)] if self.x_names else f"{self.x_title}={point.x:g}"
+            where = self.x_names[int(point.x)] if self.x_names else f"{self.x_title}={(self.show_x or _plain)(point.x)}"
             yield x, y, low, high, f"{curve.label}, {where}: {self.show(point.y)}"
+
+    @property
+    def in_legend(self) -> list[tuple[ChartCurve, int]]:
+        """The curves that a legend names, with their places among all."""
+        return [(curve, place) for place, curve in enumerate(self.curves) if not curve.words]
+
+    @property
+    def line_words(self) -> list[tuple[float, float, str]]:
+        """The words at the ends of guides, with their places."""
+        return [(*self.at(curve.points[-1].x, curve.points[-1].y), curve.words) for curve in self.curves if curve.words]
 
     @property
     def mark_place(self) -> float | None:
@@ -144,6 +165,19 @@ class LineChart:
         if self.mark is None or not self.x_scale.low < self.mark[0] < self.x_scale.high:
             return None
         return self.at(self.mark[0], 0)[0]
+
+
+@dataclass(frozen=True)
+class ChartSection:
+    """Charts under a title of their own, with the sentences that explain them."""
+
+    title: str
+    charts: tuple[LineChart, ...]
+    notes: tuple[str, ...] = ()
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
 
 
 def _powers(low: float, high: float) -> Sequence[float]:

@@ -4,13 +4,15 @@ import math
 import re
 from collections.abc import Sequence
 
-from bottleneck.report import markdown, terminal
+from bottleneck.report import markdown, render_document, terminal
 from bottleneck.report.document import Document, ListSection, TableColumn, TableRow, TableSection, number_columns
 from bottleneck.report.json_text import encode
+from bottleneck.report.line_chart import ChartSection
+from bottleneck.report.predicted_points import roofline_chart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.predicted_step import PredictedStep
-from bottleneck.schema.prediction import BackendGain, DevicePrediction, Prediction
+from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
 from bottleneck.units import apportion, counted, format_share, format_si, format_us
 
 _GIB = 2**30
@@ -38,6 +40,13 @@ _WAYS = {
     "max-autotune-no-cudagraphs": "torch.compile with max-autotune",
     "tf32": "TF32",
 }
+_RUN_AS = {
+    "compile": " compiled",
+    "cudagraphs": " as a CUDA graph",
+    "reduce-overhead": " compiled, with CUDA graphs,",
+    "max-autotune": " compiled with max-autotune",
+    "max-autotune-no-cudagraphs": " compiled with max-autotune",
+}
 _ENGINES = {
     "fp32_vector": "fp32 without TF32",
     "tf32_tensor": "TF32",
@@ -50,6 +59,14 @@ _ENGINES = {
 }
 
 _WORK_NOTE = "share: of the time of the kernels; floor: no device of this kind takes less"
+_IN_CACHE = "in cache"
+_CACHE_NOTE = "in cache: the data of each kernel fit into the last cache, so that its bytes set no floor"
+_ROOFLINE_NOTE = (
+    "Each mark is a kind of work by its FLOPs and least bytes, with its share of the time of the kernels; the lines "
+    "are what the memory and the engines of the device allow."
+)
+# Copies from the host of less than this share of the step are not worth a line.
+_LEAST_COPY = 0.01
 _GROUPS = ("compute", "memory", "overhead")
 _MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel |\(R\) )+")
 
@@ -63,7 +80,8 @@ def build(answer: Prediction) -> Document:
     """The document of a prediction."""
     first, *others = sentences(answer)
     in_words = [ListSection("On the other devices", tuple((each,) for each in others))] if others else []
-    tables = [_steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), _work(answer.devices[0])]
+    worked = [_work(each) for each in answer.devices if each.work][:1]
+    tables = [_steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
     return Document(
         headline="predicted",
         subject=answer.program,
@@ -79,17 +97,28 @@ def build(answer: Prediction) -> Document:
 
 
 def sentences(answer: Prediction) -> list[str]:
-    """The answer in words, one sentence or two per device."""
-    return [_device_sentence(each) for each in answer.devices]
+    """The answer in words, one sentence or two per device; the first says of a compiled step that it is one."""
+    first, *others = map(_device_sentence, answer.devices)
+    if _is_compiled_trace(answer):
+        first += " The step is compiled already: no gain of compiling it is predicted."
+    return [first, *others]
+
+
+def _is_compiled_trace(answer: Prediction) -> bool:
+    return answer.origin == "trace" and answer.settings.compiled is True
 
 
 def _device_sentence(prediction: DevicePrediction) -> str:
     step, name = prediction.step, short_name(prediction)
     if step.us is None or step.low_us is None or step.high_us is None:
         why = step.reasons[0] if step.reasons else "its ceilings are not known"
-        return f"Nothing can be predicted for {name}: {why}."
+        if step.floor_us is None:
+            return f"Nothing can be predicted for {name}: {why}."
+        return f"No time is predicted for {name}: {why}. {_floor_sentence(prediction, step.floor_us)}"
     article = "an" if name[:1] in "AEIHLMRX" and not name.startswith("RTX 9") else "a"
-    words = f"On {article} {name} this step takes {_us_range(step.low_us, step.high_us)} and {_held_by(prediction)}"
+    run = _RUN_AS.get(step.backend, "")
+    takes = _us_range(step.low_us, step.high_us)
+    words = f"On {article} {name} this step{run} takes {takes} and {_held_by(prediction)}"
     if prediction.fits is False:
         words += ", but its memory does not fit"
     gains = [
@@ -98,6 +127,14 @@ def _device_sentence(prediction: DevicePrediction) -> str:
         if gain.speedup is not None and gain.speedup >= _WORTH_SAYING
     ]
     return "; ".join([words, *gains]) + "."
+
+
+def _floor_sentence(prediction: DevicePrediction, floor_us: float) -> str:
+    """The least time of a step that has no predicted one, and what sets it."""
+    sets = {"compute": ", set by its arithmetic", "memory": ", set by its memory traffic"}
+    fit = "; its memory does not fit" if prediction.fits is False else ""
+    by = sets.get(prediction.floor_bound or "", "")
+    return f"By peak and bandwidth the step takes no less than {format_us(floor_us)} there{by}{fit}."
 
 
 def _way(gain: BackendGain, prediction: DevicePrediction) -> str:
@@ -133,12 +170,20 @@ def _facts(answer: Prediction) -> list[tuple[str, str]]:
     mode = {True: "training", False: "inference", None: "forward or training"}[answer.settings.training]
     facts = [("step", f"{mode}, {batch}, {counted(answer.op_calls, 'op call')}, {way}")]
     facts.append(("engine", _engine_words(answer)))
-    facts.append(("left out", answer.left_out))
+    if left_out := _left_out(answer):
+        facts.append(("left out", left_out))
     if answer.measured_us is not None:
         on = f" on {answer.measured_on}" if answer.measured_on else ""
         busy = _measured_device_words(answer)
         facts.append(("measured", f"{format_us(answer.measured_us)} in the trace{on}{busy}"))
     return facts
+
+
+def _left_out(answer: Prediction) -> str:
+    """The work that the times leave out; empty where the step has none."""
+    is_named = answer.origin == "trace"
+    copies = "" if is_named or not answer.copied_bytes else f"copies of {format_si(answer.copied_bytes, 'B')} per step"
+    return ", ".join(part for part in (copies and f"{copies} from the host", answer.left_out) if part)
 
 
 def _measured_device_words(answer: Prediction) -> str:
@@ -177,19 +222,31 @@ def _steps(answer: Prediction) -> TableSection:
         *number_columns(("compute", "memory", "overhead")),
     )
     coverage = max(each.step.coverage for each in answer.devices)
-    note = f"interval: made to hold {coverage * 100:.0f} % of steps; compute, memory, overhead: shares of the step"
-    return TableSection("The step on each device", columns, rows, (note,))
+    notes = [f"interval: made to hold {coverage * 100:.0f} % of steps; compute, memory, overhead: shares of the step"]
+    if any(each.step.us is None and each.step.floor_us is not None for each in answer.devices):
+        notes.append("over: no time is predicted, but peak and bandwidth of the device allow none below this")
+    copies = [
+        f"{format_us(each.copy_us)} on {short_name(each)}"
+        for each in answer.devices
+        if each.copy_us is not None and each.copy_us >= _LEAST_COPY * (each.step.us or each.step.floor_us or 0.0)
+    ]
+    if copies:
+        notes.append(f"copies from the host are not in the step; over the link they take {', '.join(copies)}")
+    return TableSection("The step on each device", columns, rows, tuple(notes), is_cards=True)
 
 
 def _step_row(prediction: DevicePrediction) -> TableRow:
     step = prediction.step
-    interval = UNKNOWN if step.low_us is None or step.high_us is None else _us_range(step.low_us, step.high_us)
+    interval = UNKNOWN if step.floor_us is None else f"over {format_us(step.floor_us)}"
+    if step.low_us is not None and step.high_us is not None:
+        interval = _us_range(step.low_us, step.high_us).replace(" to ", "-")
+    is_known = step.us is not None
     return TableRow(
         (
             short_name(prediction),
             UNKNOWN if step.us is None else format_us(step.us),
-            interval.replace(" to ", "-"),
-            prediction.bound,
+            interval,
+            prediction.bound if is_known else f"{prediction.floor_bound or UNKNOWN}",
             *_shares(step),
         ),
         group=prediction.bound if prediction.bound in _GROUPS else None,
@@ -245,7 +302,7 @@ def _memory(answer: Prediction) -> list[TableSection]:
     reasons = {("largest batch", each.largest_batch_reason) for each in answer.devices}
     reasons |= {("knee", each.knee_reason) for each in answer.devices}
     notes += sorted(f"{name} not known: {reason}" for name, reason in reasons if reason)
-    return [TableSection("Memory and batch size", columns, rows, tuple(notes))]
+    return [TableSection("Memory and batch size", columns, rows, tuple(notes), is_cards=True)]
 
 
 def _rate(prediction: DevicePrediction) -> str:
@@ -289,7 +346,8 @@ def _gains(answer: Prediction) -> list[TableSection]:
     titles = [_TITLES.get(name, name) for name in names]
     first = _TITLES[answer.devices[0].step.backend]
     columns = (TableColumn("device", "name"), *number_columns((first, *titles)))
-    return [TableSection("Other ways to run it", columns, tuple(rows), ("in brackets: times as fast",))]
+    notes = ("in brackets: times as fast",)
+    return [TableSection("Other ways to run it", columns, tuple(rows), notes, is_cards=True)]
 
 
 def _gain(gain: BackendGain | None) -> str:
@@ -320,36 +378,36 @@ def _work(prediction: DevicePrediction) -> TableSection:
     shown, rest = prediction.work[:_WORK_ROWS], prediction.work[_WORK_ROWS:]
     total = sum(row.us for row in prediction.work)
 
-    def cells(name: str, bound: str, rows: Sequence[tuple[float, float, float]]) -> tuple[str, ...]:
-        us, floor, launches = (sum(values) for values in zip(*rows, strict=True))
+    def cells(name: str, bound: str, rows: Sequence[PredictedWork]) -> tuple[str, ...]:
+        us, launches = sum(row.us for row in rows), sum(row.launches for row in rows)
         share = format_share(us / total) if total else UNKNOWN
-        return name, bound, f"{launches:,.0f}", format_us(us), share, format_us(floor)
+        return name, bound, f"{launches:,.0f}", format_us(us), share, _floor(rows)
 
     rows = [
         TableRow(
-            cells(
-                row.kind,
-                _ENGINES.get(row.engine or "", row.bound) if row.bound == "compute" else row.bound,
-                [(row.us, row.floor_us, row.launches)],
-            ),
+            cells(row.kind, _ENGINES.get(row.engine or "", row.bound) if row.bound == "compute" else row.bound, [row]),
             group=row.bound,
         )
         for row in shown
     ]
     if rest:
-        rows.append(
-            TableRow(
-                cells(counted(len(rest), "more kind"), "", [(row.us, row.floor_us, row.launches) for row in rest]),
-                "rest",
-            )
-        )
+        rows.append(TableRow(cells(counted(len(rest), "more kind"), "", rest), "rest"))
     columns = (
         TableColumn("kind", "name"),
         TableColumn("bound", "words"),
         *number_columns(("kernels", "time", "share", "floor")),
     )
     title = f"Work on {short_name(prediction)}"
-    return TableSection(title, columns, tuple(rows), (_WORK_NOTE,))
+    notes = (_WORK_NOTE, *([_CACHE_NOTE] if any(row.cells[-1] == _IN_CACHE for row in rows) else []))
+    return TableSection(title, columns, tuple(rows), notes)
+
+
+def _floor(rows: Sequence[PredictedWork]) -> str:
+    """The floor of some kernels; a word where the cache may hold all their bytes, a dash where nothing sets one."""
+    floor_us = sum(row.floor_us for row in rows)
+    if floor_us:
+        return format_us(floor_us)
+    return _IN_CACHE if any(row.memory_us for row in rows) else UNKNOWN
 
 
 def _assumed(answer: Prediction) -> list[str]:
@@ -358,6 +416,23 @@ def _assumed(answer: Prediction) -> list[str]:
     unknown = max(known, default=0)
     left_out = [f"{counted(unknown, 'call')} without a price: the time leaves them out"] if unknown else []
     return [*left_out, *dict.fromkeys([*answer.notes, *reasons])]
+
+
+def render(answer: Prediction, form: str, style: TerminalStyle = PLAIN) -> str:
+    """The answer as text for a terminal, markdown, JSON, or a page with a roofline of each device."""
+    if form == "json":
+        return to_json(answer)
+    if form != "html":
+        return render_document(build(answer), form, style)
+    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
+
+    return document_to_html(build(answer), chart_section=_rooflines(answer))
+
+
+def _rooflines(answer: Prediction) -> ChartSection | None:
+    titled = [(each, f"{short_name(each)}: {format_us(each.step.us)}") for each in answer.devices if each.step.us]
+    drawn = [chart for each, title in titled if (chart := roofline_chart(each, title)) is not None]
+    return ChartSection("Roofline", tuple(drawn), (_ROOFLINE_NOTE,)) if drawn else None
 
 
 def to_terminal(answer: Prediction, style: TerminalStyle = PLAIN) -> str:

@@ -1,7 +1,7 @@
 """The answer to the question what a step would take on other devices, and what would hold it back there."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
@@ -36,16 +36,18 @@ class PredictedWork:
     us: Annotated[float, Doc("predicted time on the device", "us")]
     floor_us: Annotated[float, Doc("least time that is possible", "us")]
     compute_us: Annotated[float, Doc("floor set by the arithmetic", "us")]
-    memory_us: Annotated[float, Doc("floor set by the bytes", "us")]
+    memory_us: Annotated[float, Doc("floor set by the bytes, without any cache", "us")]
+    flops: Annotated[float | None, Doc("its FLOPs by the formulas of the cost model; null where they are not known")]
+    bytes: Annotated[float | None, Doc("bytes that it moves at least; null where they are not known", "B")]
 
 
 @dataclass(frozen=True)
 class BackendGain:
-    """The step run in another way, or with another setting, against the eager step as it is."""
+    """The step run in another way, or with another setting, against the step as it is."""
 
     name: Annotated[str, Doc("'compile', 'cudagraphs', 'tf32' …")]
     step: Annotated[PredictedStep, Doc("the step that way; without its kernels")]
-    speedup: Annotated[float | None, Doc("eager time / time that way", "ratio")]
+    speedup: Annotated[float | None, Doc("time as it is / time that way", "ratio")]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class DevicePrediction:
 
     ``step`` is that of the first backend asked for. ``fits`` compares the peak with the memory of the device less
     what torch and the driver take. ``largest_batch`` follows from the peaks at two batch sizes, ``knee_batch`` is the
-    smallest tried batch size from which twice the batch brings less than a tenth more samples per second.
+    smallest tried batch size from which twice the batch brings less than a tenth more samples per second. Where no time
+    can be predicted, ``step.floor_us`` may still be known, and ``floor_bound`` with it.
     """
 
     device: Annotated[Device, Doc("the device and its ceilings")]
@@ -72,6 +75,12 @@ class DevicePrediction:
     work: Annotated[tuple[PredictedWork, ...], Doc("its kernels by kind, longest first")]
     bound: Annotated[PredictedBound, Doc("what holds the step back")]
     engine: Annotated[str | None, Doc("ceiling that most of the arithmetic's time is held against")]
+    floor_bound: Annotated[
+        Literal["compute", "memory"] | None, Doc("what sets most of step.floor_us, where only that is known; else null")
+    ]
+    copy_us: Annotated[
+        float | None, Doc("time of the copies from the host over the link, beside the step; null where not known", "us")
+    ]
     samples_per_s: Annotated[Interval | None, Doc("samples per second; null without a batch size", "1/s")]
     fits: Annotated[bool | None, Doc("true if the step's memory fits; null where it is not known")]
     fits_reason: Annotated[str | None, Doc("why that is not known")]
@@ -96,6 +105,9 @@ class Prediction:
     batch_size: Annotated[int | None, Doc("samples per step; null where the program does not tell")]
     op_calls: Annotated[int, Doc("calls of ops that launch work")]
     host_ops: Annotated[int, Doc("ops that the host dispatches")]
+    copied_bytes: Annotated[
+        float | None, Doc("bytes that a step copies from the host to the device; null where none was seen", "B")
+    ]
     measured_us: Annotated[float | None, Doc("time of the step in the trace; null for a program", "us")]
     measured_on: Annotated[str | None, Doc("device of the trace")]
     measured_device_us: Annotated[
@@ -103,7 +115,7 @@ class Prediction:
     ]
     memory: Annotated[StepMemory | None, Doc("memory of the step; null where it is not known")]
     devices: Annotated[tuple[DevicePrediction, ...], Doc("the step on each device, in the order asked for")]
-    left_out: Annotated[str, Doc("work of the program that is not part of the predicted step")]
+    left_out: Annotated[str, Doc("work of the program that is not part of the predicted step; empty for none")]
     notes: Annotated[tuple[str, ...], Doc("what is not known, and what was assumed")]
     schema: Annotated[str, Doc("format of this document; other values are other formats")] = field(
         default=PREDICT_SCHEMA, kw_only=True

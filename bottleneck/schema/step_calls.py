@@ -116,8 +116,9 @@ class StepCalls:
     ``batch_size`` is null where the program does not tell. ``host_ops`` counts all ops that the host dispatches in the
     step. ``measured_us`` is the time of the step where it was measured, on ``measured_on``, ``measured_device_us`` that
     of its kernels, and ``unpriced_share`` the part of it whose calls or sizes were not recorded well enough to have a
-    cost. ``left_out`` names the work of the program that is not among the calls, ``notes`` say what else is not known,
-    and what was assumed.
+    cost. ``copied_bytes`` are what the step copies from the host to the device, null where none was seen. ``left_out``
+    names the other work of the program that is not among the calls, ``notes`` say what else is not known, and what was
+    assumed.
     """
 
     program: str
@@ -132,6 +133,7 @@ class StepCalls:
     measured_on: str | None = None
     measured_device_us: float | None = None
     unpriced_share: float = 0.0
+    copied_bytes: float | None = None
     left_out: str = ""
     notes: tuple[str, ...] = ()
 

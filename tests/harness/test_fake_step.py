@@ -335,3 +335,29 @@ def test_same_network_is_read_as_a_bare_model(tmp_path: Path) -> None:
     assert calls.batch_size == 5
     assert not calls.settings.training
     assert calls.bytes_of("gradient") == 0
+
+
+LOADING = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+device = torch.device("cuda")
+model = torch.nn.Linear(256, 4).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for images, labels in DataLoader(TensorDataset(torch.randn(64, 256), torch.zeros(64, dtype=torch.long)), batch_size=8):
+    images, labels = images.to(device, non_blocking=True), labels.cuda()
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(images.to(device)), labels).backward()
+    optimizer.step()
+"""
+
+
+def test_batch_that_a_script_moves_to_the_device_is_counted_once(tmp_path: Path) -> None:
+    calls = calls_of(tmp_path, LOADING)
+    assert calls.copied_bytes == 8 * 256 * 4 + 8 * 8
+    assert calls.left_out == "the work of its data loader"
+
+
+def test_step_without_loader_and_copies_leaves_nothing_out(training: StepCalls) -> None:
+    assert training.copied_bytes is None
+    assert training.left_out == ""

@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 
 from bottleneck.devices.match import device_by_name
-from bottleneck.predict.answer import answer
+from bottleneck.predict.answer import answer, usual_backends
 from bottleneck.schema.device import Device
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage, TensorUse
+from tests.predict.steps import call, step, use
 
 H100 = device_by_name("NVIDIA H100 80GB HBM3")
 T4 = device_by_name("Tesla T4")
+MI300X = device_by_name("AMD Instinct MI300X")
+MI250X = device_by_name("AMD Instinct MI250X")
 SETTINGS = EngineSettings(False, True, "highest", False, (), False, False, False)
 
 
@@ -142,3 +145,75 @@ def test_work_adds_up_to_the_time_of_the_device() -> None:
     assert sum(row.us for row in predicted.work) == pytest.approx(predicted.step.device_us)
     assert predicted.gains[0].name == "compile"
     assert predicted.step.kernels == predicted.gains[0].step.kernels == ()
+
+
+def test_work_has_the_flops_and_the_least_bytes_of_its_calls() -> None:
+    (row,) = answer([_step(1024)], [H100], ["eager"], {}).devices[0].work
+    assert row.flops == 2 * 1024 * 4096**2
+    assert row.bytes == 4 * (2 * 1024 * 4096 + 4096**2)
+    assert row.engine == "fp32_vector"
+
+
+def test_device_without_learned_rates_gets_the_floor_of_the_step_and_no_time() -> None:
+    predicted = answer([_step(16384)], [MI300X], ["eager", "compile"], {}).devices[0]
+    arithmetic_us = 2 * 16384 * 4096**2 / MI300X.peaks_flops_per_s["fp32_matrix"] * 1e6
+    assert predicted.step.us is predicted.samples_per_s is None
+    assert predicted.step.floor_us == pytest.approx(arithmetic_us, rel=0.01)
+    assert predicted.floor_bound == "compute"
+    assert predicted.bound == "inconclusive"
+    assert predicted.fits
+
+
+def test_floor_elsewhere_takes_the_faster_of_the_units_that_may_compute_fp32() -> None:
+    peaks = MI250X.peaks_flops_per_s
+    assert peaks["fp32_matrix"] > peaks["fp32_vector"]
+    floor_us = answer([_step(16384)], [MI250X], ["eager"], {}).devices[0].step.floor_us
+    assert floor_us == pytest.approx(2 * 16384 * 4096**2 / peaks["fp32_matrix"] * 1e6, rel=0.01)
+
+
+def test_floor_of_bytes_is_what_the_cache_cannot_hold() -> None:
+    predicted = answer([_step(1, width=16384)], [MI300X], ["eager"], {}).devices[0]
+    assert MI300X.bandwidth_bytes_per_s is not None
+    assert MI300X.cache_bytes is not None
+    moved = 4 * 16384**2 + 2 * 4 * 16384 - MI300X.cache_bytes
+    assert predicted.step.floor_us == pytest.approx(moved / MI300X.bandwidth_bytes_per_s * 1e6, rel=0.01)
+    assert predicted.floor_bound == "memory"
+
+
+def test_predicted_step_has_no_bound_of_floors_beside_its_own() -> None:
+    assert answer([_step(1024)], [H100], ["eager"], {}).devices[0].floor_bound is None
+
+
+def test_copies_from_the_host_take_the_time_of_the_link() -> None:
+    copying = replace(_step(1024), copied_bytes=52e6)
+    predicted = answer([copying], [H100], ["eager"], {})
+    assert H100.link_bytes_per_s is not None
+    assert predicted.copied_bytes == 52e6
+    assert predicted.devices[0].copy_us == pytest.approx(52e6 / H100.link_bytes_per_s * 1e6)
+    assert answer([_step(1024)], [H100], ["eager"], {}).devices[0].copy_us is None
+
+
+def test_nothing_is_promised_for_compiling_what_is_compiled_already() -> None:
+    settings = replace(SETTINGS, compiled=True)
+    compiled = replace(_step(16384), origin="trace", settings=settings)
+    backends = usual_backends(compiled)
+    assert [gain.name for gain in answer([compiled], [H100], backends, {}).devices[0].gains] == ["tf32"]
+    as_eager = replace(compiled, settings=SETTINGS)
+    assert "compile" in [gain.name for gain in answer([as_eager], [H100], backends, {}).devices[0].gains]
+
+
+def test_program_that_calls_the_compiler_is_predicted_compiled() -> None:
+    compiled = replace(_step(16384), settings=replace(SETTINGS, compiled=True))
+    assert usual_backends(_step(16384))[0] == "eager"
+    predicted = answer([compiled], [H100], usual_backends(compiled), {}).devices[0]
+    assert predicted.step.backend == "compile"
+    assert "compile" not in [gain.name for gain in predicted.gains]
+
+
+def test_fused_work_has_the_flops_of_its_calls_and_the_bytes_that_are_left() -> None:
+    x, y, z = use(0, 4096, 4096), use(1, 4096, 4096), use(2, 4096, 4096)
+    chain = step(call("relu", [x], y), call("neg", [y], z))
+    (eager,), (fused,) = (answer([chain], [H100], [way], {}).devices[0].work for way in ("eager", "compile"))
+    assert eager.bytes == 4 * 4 * 4096**2
+    assert fused.bytes == 2 * 4 * 4096**2
+    assert fused.flops == eager.flops

@@ -72,3 +72,15 @@ def test_kernels_of_products_tell_whether_tf32_was_allowed(dtype: str, engine: s
     rows = (replace(first, family="matmul", dtype=dtype, engine=engine),)
     seen = replace_record(evidence, analysis=replace(evidence.analysis, kernels=rows))
     assert calls_of_trace(seen).settings.matmul_allow_tf32 is allowed
+
+
+def test_work_that_is_no_call_of_the_step_is_named_with_its_time(transformer: StepCalls) -> None:
+    assert transformer.left_out == ""
+    assert transformer.copied_bytes is None
+    evidence = explain([SAMPLES / "transformer"])
+    first, *others = evidence.analysis.ledger
+    ledger = (replace(first, group="communication", us=2100.0), *(replace(row, us=0.0) for row in others))
+    totals = replace(evidence.analysis.totals, h2d_bytes=4096.0)
+    seen = replace_record(evidence, analysis=replace(evidence.analysis, ledger=ledger, totals=totals))
+    assert calls_of_trace(seen).left_out == "collectives (2.10 ms per step in the trace)"
+    assert calls_of_trace(seen).copied_bytes == 4096.0

@@ -46,3 +46,16 @@ def test_a_mark_outside_the_axis_and_an_unknown_value_are_left_out() -> None:
     assert chart([(1, 1.0), (4, 2.0)], mark=20.0).mark_place is None
     ((_, line, marks),) = chart([(1, 1.0), (2, math.nan), (4, 2.0)]).drawn
     assert len(marks) == 2 and line.count("L") == 1
+
+
+def test_roofline_has_ticks_at_powers_and_words_at_the_ends_of_its_roofs() -> None:
+    ends = (ChartPoint(20.0, 1e13), ChartPoint(1000.0, 1e13))
+    roof = ChartCurve("fp32", ends, is_guide=True, words="fp32 10 TFLOP/s")
+    kind = ChartCurve("product", (ChartPoint(2.0, 1e12),))
+    one = LineChart("Roofline", "FLOP per byte", (kind, roof), lambda value: f"{value:.3g}", show_x=lambda x: f"{x:g}")
+    assert [words for _, words in one.x_ticks] == ["10", "100", "1000"]
+    ((x, y, words),) = one.line_words
+    left, top, right, bottom = one.frame
+    assert words == "fp32 10 TFLOP/s" and left < x < right and top < y < bottom
+    assert [curve.label for curve, _ in one.in_legend] == ["product"]
+    assert one.drawn[0][2][0][-1] == "product, FLOP per byte=2: 1e+12"

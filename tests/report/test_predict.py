@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from bottleneck.devices.match import device_by_name
-from bottleneck.report.predict import build, sentences, to_json, to_markdown, to_terminal
+from bottleneck.report.predict import build, render, sentences, to_json, to_markdown, to_terminal
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.predicted_step import PredictedBound, PredictedStep
 from bottleneck.schema.prediction import (
@@ -50,11 +50,13 @@ ON_H100 = DevicePrediction(
     device=device_by_name("NVIDIA H100 80GB HBM3"),
     step=_step(2840.0),
     work=(
-        PredictedWork("product", "compute", "fp32_vector", 40, 2000.0, 1500.0, 1500.0, 100.0),
-        PredictedWork("pointwise", "memory", None, 60, 850.0, 400.0, 1.0, 400.0),
+        PredictedWork("product", "compute", "fp32_vector", 40, 2000.0, 1500.0, 1500.0, 100.0, 9e10, 3e8),
+        PredictedWork("pointwise", "memory", None, 60, 850.0, 400.0, 1.0, 400.0, 3e8, 1.2e9),
     ),
     bound="compute",
     engine="fp32_vector",
+    floor_bound=None,
+    copy_us=None,
     samples_per_s=Interval(20_000.0, 25_000.0),
     fits=True,
     fits_reason=None,
@@ -77,12 +79,13 @@ ANSWER = Prediction(
     batch_size=64,
     op_calls=100,
     host_ops=250,
+    copied_bytes=None,
     measured_us=None,
     measured_on=None,
     measured_device_us=None,
     memory=StepMemory(2 * GIB, GIB // 2, GIB // 4, GIB // 2, GIB // 4, GIB // 2, "backward"),
     devices=(ON_H100,),
-    left_out="copies from the host",
+    left_out="the work of its data loader",
     notes=("the value of float() at model.py:7 was taken to be 1",),
 )
 
@@ -99,7 +102,8 @@ def test_a_step_that_does_not_fit_is_said_to_be_so() -> None:
 
 
 def test_a_device_without_a_prediction_says_why() -> None:
-    nothing = replace(_step(1.0), us=None, low_us=None, high_us=None, groups={}, reasons=("its peaks are not known",))
+    why = ("its peaks are not known",)
+    nothing = replace(_step(1.0), us=None, low_us=None, high_us=None, floor_us=None, groups={}, reasons=why)
     lone = replace(ANSWER, devices=(replace(ON_H100, step=nothing, gains=(), samples_per_s=None),))
     assert sentences(lone) == ["Nothing can be predicted for H100 80GB HBM3: its peaks are not known."]
     assert "its peaks are not known" in to_terminal(lone)
@@ -131,7 +135,85 @@ def test_largest_batch_far_beyond_those_tried_is_a_bound() -> None:
 
 
 def test_what_is_left_out_stands_above_the_tables() -> None:
-    assert dict(build(ANSWER).facts)["left out"] == "copies from the host"
+    assert dict(build(ANSWER).facts)["left out"] == "the work of its data loader"
+    copying = replace(ANSWER, copied_bytes=38.5e6)
+    assert dict(build(copying).facts)["left out"].startswith("copies of 38.5 MB per step from the host, the work")
+    assert "left out" not in dict(build(replace(ANSWER, left_out="")).facts)
+
+
+def test_copies_that_take_a_part_of_the_step_have_their_time_and_others_none() -> None:
+    slow, quick = (replace(ANSWER, devices=(replace(ON_H100, copy_us=us),)) for us in (740.0, 2.0))
+    assert "over the link they take 740 us on H100 80GB HBM3" in " ".join(to_terminal(slow).split())
+    assert "over the link" not in to_terminal(quick)
+
+
+FLOOR_ONLY = replace(
+    ON_H100,
+    step=replace(
+        _step(1.0),
+        us=None,
+        low_us=None,
+        high_us=None,
+        floor_us=1200.0,
+        groups={},
+        reasons=("efficiencies were learned on NVIDIA GPUs",),
+    ),
+    bound="inconclusive",
+    floor_bound="memory",
+    work=(),
+    gains=(),
+    samples_per_s=None,
+    cost_per_million_samples=None,
+)
+
+
+def test_device_of_which_only_the_floor_is_known_says_so() -> None:
+    lone = replace(ANSWER, devices=(FLOOR_ONLY,))
+    assert sentences(lone) == [
+        "No time is predicted for H100 80GB HBM3: efficiencies were learned on NVIDIA GPUs. By peak and bandwidth the "
+        "step takes no less than 1.20 ms there, set by its memory traffic."
+    ]
+    text = " ".join(to_terminal(lone).split())
+    assert "over 1.20 ms" in text
+    assert "no time is predicted, but peak and bandwidth of the device allow none below this" in text
+
+
+def test_work_is_that_of_the_first_device_with_a_time() -> None:
+    both = replace(ANSWER, devices=(FLOOR_ONLY, ON_H100))
+    assert [section.title for section in build(both).sections if section.title.startswith("Work on")] == [
+        "Work on H100 80GB HBM3"
+    ]
+
+
+def test_floor_of_work_that_the_cache_may_hold_is_said_in_words() -> None:
+    cached, free = (replace(ON_H100.work[1], floor_us=0.0, memory_us=us) for us in (400.0, 0.0))
+    text = to_terminal(replace(ANSWER, devices=(replace(ON_H100, work=(ON_H100.work[0], cached)),)))
+    assert "in cache: the data of each kernel fit into the last cache" in " ".join(text.split())
+    assert " 0 us" not in text
+    assert "in cache" not in to_terminal(replace(ANSWER, devices=(replace(ON_H100, work=(ON_H100.work[0], free)),)))
+
+
+def test_step_of_a_trace_that_is_compiled_already_says_so_first() -> None:
+    compiled = replace(ANSWER, origin="trace", settings=replace(ANSWER.settings, compiled=True))
+    assert sentences(compiled)[0].endswith("The step is compiled already: no gain of compiling it is predicted.")
+    assert "compiled already" not in " ".join(sentences(ANSWER))
+
+
+def test_step_that_runs_compiled_says_so() -> None:
+    compiled = replace(ON_H100, step=_step(1900.0, backend="compile"), gains=())
+    assert sentences(replace(ANSWER, devices=(compiled,)))[0].startswith(
+        "On an H100 80GB HBM3 this step compiled takes 1.71 to 2.09 ms"
+    )
+
+
+def test_page_has_a_roofline_of_each_device_with_a_time() -> None:
+    page = render(replace(ANSWER, devices=(ON_H100, FLOOR_ONLY)), "html")
+    assert page.count('<figure class="chart">') == 1
+    assert "fp32 vector 66.9 TFLOP/s" in page
+    assert "<title>product 70.2 %" in page
+    assert '<a href="#charts">Roofline</a>' in page
+    assert 'data-label="interval"' in page
+    assert '<figure class="chart">' not in render(replace(ANSWER, devices=(FLOOR_ONLY,)), "html")
 
 
 def test_largest_batch_among_those_tried_is_exact() -> None:

@@ -28,7 +28,7 @@ from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.line_chart import HEIGHT, WIDTH, LineChart
+from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.report.text import clean
 from bottleneck.report.wording import bound_word, with_attribute_paths
@@ -137,8 +137,14 @@ def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]",
     }
 
 
-def document_to_html(document: Document, charts: Sequence[LineChart] = ()) -> str:
-    """The page of any other report: a comparison, a trial, a sweep with its charts, a gate, a check-up."""
+def document_to_html(
+    document: Document, charts: Sequence[LineChart] = (), chart_section: ChartSection | None = None
+) -> str:
+    """The page of any other report: a comparison, a trial, a sweep with its charts, a gate, a check-up, a prediction.
+
+    ``charts`` stand above the tables, ``chart_section`` below them.
+    """
+    anchors = [(f"section-{at}", section.title) for at, section in enumerate(document.sections, 1) if section.title]
     return _render(
         "document.html",
         style="",
@@ -147,7 +153,8 @@ def document_to_html(document: Document, charts: Sequence[LineChart] = ()) -> st
         closing=document.closing,
         document=document,
         charts=charts,
-        sections=[(f"section-{at}", section.title) for at, section in enumerate(document.sections, 1) if section.title],
+        chart_section=chart_section,
+        sections=[*anchors, *([("charts", chart_section.title)] if chart_section else [])],
     )
 
 

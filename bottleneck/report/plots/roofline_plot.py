@@ -132,19 +132,19 @@ def roofline(analysis: Analysis) -> Figure:
     axes = figure.add_axes((0.1, 0.245, 0.86, 0.615))
     shown, step = points(analysis), whole_step(analysis)
     used = roofs(analysis)
-    _scale_axes(axes, shown, step, (analysis.device, used))
-    _draw_points(axes, shown)
-    bubbles = [_square(axes, (point.intensity, point.flops_per_s), _area(point, shown)) for point in shown]
+    scale_axes(axes, shown, step, (analysis.device, used))
+    draw_points(axes, shown)
+    bubbles = [square(axes, (point.intensity, point.flops_per_s), area_of(point, shown)) for point in shown]
     if step is not None:
         axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
-        bubbles.append(_square(axes, step, 17.0**2))
+        bubbles.append(square(axes, step, 17.0**2))
     lines, texts = draw_roofs(axes, analysis.device, used, bubbles)
     _write_around(figure, analysis, shown)
-    _label(axes, shown, Occupied(bubbles, texts, lines))
+    label_points(axes, shown, Occupied(bubbles, texts, lines))
     return figure
 
 
-def _scale_axes(
+def scale_axes(
     axes: Axes,
     shown: tuple[RooflinePoint, ...],
     step: tuple[float, float] | None,
@@ -191,7 +191,7 @@ def _prefixed(value: float) -> str:
     return format_si(value, "").replace(".00", "").replace(".0", "").strip()
 
 
-def _draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
+def draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
     """A bubble per kernel, the largest behind; hollow where the kernel is far below its roof.
 
     A kernel above the roof that is drawn for it has a short line of its own above it.
@@ -208,7 +208,7 @@ def _draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
         axes.scatter(
             point.intensity,
             point.flops_per_s,
-            s=_area(point, shown),
+            s=area_of(point, shown),
             marker=marker,
             facecolor="white" if hollow else colour,
             edgecolor=colour if hollow else "black",
@@ -220,7 +220,7 @@ def _draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
 
 def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint, ...]) -> None:
     """Title, subtitle, legend and the notes beneath."""
-    handles = _legend(shown) + ([_star()] if whole_step(analysis) is not None else [])
+    handles = legend_handles(shown) + ([step_handle()] if whole_step(analysis) is not None else [])
     verdict, device = analysis.verdict, analysis.device
     figure.text(0.03, 0.945, _title(verdict), fontsize=14, fontweight="bold")
     named = f"{trace_name(analysis, 36)}: {clean(device.name, 40) or 'device not named'}"
@@ -259,7 +259,8 @@ def _title(verdict: Verdict) -> str:
     return clean(words[0].upper() + words[1:], 80)
 
 
-def _legend(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
+def legend_handles(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
+    """The entries of a legend for the bounds and regimes that are shown."""
     present = {point.bound if point.bound in _MARKS else "unknown" for point in shown}
     handles = [_handle(marker, colour, words) for bound, (colour, marker, words) in _MARKS.items() if bound in present]
     if any(point.regime == "far_below_roof" for point in shown):
@@ -270,7 +271,8 @@ def _legend(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
     return handles
 
 
-def _star() -> Line2D:
+def step_handle() -> Line2D:
+    """The entry of a legend for the mark of the whole step."""
     return _handle("*", "black", "the whole step, waiting included", size=11)
 
 
@@ -281,7 +283,7 @@ def _handle(marker: str, colour: str, words: str, *, edge: str = "black", size: 
     )  # fmt: skip
 
 
-def _label(axes: Axes, shown: tuple[RooflinePoint, ...], occupied: Occupied) -> None:
+def label_points(axes: Axes, shown: tuple[RooflinePoint, ...], occupied: Occupied) -> None:
     """Names at the kernels that take the most time."""
     largest = {point.name: point for point in reversed(shown)}
     named = sorted(largest.values(), key=lambda point: -point.us)[:_LABELLED]
@@ -296,15 +298,15 @@ def _label(axes: Axes, shown: tuple[RooflinePoint, ...], occupied: Occupied) -> 
 
 
 def _radius_pt(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:
-    return math.sqrt(_area(point, shown)) / 2
+    return math.sqrt(area_of(point, shown)) / 2
 
 
-def _area(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:
+def area_of(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:
     """The area of a bubble in square points: its part of the longest time, and large enough to be seen."""
     return max(_LARGEST_AREA * point.us / shown[0].us, _SMALLEST_AREA)
 
 
-def _square(axes: Axes, at: tuple[float, float], area: float) -> Bbox:
+def square(axes: Axes, at: tuple[float, float], area: float) -> Bbox:
     """The square in pixels around a mark of this area."""
     x, y = axes.transData.transform(at)
     half = math.sqrt(area) / 2 * axes.figure.dpi / 72
