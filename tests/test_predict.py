@@ -71,6 +71,7 @@ def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.C
     [
         ([], "no device is named"),
         (["--device", "H1000"], "no device is called 'H1000'"),
+        (["--device", "H100 SMX"], "did you mean 'H100 SXM'?"),
         (["--device", "T4", "--backend", "jit"], "--backend jit names none"),
         (["--device", "T4", "--price", "T4"], "--price T4 is no price of an hour"),
         (["--device", "T4", "--price", "T4=-1"], "is no price of an hour"),

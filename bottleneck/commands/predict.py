@@ -112,7 +112,11 @@ def _device(name: str) -> "Device":
     try:
         return device_by_name(_USUAL_NAMES.get(" ".join(name.lower().split()), name))
     except UsageError as error:
-        fix = "name one of the device table in full: 'H100 SXM', A100, T4, L4, …; docs/reference/devices.md lists all"
+        from difflib import get_close_matches
+
+        near = get_close_matches(name.lower(), _USUAL_NAMES, n=1, cutoff=0.7)
+        meant = f"did you mean {near[0].upper()!r}? Else " if near else ""
+        fix = f"{meant}name one of the device table: 'H100 SXM', A100, T4, L4, …; docs/reference/devices.md lists all"
         raise UsageError(error.what, why=error.why, fix=fix) from error
 
 

@@ -23,7 +23,7 @@ from bottleneck.harness.module_paths import find_modules
 from bottleneck.harness.process_setup import prefer_roots, seeders
 from bottleneck.harness.supervise import CHILD, describe_end, run_quietly
 from bottleneck.harness.torch_state import TorchHook
-from bottleneck.schema.step_calls import EngineSettings, StepCalls
+from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage
 
 if TYPE_CHECKING:
     from bottleneck.harness.call_recorder import CallRecorder
@@ -43,6 +43,9 @@ _FACTORS = (2.0, 0.5, 4.0, 0.25, 8.0, 16.0)
 _MOST_CALLS = 12_000
 
 _DATA_DEPENDENT = ("DataDependentOutputException", "DynamicOutputShapeException", "DependsOnData", "UnbackedSymInt")
+_NO_VERSION = "the step calls an op that fake tensors do not have"
+_NO_FAKE = "no fake impl registered"  # of a RuntimeError for a custom op without `register_fake`
+_ARGPARSE = "error: the following arguments are required"
 _TO_DO = "record the program on a GPU and predict from the trace: bottleneck predict TRACE --device NAME"
 
 
@@ -68,10 +71,15 @@ def fake_steps(asked: Program, folder: Path | None = None, *, other_sizes: bool 
         command = [sys.executable, CHILD, _ENTRY, str(result), text, *asked.arguments]
         ran = run_quietly(command, log, os.environ, folder)
         if not result.exists():
+            lacks_arguments = not asked.arguments and _ARGPARSE in ran.stderr
+            runs = f"see that it runs: bottleneck run {asked.target}"
+            pass_them = (
+                f"its own arguments stand behind --: bottleneck predict --device NAME -- {asked.target} --epochs 3"
+            )
             raise WorkloadError(
                 f"{asked.target} ended before it had made a step under fake tensors",
                 why=_last_line(ran.stderr) or describe_end(ran.end, None, None),
-                fix=f"see that it runs: bottleneck run {asked.target}",
+                fix=pass_them if lacks_arguments else runs,
             )
         answer = msgspec.json.decode(result.read_bytes())
         if "refused" in answer:
@@ -127,7 +135,12 @@ def _refused(error: BaseException) -> Mapping[str, Any]:
             return _refusal("the step depends on values of its data", _where(chain), _TO_DO, asked)
     if "UnsupportedOperatorException" in names:
         what = f"torch has no fake version of {names['UnsupportedOperatorException']}"
-        return _refusal("the step calls an op that fake tensors do not have", _where(chain), _TO_DO, what)
+        return _refusal(_NO_VERSION, _where(chain), _TO_DO, what)
+    lacking = next((str(each) for each in chain if _NO_FAKE in str(each)), None)
+    if lacking is not None:
+        return _refusal(
+            _NO_VERSION, _where(chain), f"give it one with register_fake, or {_TO_DO}", lacking.split(". ")[0]
+        )
     return {}
 
 
@@ -389,6 +402,8 @@ class _StepRecorder:
         """The record of the step."""
         storages, numbers = self._recorder.storages()
         calls = [_renumbered(call, numbers) for call in self._recorder.calls]
+        if self._loaders:
+            storages = _without_datasets(storages, calls)
         return StepCalls(
             program=" ".join(asked.command),
             origin="fake step",
@@ -447,6 +462,15 @@ def _renumbered(call: Any, numbers: Mapping[int, int]) -> Any:
         return dataclasses.replace(each, storage=None if each.storage is None else numbers.get(each.storage))
 
     return dataclasses.replace(call, inputs=tuple(map(use, call.inputs)), outputs=tuple(map(use, call.outputs)))
+
+
+def _without_datasets(storages: Sequence[Storage], calls: Sequence[StepCall]) -> tuple[Storage, ...]:
+    """The memory of a step with data loaders: inputs that no call reads are their data sets, which the host holds."""
+    used = {use.storage for call in calls for use in (*call.inputs, *call.outputs)}
+    return tuple(
+        dataclasses.replace(each, bytes=0) if each.kind == "input" and number not in used else each
+        for number, each in enumerate(storages)
+    )
 
 
 def _asked(question: Callable[[], Any]) -> Any:

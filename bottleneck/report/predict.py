@@ -41,11 +41,11 @@ _WAYS = {
     "tf32": "TF32",
 }
 _RUN_AS = {
-    "compile": " compiled",
-    "cudagraphs": " as a CUDA graph",
-    "reduce-overhead": " compiled, with CUDA graphs,",
-    "max-autotune": " compiled with max-autotune",
-    "max-autotune-no-cudagraphs": " compiled with max-autotune",
+    "compile": ", compiled,",
+    "cudagraphs": ", as a CUDA graph,",
+    "reduce-overhead": ", compiled and with CUDA graphs,",
+    "max-autotune": ", compiled with max-autotune,",
+    "max-autotune-no-cudagraphs": ", compiled with max-autotune,",
 }
 _ENGINES = {
     "fp32_vector": "fp32 without TF32",
@@ -224,7 +224,7 @@ def _steps(answer: Prediction) -> TableSection:
     coverage = max(each.step.coverage for each in answer.devices)
     notes = [f"interval: made to hold {coverage * 100:.0f} % of steps; compute, memory, overhead: shares of the step"]
     if any(each.step.us is None and each.step.floor_us is not None for each in answer.devices):
-        notes.append("over: no time is predicted, but peak and bandwidth of the device allow none below this")
+        notes.append("over: no time is predicted, but peak and bandwidth allow none below this; (): what sets it")
     copies = [
         f"{format_us(each.copy_us)} on {short_name(each)}"
         for each in answer.devices
@@ -246,7 +246,7 @@ def _step_row(prediction: DevicePrediction) -> TableRow:
             short_name(prediction),
             UNKNOWN if step.us is None else format_us(step.us),
             interval,
-            prediction.bound if is_known else f"{prediction.floor_bound or UNKNOWN}",
+            prediction.bound if is_known else f"({prediction.floor_bound})" if prediction.floor_bound else UNKNOWN,
             *_shares(step),
         ),
         group=prediction.bound if prediction.bound in _GROUPS else None,
@@ -300,7 +300,7 @@ def _memory(answer: Prediction) -> list[TableSection]:
     if any(each.knee_batch is not None for each in answer.devices):
         notes.append("knee: from this batch size on, twice the batch brings less than 10 % more samples per second")
     reasons = {("largest batch", each.largest_batch_reason) for each in answer.devices}
-    reasons |= {("knee", each.knee_reason) for each in answer.devices}
+    reasons |= {("knee", each.knee_reason) for each in answer.devices if each.step.us is not None}
     notes += sorted(f"{name} not known: {reason}" for name, reason in reasons if reason)
     return [TableSection("Memory and batch size", columns, rows, tuple(notes), is_cards=True)]
 
@@ -411,7 +411,8 @@ def _floor(rows: Sequence[PredictedWork]) -> str:
 
 
 def _assumed(answer: Prediction) -> list[str]:
-    reasons = [reason for each in answer.devices for reason in each.step.reasons]
+    # A device without a time has its reason in its sentence.
+    reasons = [reason for each in answer.devices if each.step.us is not None for reason in each.step.reasons]
     known = [each.step.unknown_calls for each in answer.devices if each.step.us is not None]
     unknown = max(known, default=0)
     left_out = [f"{counted(unknown, 'call')} without a price: the time leaves them out"] if unknown else []

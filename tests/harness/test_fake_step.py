@@ -361,3 +361,37 @@ def test_batch_that_a_script_moves_to_the_device_is_counted_once(tmp_path: Path)
 def test_step_without_loader_and_copies_leaves_nothing_out(training: StepCalls) -> None:
     assert training.copied_bytes is None
     assert training.left_out == ""
+
+
+def test_data_set_of_a_loader_takes_no_memory_of_the_device(tmp_path: Path) -> None:
+    calls = calls_of(tmp_path, LOADING.replace("randn(64, 256)", "randn(4096, 256)").replace("zeros(64", "zeros(4096"))
+    assert sum(storage.bytes for storage in calls.storages) < 4096 * 256 * 4
+
+
+CUSTOM = """
+import torch
+
+@torch.library.custom_op("mine::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+class Network(torch.nn.Module):
+    def forward(self, values):
+        return double(values)
+
+model, inputs = Network(), (torch.randn(4, 4),)
+"""
+
+
+def test_custom_op_without_a_fake_version_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"fake tensors do not have at program.py:10") as refusal:
+        calls_of(tmp_path, CUSTOM)
+    assert "mine::double" in refusal.value.why
+    assert "register_fake" in refusal.value.fix
+
+
+def test_script_without_its_arguments_is_told_where_they_stand(tmp_path: Path) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', required=True)\n"
+    with pytest.raises(WorkloadError) as failure:
+        calls_of(tmp_path, text + "parser.parse_args()\n")
+    assert "its own arguments stand behind --" in failure.value.fix

@@ -175,7 +175,8 @@ def test_device_of_which_only_the_floor_is_known_says_so() -> None:
     ]
     text = " ".join(to_terminal(lone).split())
     assert "over 1.20 ms" in text
-    assert "no time is predicted, but peak and bandwidth of the device allow none below this" in text
+    assert "(memory)" in text
+    assert "no time is predicted, but peak and bandwidth allow none below this" in text
 
 
 def test_work_is_that_of_the_first_device_with_a_time() -> None:
@@ -202,7 +203,7 @@ def test_step_of_a_trace_that_is_compiled_already_says_so_first() -> None:
 def test_step_that_runs_compiled_says_so() -> None:
     compiled = replace(ON_H100, step=_step(1900.0, backend="compile"), gains=())
     assert sentences(replace(ANSWER, devices=(compiled,)))[0].startswith(
-        "On an H100 80GB HBM3 this step compiled takes 1.71 to 2.09 ms"
+        "On an H100 80GB HBM3 this step, compiled, takes 1.71 to 2.09 ms"
     )
 
 
