@@ -22,6 +22,8 @@ _WORK_ROWS = 8
 _BEYOND_TRIED = 64
 # Changes of the step's time below this are not worth a sentence.
 _WORTH_SAYING = 1.1
+# A step without products in fp32 is as fast with TF32: no column for that.
+_SOME_GAIN = 1.005
 
 _TITLES = {
     "eager": "eager",
@@ -335,7 +337,14 @@ def _gib(size: float) -> str:
 
 
 def _gains(answer: Prediction) -> list[TableSection]:
-    names = list(dict.fromkeys(gain.name for each in answer.devices for gain in each.gains))
+    names = list(
+        dict.fromkeys(
+            gain.name
+            for each in answer.devices
+            for gain in each.gains
+            if gain.name != "tf32" or (gain.speedup or 0.0) >= _SOME_GAIN
+        )
+    )
     if not names:
         return []
     rows = []
@@ -399,7 +408,7 @@ def _work(prediction: DevicePrediction) -> TableSection:
     )
     title = f"Work on {short_name(prediction)}"
     notes = (_WORK_NOTE, *([_CACHE_NOTE] if any(row.cells[-1] == _IN_CACHE for row in rows) else []))
-    return TableSection(title, columns, tuple(rows), notes)
+    return TableSection(title, columns, tuple(rows), notes, is_cards=True)
 
 
 def _floor(rows: Sequence[PredictedWork]) -> str:

@@ -9,7 +9,7 @@ from bottleneck.devices.match import device_by_name
 from bottleneck.predict.answer import answer, usual_backends
 from bottleneck.schema.device import Device
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage, TensorUse
-from tests.predict.steps import call, step, use
+from tests.predict.steps import call, convolution, step, use
 
 H100 = device_by_name("NVIDIA H100 80GB HBM3")
 T4 = device_by_name("Tesla T4")
@@ -217,3 +217,9 @@ def test_fused_work_has_the_flops_of_its_calls_and_the_bytes_that_are_left() -> 
     assert eager.bytes == 4 * 4 * 4096**2
     assert fused.bytes == 2 * 4 * 4096**2
     assert fused.flops == eager.flops
+
+
+def test_work_of_a_convolution_stands_under_its_name_though_its_copies_take_longer() -> None:
+    images = step(convolution(4, 4))
+    assert {row.kind for row in answer([images], [T4], ["eager"], {}).devices[0].work} == {"convolution"}
+    assert {row.kind for row in answer([images], [H100], ["eager"], {}).devices[0].work} == {"convolution"}

@@ -277,3 +277,11 @@ def test_time_of_the_kernels_stands_beside_that_predicted_for_their_own_device()
     predicted = format_us(ANSWER.devices[0].step.device_us or 0.0)
     assert f"its kernels take 3.00 ms, predicted {predicted}" in " ".join(to_terminal(own).split())
     assert ", predicted " not in to_terminal(replace(own, measured_on="another device"))
+
+
+def test_tf32_has_no_column_where_no_product_would_use_it() -> None:
+    with_gain = next(s for s in build(ANSWER).sections if s.title == "Other ways to run it")
+    assert with_gain.columns[-1].title == "TF32"
+    idle = replace(ON_H100, gains=(ON_H100.gains[0], BackendGain("tf32", _step(2840.0), 1.0)))
+    shown = next(s for s in build(replace(ANSWER, devices=(idle,))).sections if s.title == "Other ways to run it")
+    assert [column.title for column in shown.columns] == ["device", "eager", "compile"]
