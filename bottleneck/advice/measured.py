@@ -14,6 +14,9 @@ from bottleneck.units import counted, format_share, format_us
 _LEAST_GAIN = 0.001
 # A recorded time of up to this multiple of the time alone is explained by the shapes.
 _ALIKE = 2.0
+# The change of pieces that the library does by one op in place of several; `bottleneck verify` cannot make it.
+LIBRARY_OP = "library-op"
+_CALL_LIBRARY = "Call the library's op where the program writes it out, such as torch.nn.functional.layer_norm."
 # Slugs of findings whose pieces `bottleneck run` can time.
 MEASURABLE = frozenset(
     {
@@ -28,7 +31,7 @@ MEASURABLE = frozenset(
         "unfused-optimizer",
     }
 )
-_UNMEASURED = "estimated by formula: pieces of this step were not timed (bottleneck run --probe-budget does)"
+_BY_FORMULA = "estimated by formula: "
 
 
 def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
@@ -42,22 +45,34 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
     if draft.slug not in MEASURABLE:
         return draft
     pieces = _pieces_of(evidence, draft)
-    if not pieces:
-        return draft if draft.gain_us is None else replace(draft, evidence=(*draft.evidence, _UNMEASURED))
+    library = [piece for piece in pieces if piece.change == LIBRARY_OP]
+    own = [piece for piece in pieces if piece.change != LIBRARY_OP]
+    draft = replace(draft, evidence=(*draft.evidence, *_library_words(library)))
+    if not own:
+        words = _why_not_measured(evidence, draft)
+        return draft if draft.gain_us is None else replace(draft, evidence=(*draft.evidence, words))
+    found = _with_gain_of(evidence, draft, own, draft.gain_us or Interval(0.0, 0.0))
+    if found.gain_us is not None or not library:
+        return found
+    other = _with_gain_of(evidence, draft, library, Interval(0.0, 0.0))
+    return found if other.gain_us is None else _by_library(other, own)
+
+
+def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPiece], formula: Interval) -> Draft:
+    """The finding with the gain of these pieces, or none with the reason; ``formula`` is that of all of its work."""
     change = max(pieces, key=_weight).change
     pieces = [piece for piece in pieces if piece.change == change]
     part = min(math.fsum(piece.share for piece in pieces), 1.0)
-    formula = draft.gain_us or Interval(0.0, 0.0)
     on_path = _part_on_path(evidence, draft)
     gains = [_gain(evidence, piece) for piece in pieces]
     low = on_path * math.fsum(gain.low for gain in gains) + (1.0 - part) * formula.low
     high = on_path * (math.fsum(gain.high for gain in gains) - _entered_us(evidence, pieces))
     high += (1.0 - part) * formula.high
-    words = _words(pieces, part)
+    words = () if change == LIBRARY_OP else (_words(pieces, part),)
     if high < _LEAST_GAIN * evidence.step_us:
         return replace(
             draft,
-            evidence=(*draft.evidence, words),
+            evidence=(*draft.evidence, *words),
             gain_us=None,
             gain_reason=f"no gain is expected: {_loss_words(pieces)}",
             claims={},
@@ -66,13 +81,42 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
         )
     return replace(
         draft,
-        evidence=(*draft.evidence, words),
+        evidence=(*draft.evidence, *words),
         gain_us=Interval(min(max(low, 0.0), high), high),
         gain_reason=None,
         claims=_claims(draft, high),
         transformation=None,
         measured=True,
     )
+
+
+def _by_library(draft: Draft, compiled: Sequence[MeasuredPiece]) -> Draft:
+    """The finding whose gain only the ops of the library bring; `verify` cannot write these into the program."""
+    words = f"torch.compile gains nothing here: {_loss_words(compiled)}"
+    return replace(draft, evidence=(*draft.evidence, words), advice=_CALL_LIBRARY, tries=())
+
+
+def _library_words(pieces: Sequence[MeasuredPiece]) -> tuple[str, ...]:
+    """The measurement of the ops of the library in one line; none without any."""
+    if not pieces:
+        return ()
+    before_us, after_us = _per_step_us(pieces)
+    names = "; ".join(dict.fromkeys(piece.what for piece in pieces))
+    return (
+        f"the library has one op for it: {names}: {format_us(before_us)} -> {format_us(after_us)} per step, forward, "
+        "measured here (bottleneck run --probe-budget)",
+    )
+
+
+def _why_not_measured(evidence: Evidence, draft: Draft) -> str:
+    """The line that says why a formula gave the gain of a finding that pieces could give."""
+    recorded = None if evidence.recording is None else evidence.recording.pieces
+    if recorded is None:
+        return f"{_BY_FORMULA}pieces of this step were not timed (bottleneck run --probe-budget does)"
+    tried = [piece for piece in recorded.pieces if piece.finding == draft.slug and piece.change != LIBRARY_OP]
+    if tried:
+        return f"{_BY_FORMULA}{tried[0].what} could not be timed: {tried[0].reason}"
+    return f"{_BY_FORMULA}its pieces found no time (bottleneck run --probe-budget 60 has more)"
 
 
 def _pieces_of(evidence: Evidence, draft: Draft) -> list[MeasuredPiece]:

@@ -145,11 +145,12 @@ class Worker:
         while b"\n" not in self._unread:
             # Not by the end of the stream alone: workers of a loader may hold a copy of the other end.
             has_ended = self._child.has_ended
-            ready, _, _ = select.select([self._channel], [], [], 0 if has_ended else _LOOK_S)
+            patience_s = 0.0 if has_ended else max(min(_LOOK_S, self.until - time.monotonic()), 0.0)
+            ready, _, _ = select.select([self._channel], [], [], patience_s)
             part = self._read() if ready else b""
             if not part and (ready or has_ended):
                 raise self._death()
-            if not part and time.monotonic() > self.until:
+            if not part and time.monotonic() >= self.until:
                 raise self.refusal("skipped", NO_TIME)
             if not part and time.monotonic() > until:
                 raise self.refusal("failed", f"it did not answer within {seconds:.0f} s")

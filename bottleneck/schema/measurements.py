@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
+from bottleneck.units import counted
 
 # What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
 ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
@@ -243,7 +244,7 @@ class MeasuredPiece:
 
     kind: Annotated[str, Doc("kind of piece, such as 'chain' or 'optimizer'")]
     finding: Annotated[str, Doc("slug of the finding whose gain it measures")]
-    change: Annotated[str, Doc("the change, as `bottleneck verify` calls it")]
+    change: Annotated[str, Doc("the change, as `bottleneck verify` calls it; 'library-op' for one that it cannot make")]
     what: Annotated[str, Doc("ops and sizes of the piece")]
     calls: Annotated[float, Doc("how often the step runs it")]
     recorded_us: Annotated[
@@ -257,6 +258,8 @@ class MeasuredPiece:
     ] = None
     at_worst: Annotated[Ratio | None, Doc("the same for the least favourable way to make the change")] = None
     reason: Annotated[str | None, Doc("why it was not measured; null where it was")] = None
+    source: Annotated[str | None, Doc("line with most of its work, 'model.py:57'; null where unknown")] = None
+    module: Annotated[str | None, Doc("path of nn.Modules with most of its work; null where unknown")] = None
 
 
 @dataclass(frozen=True)
@@ -269,4 +272,30 @@ class MeasuredPieces:
     threads: Annotated[int | None, Doc("threads that torch computed with")]
     torch: Annotated[str | None, Doc("version of torch")]
     pieces: Annotated[tuple[MeasuredPiece, ...], Doc("pieces that were tried, most promising first")] = ()
-    left_out: Annotated[tuple[str, ...], Doc("pieces for which no time was left")] = ()
+    left_out: Annotated[tuple[str, ...], Doc("pieces that found no time, with the seconds that they need")] = ()
+
+
+_MOST_NAMED = 3
+
+
+def missing_pieces(measured: MeasuredPieces) -> tuple[str, ...]:
+    """The lines that name the pieces without times, each with the reason."""
+    failed = [f"not measured: {piece.what}: {piece.reason}" for piece in measured.pieces if piece.reason is not None]
+    return (*failed, *left_out_words(measured))
+
+
+def left_out_words(measured: MeasuredPieces) -> tuple[str, ...]:
+    """The line that names the pieces that found no time, and how to measure them; none where all did."""
+    left = measured.left_out
+    if not left:
+        return ()
+    named = "; ".join(left[:_MOST_NAMED]) + ("; …" if len(left) > _MOST_NAMED else "")
+    return (
+        f"{counted(len(left), 'piece')} left out for lack of time: {named}; to measure more: bottleneck run "
+        f"--probe-budget {larger_budget_s(measured):g}",
+    )
+
+
+def larger_budget_s(measured: MeasuredPieces) -> float:
+    """A budget that more pieces fit into."""
+    return max(60.0, 3 * measured.budget_s)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.fusion import unfused_chain
-from bottleneck.advice.measured import MEASURABLE, with_measured_gain
+from bottleneck.advice.measured import LIBRARY_OP, MEASURABLE, with_measured_gain
 from bottleneck.advice.ranking import Draft
 from bottleneck.experiment.pieces.choose import CHOOSERS
 from bottleneck.schema.analysis import Interval
@@ -135,8 +135,46 @@ def test_a_finding_without_pieces_says_that_a_formula_gave_its_gain(case: Eviden
     draft = after(case)
     assert not draft.measured
     assert draft.evidence[-1].startswith("estimated by formula: pieces of this step were not timed")
-    unmeasured = replace(piece(1.0, 1.0), ratio=None, as_is_us=None, changed_us=None, reason="RuntimeError: no")
-    assert after(case, unmeasured).evidence[-1] == draft.evidence[-1]
+
+
+def test_a_finding_without_times_says_why(case: Evidence) -> None:
+    failed = replace(piece(1.0, 1.0), ratio=None, as_is_us=None, changed_us=None, reason="RuntimeError: no")
+    assert after(case, failed).evidence[-1] == (
+        "estimated by formula: mul, mul on 25000000 could not be timed: RuntimeError: no"
+    )
+    other = piece(160 * MS, 100 * MS, finding="half-precision")
+    assert after(case, other).evidence[-1] == (
+        "estimated by formula: its pieces found no time (bottleneck run --probe-budget 60 has more)"
+    )
+
+
+LIBRARY = piece(160 * MS, 20 * MS, change=LIBRARY_OP, kind="library-op", what="rms_norm for 6 ops on 64x512")
+
+
+def test_the_op_of_the_library_is_evidence_beside_the_gain_of_compiling(case: Evidence) -> None:
+    draft = after(case, piece(160 * MS, 100 * MS), LIBRARY)
+    assert gain(draft).high == pytest.approx(60 * MS)
+    assert draft.tries == ("compile",)
+    assert draft.evidence[-2] == (
+        "the library has one op for it: rms_norm for 6 ops on 64x512: 160 ms -> 20.0 ms per step, forward, measured "
+        "here (bottleneck run --probe-budget)"
+    )
+
+
+def test_the_op_of_the_library_alone_leaves_compiling_its_formula(case: Evidence) -> None:
+    formula = gain(after(case))
+    draft = after(case, LIBRARY)
+    assert gain(draft) == formula
+    assert not draft.measured
+
+
+def test_where_compiling_loses_the_op_of_the_library_gives_the_gain(case: Evidence) -> None:
+    draft = after(case, piece(160 * MS, 240 * MS), LIBRARY)
+    assert gain(draft).high == pytest.approx(140 * MS)
+    assert draft.tries == ()
+    assert draft.evidence[-1].startswith("torch.compile gains nothing here: mul, mul on 25000000 takes 240 ms")
+    poor = replace(LIBRARY, changed_us=timing(170 * MS), ratio=Ratio(1.1, 1.05, 1.15, 9))
+    assert after(case, piece(160 * MS, 240 * MS), poor).gain_us is None
 
 
 def test_a_finding_of_no_kind_is_left_alone(case: Evidence) -> None:

@@ -3,21 +3,25 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypedDict
 
 import numpy as np
 
 from bottleneck.advice.fusion import attention_rows, find_chains
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, work_of
+from bottleneck.advice.measured import LIBRARY_OP
 from bottleneck.advice.quantities import optimizer_names, outermost_spans
-from bottleneck.experiment.pieces.kinds import KINDS
+from bottleneck.experiment.pieces.hand_written import find_hand_written
+from bottleneck.experiment.pieces.kinds import seconds_of
 from bottleneck.experiment.pieces.specs import OpCallSpec, PieceSpec
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Flags
+from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import OPTIMIZER_STEP
 from bottleneck.units import counted
 
-# Pieces of one finding, and of all: more would be beyond any usual budget.
+# Pieces of one kind for a finding, and of all: more would be beyond any usual budget.
 _MOST_OF_ONE, _MOST = 4, 16
 # Findings without a gain of their own are tried as if they promised this part of their work.
 _UNKNOWN_PROMISE = 0.1
@@ -28,6 +32,7 @@ _OPTIMIZERS = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 # Ops of which an optimizer's step runs one per parameter, the surest first.
 _PER_PARAMETER = ("aten::addcdiv_", "aten::addcmul_", "aten::lerp_", "aten::mul_", "aten::add_")
 _SOFTMAX = re.compile(r"^aten::(?:_safe_)?_?softmax$")
+_SCALAR_BYTES = 64
 _IMAGES = ("convolution", "pooling", "normalization")
 
 # The evidence and the finding -> its pieces, largest first.
@@ -40,30 +45,18 @@ def choose_pieces(evidence: Evidence, findings: Sequence[Finding]) -> tuple[Piec
         piece
         for finding in findings
         if finding.slug in CHOOSERS
-        for piece in _of_finding(evidence, finding)
+        for choose in CHOOSERS[finding.slug]
+        for piece in islice(choose(evidence, finding), _MOST_OF_ONE)
         if piece.promise_us >= _LEAST_OF_STEP * evidence.step_us
     ]
     seen: set[str] = set()
     ordered = []
     while found:
-        best = max(found, key=lambda piece: piece.promise_us / _seconds(piece.kind, seen))
+        best = max(found, key=lambda piece: piece.promise_us / seconds_of(piece, seen)[1])
         found.remove(best)
         seen.add(best.kind)
         ordered.append(best)
     return tuple(ordered[:_MOST])
-
-
-def _seconds(kind: str, seen: set[str]) -> float:
-    return KINDS[kind].seconds + (0.0 if kind in seen else KINDS[kind].first_s)
-
-
-def _of_finding(evidence: Evidence, finding: Finding) -> list[PieceSpec]:
-    pieces = []
-    for piece in CHOOSERS[finding.slug](evidence, finding):
-        pieces.append(piece)
-        if len(pieces) == _MOST_OF_ONE:
-            break
-    return pieces
 
 
 def _promise_us(finding: Finding, share: float, us: float) -> float:
@@ -73,32 +66,102 @@ def _promise_us(finding: Finding, share: float, us: float) -> float:
     return max(finding.predicted_gain_us.high * share, 0.0)
 
 
+class _Where(TypedDict):
+    source: str | None
+    module: str | None
+
+
+def _where(work: KernelWork, rows: Integers) -> _Where:
+    """The source line and the module with most of the time of these rows; null where none is known."""
+
+    def longest(column: str) -> str | None:
+        names = work.evidence.linked.kernels[column].cat
+        codes = names.codes.to_numpy()[work.row[rows]].astype(np.int64)
+        us = np.bincount(codes + 1, weights=work.us[rows], minlength=1)
+        us[0] = 0.0
+        return str(names.categories[int(us.argmax()) - 1]) if us.any() else None
+
+    return {"source": longest("source"), "module": longest("module")}
+
+
 def _chains(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
-    work, chains = work_of(evidence), find_chains(evidence)
-    total_us = work.us_of(chains.of_row >= 0)
-    kinds: dict[tuple[int, ...], list[float]] = {}
-    for chain in range(chains.ops.size):
-        rows = np.flatnonzero(chains.of_row == chain)
-        firsts = rows[np.concatenate(([True], np.diff(work.op[rows]) != 0))]
-        kinds.setdefault(tuple(work.signature[firsts].tolist()), []).append(float(work.us[rows].sum()))
+    work = work_of(evidence)
     keeps = has_backward_pass(evidence)
-    for signatures, us in sorted(kinds.items(), key=lambda each: -math.fsum(each[1])):
-        if min(signatures) < 0:
-            continue
+    total_us = work.us_of(find_chains(evidence).of_row >= 0)
+    for signatures, runs in _runs_of_chains(work, evidence):
         ops = tuple(_call(work, each) for each in signatures)
-        share = math.fsum(us) / total_us
+        rows = np.concatenate(runs)
+        us = float(work.us[rows].sum())
         yield PieceSpec(
             kind="chain",
             finding=finding.slug,
             change="compile",
             what=f"{_names(ops)} on {ops[0].sizes}",
-            calls=len(us) / evidence.steps,
-            recorded_us=math.fsum(us),
-            share=share,
+            calls=len(runs) / evidence.steps,
+            recorded_us=us,
+            share=us / total_us,
             ops=ops,
             settings={"keeps": keeps},
-            promise_us=_promise_us(finding, share, math.fsum(us)),
+            promise_us=_promise_us(finding, us / total_us, us),
+            **_where(work, rows),
         )
+
+
+def _runs_of_chains(work: KernelWork, evidence: Evidence) -> list[tuple[tuple[int, ...], list[Integers]]]:
+    """Chains of the same calls: the signatures of these, and the rows of each run; those with the most time first."""
+    of_row = find_chains(evidence).of_row
+    ordered = np.argsort(of_row, kind="stable")
+    ordered = ordered[of_row[ordered] >= 0]
+    kinds: dict[tuple[int, ...], list[Integers]] = {}
+    for rows in np.split(ordered, np.flatnonzero(np.diff(of_row[ordered])) + 1):
+        if rows.size:
+            kinds.setdefault(tuple(work.signature[_firsts(work, rows)].tolist()), []).append(rows)
+    known = [(signatures, runs) for signatures, runs in kinds.items() if min(signatures) >= 0]
+    return sorted(known, key=lambda each: -float(work.us[np.concatenate(each[1])].sum()))
+
+
+def _firsts(work: KernelWork, rows: Integers) -> Integers:
+    """The first row of each op of a chain."""
+    return rows[np.concatenate(([True], np.diff(work.op[rows]) != 0))]
+
+
+def _hand_written(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
+    """Norms, softmax and GELU that the model writes out op by op, beside the one op of the library."""
+    work = work_of(evidence)
+    is_chained = find_chains(evidence).of_row >= 0
+    total_us = work.us_of(is_chained)
+    # Reductions fill their result first, and copy their scalars.
+    firsts = np.flatnonzero(work.in_model & ~work.family("fill") & ~(work.roof("bytes_low") <= _SCALAR_BYTES))
+    firsts = _firsts(work, firsts)
+    names = np.append(work.evidence.linked.trace.signatures["name"].astype(str).to_numpy(dtype=object), "?")
+    found: dict[tuple[str, tuple[int, ...]], list[Integers]] = {}
+    for written in find_hand_written(names[work.signature[firsts]].tolist()):
+        held = firsts[written.first : written.first + written.count]
+        signatures = tuple(work.signature[held].tolist())
+        if _largest(work, signatures[0]) == _largest(work, signatures[-1]) > 0:
+            found.setdefault((written.op, signatures), []).append(np.arange(held[0], held[-1] + 1))
+    joined = {key: (len(runs), np.concatenate(runs)) for key, runs in found.items()}
+    for (op, signatures), (runs, rows) in sorted(joined.items(), key=lambda each: -float(work.us[each[1][1]].sum())):
+        ops = tuple(_call(work, each) for each in signatures)
+        us = float(work.us[rows].sum())
+        share = float(work.us[rows[is_chained[rows]]].sum()) / total_us
+        yield PieceSpec(
+            kind="library-op",
+            finding=finding.slug,
+            change=LIBRARY_OP,
+            what=f"{op} for {counted(len(ops), 'op')} on {ops[0].sizes}",
+            calls=runs / evidence.steps,
+            recorded_us=us,
+            share=share,
+            ops=ops,
+            settings={"op": op},
+            promise_us=_promise_us(finding, share, us),
+            **_where(work, rows),
+        )
+
+
+def _largest(work: KernelWork, signature: int) -> int:
+    return max((math.prod(sizes) for sizes in work.sizes_of(signature) if sizes), default=0)
 
 
 def _names(ops: Sequence[OpCallSpec]) -> str:
@@ -113,8 +176,8 @@ def _call(work: KernelWork, signature: int) -> OpCallSpec:
     return OpCallSpec(name, *columns)
 
 
-def _groups(work: KernelWork, rows: Flags) -> Iterator[tuple[int, float, float]]:
-    """The calls of these rows by signature: it, their time per step, and how often the step runs it; longest first."""
+def _groups(work: KernelWork, rows: Flags) -> Iterator[tuple[int, Integers, float]]:
+    """The calls of these rows by signature: it, its rows, and how often the step runs it; longest first."""
     chosen = np.flatnonzero(rows & (work.signature >= 0))
     us = np.bincount(work.signature[chosen], weights=work.us[chosen], minlength=1)
     for signature in np.argsort(-us, kind="stable").tolist():
@@ -122,7 +185,7 @@ def _groups(work: KernelWork, rows: Flags) -> Iterator[tuple[int, float, float]]
         if not mine.size:
             return
         calls = np.unique(work.op[mine]).size / work.evidence.steps
-        yield signature, float(us[signature]), calls
+        yield signature, mine, calls
 
 
 def _claimed_us(evidence: Evidence, finding: Finding) -> float:
@@ -138,8 +201,8 @@ def _op_pieces(kind: str, change: str, choose: Callable[[KernelWork], Flags], **
         work = work_of(evidence)
         rows = choose(work)
         total_us = max(_claimed_us(evidence, finding), work.us_of(rows))
-        for signature, us, calls in _groups(work, rows):
-            call = _call(work, signature)
+        for signature, mine, calls in _groups(work, rows):
+            call, us = _call(work, signature), float(work.us[mine].sum())
             share = us / total_us if total_us > 0 else 0.0
             yield PieceSpec(
                 kind=kind,
@@ -152,6 +215,7 @@ def _op_pieces(kind: str, change: str, choose: Callable[[KernelWork], Flags], **
                 ops=(call,),
                 settings=settings,
                 promise_us=_promise_us(finding, share, us),
+                **_where(work, mine),
             )
 
     return pieces
@@ -205,6 +269,7 @@ def _optimizer(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
             share=1.0,
             settings={"class": names[0], "sizes": sizes, "has_momentum": per_op == "aten::mul_"},
             promise_us=_promise_us(finding, 1.0, us),
+            **_where(work, np.flatnonzero(inside)),
         )
 
 
@@ -231,31 +296,32 @@ def _attention(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
     products = np.flatnonzero(rows & work.family("matmul"))
     softmax = np.flatnonzero(rows & work.op_like(_SOFTMAX))
     m, n, k, batch = (work.cost(name) for name in ("m", "n", "k", "batch"))
-    kinds: dict[tuple[float, ...], int] = {}
+    kinds: dict[tuple[float, ...], list[int]] = {}
     for at in softmax.tolist():
         before, after = np.searchsorted(products, at) - 1, np.searchsorted(products, at)
         if before < 0 or after >= products.size:
             continue
         one, two = int(products[before]), int(products[after])
         shape = tuple(float(each) for each in (batch[one], m[one], n[one], k[one], n[two]))
-        kinds[shape] = kinds.get(shape, 0) + 1
+        kinds.setdefault(shape, []).append(at)
     trains = has_backward_pass(evidence)
-    for shape, count in sorted(kinds.items(), key=lambda each: -each[1] * math.prod(each[0])):
+    for shape, places in sorted(kinds.items(), key=lambda each: -len(each[1]) * math.prod(each[0])):
         if not all(math.isfinite(each) for each in shape):
             continue
         settings = dict(zip(("batch", "m", "n", "k", "d"), map(int, shape), strict=True))
-        share = count / max(softmax.size, 1)
+        share = len(places) / max(softmax.size, 1)
         yield PieceSpec(
             kind="attention",
             finding=finding.slug,
             change="fused-attention",
             what="softmax(q @ k) @ v on {batch} x {m} x {n}, width {d}".format(**settings),
-            calls=count / evidence.steps,
+            calls=len(places) / evidence.steps,
             # The backward pass is spread over the step, and is measured with the forward pass.
             recorded_us=None if trains else work.us_of(rows) * share,
             share=share,
             settings={**settings, "trains": trains},
             promise_us=_promise_us(finding, share, work.us_of(rows) * share),
+            **_where(work, np.array(places)),
         )
 
 
@@ -281,14 +347,14 @@ def _all_work(work: KernelWork) -> Flags:
     return work.family(*PRODUCTS, "pointwise", "normalization", "softmax", "reduction")
 
 
-CHOOSERS: Mapping[str, _Choose] = {
-    "unfused-chain": _chains,
-    "unfused-norm": _chains,
-    "half-precision": _narrow_products,
-    "channels-first": _op_pieces("layout", "channels-last", _images),
-    "misaligned-products": _op_pieces("padded-product", "pad", _uneven_products),
-    "unfused-optimizer": _optimizer,
-    "unfused-attention": _attention,
-    "threads-for-small-work": _fewer_threads("threads-1"),
-    "too-many-threads": _fewer_threads("threads-cores"),
+CHOOSERS: Mapping[str, tuple[_Choose, ...]] = {
+    "unfused-chain": (_chains, _hand_written),
+    "unfused-norm": (_chains, _hand_written),
+    "half-precision": (_narrow_products,),
+    "channels-first": (_op_pieces("layout", "channels-last", _images),),
+    "misaligned-products": (_op_pieces("padded-product", "pad", _uneven_products),),
+    "unfused-optimizer": (_optimizer,),
+    "unfused-attention": (_attention,),
+    "threads-for-small-work": (_fewer_threads("threads-1"),),
+    "too-many-threads": (_fewer_threads("threads-cores"),),
 }

@@ -14,6 +14,7 @@ import msgspec
 from bottleneck.advice import advise
 from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.experiment.pieces.choose import choose_pieces
+from bottleneck.experiment.pieces.kinds import seconds_of
 from bottleneck.experiment.pieces.specs import PieceSpec
 from bottleneck.experiment.pieces.timing import PieceTimes
 from bottleneck.experiment.worker import Refused, Worker
@@ -23,12 +24,21 @@ from bottleneck.harness.supervise import CHILD
 from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import StepAnalysis
 from bottleneck.schema.evidence import Evidence, Explanation
-from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces
+from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, missing_pieces
 from bottleneck.schema.recording import Recording, write_recording
 from bottleneck.units import counted
 
 PIECES_CHILD = (CHILD, "bottleneck.experiment.pieces.timing:serve_pieces")
-_QUIT_S = 0.2
+_QUIT_S = 0.1
+# The first kernel on a machine takes 7.4 s of processor time instead of 22 s (torch 2.13): Inductor compiles no test
+# programs for the instruction sets that the processor names, which a compiler that is older than these then refuses,
+# and does not precompile its headers, which pays from five kernels on.
+_QUICK_COMPILER = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+# Starting a process with torch takes so long on two cores that are free.
+_LOAD_S = 1.6
+# Ending the process, with a compiler that it may have started, belongs to the budget: seconds and share of it. On a
+# machine with five times as many busy threads as processors, killing both took up to 1.4 s.
+_ENDING_S, _ENDING_SHARE = 0.5, 0.05
 
 
 class PieceWorker(Protocol):
@@ -51,7 +61,7 @@ class PieceProcess(Worker):
     """A process that measures pieces; it is killed if it does not answer in time."""
 
     def __init__(self, until: float, log: Path) -> None:
-        environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / COMPILATIONS)}
+        environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / COMPILATIONS), **_QUICK_COMPILER}
         super().__init__(Program(""), log, environment, PIECES_CHILD)
         self.until = until
 
@@ -73,6 +83,7 @@ class PieceProcess(Worker):
 class PieceBudget:
     """Measures pieces one after the other until the budget is spent; an interruption keeps the pieces measured so far.
 
+    Those that usually fit into what is left come first; the process is killed at the end of the budget.
     ``open_worker`` starts a process that ends by a time of the clock, and writes to a file. ``tell`` gets the piece
     that is next, and the share of the seconds that is over.
     """
@@ -82,26 +93,33 @@ class PieceBudget:
     clock: Callable[[], float] = time.monotonic
     tell: Callable[[str, float], None] = lambda _text, _share: None
     done: list[MeasuredPiece] = field(default_factory=list)
+    is_interrupted: bool = False
 
-    def measure(self, specs: Sequence[PieceSpec], evidence: Evidence) -> MeasuredPieces:
-        """The pieces in their order, and the names of those that were left out; an interruption ends it early."""
-        began = self.clock()
+    def measure(self, specs: Sequence[PieceSpec], evidence: Evidence, began: float | None = None) -> MeasuredPieces:
+        """The pieces in their order, and the names of those that were left out; an interruption ends it early.
+
+        The seconds count from ``began``, a time of the clock; from now unless given.
+        """
+        began = self.clock() if began is None else began
         recording = evidence.recording
         threads = None if recording is None else recording.threads
-        version = None
+        left, version = list(specs), None
+        until = began + self.budget_s - max(_ENDING_S, _ENDING_SHARE * self.budget_s)
         with ExitStack() as stack:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bottleneck-pieces-"))) / "output.txt"
             try:
-                while len(self.done) < len(specs):
-                    with self.open_worker(began + self.budget_s, log) as worker:
+                while left and self.clock() < until:
+                    with self.open_worker(until, log) as worker:
+                        begun = self.clock()
                         version = worker.load(threads)
-                        if not self._take(worker, specs, began, "cpu" if evidence.is_host_only else "cuda"):
+                        pace = max(1.0, (self.clock() - begun) / _LOAD_S)
+                        if not self._take(worker, left, until, pace, "cpu" if evidence.is_host_only else "cuda"):
                             break
             except Refused as refused:
                 if refused.verdict != "skipped" and not self.done:
-                    self.done.append(_without_times(specs[0], refused.reason))
+                    self.done.append(_without_times(left.pop(0), refused.reason))
             except KeyboardInterrupt:
-                pass
+                self.is_interrupted = True
         return MeasuredPieces(
             budget_s=self.budget_s,
             spent_s=max(self.clock() - began, 0.0),
@@ -109,27 +127,42 @@ class PieceBudget:
             threads=threads,
             torch=version,
             pieces=tuple(self.done),
-            left_out=tuple(spec.what for spec in specs[len(self.done) :]),
+            left_out=tuple(_with_seconds(spec, self.done) for spec in left),
         )
 
-    def _take(self, worker: PieceWorker, specs: Sequence[PieceSpec], began: float, device: str) -> bool:
-        """Measures what is left; true where the process ended in the middle, so that another has to go on."""
-        for spec in specs[len(self.done) :]:
-            passed = self.clock() - began
-            if passed >= self.budget_s:
-                return False
-            self.tell(spec.what, passed / self.budget_s)
+    def _take(self, worker: PieceWorker, left: list[PieceSpec], until: float, pace: float, device: str) -> bool:
+        """Measures what fits and takes it off the list; true where the process ended, so that another has to go on."""
+        while (spec := self._next(left, (until - self.clock()) / pace)) is not None:
+            begun = self.clock()
+            _, usual_s = seconds_of(spec, self._seen())
+            self.tell(spec.what, 1.0 - (until - begun) / self.budget_s)
             try:
-                times = worker.measure(spec, device)
+                found = _with_times(spec, worker.measure(spec, device))
             except Refused as refused:
                 if refused.verdict == "skipped":
                     return False
-                self.done.append(_without_times(spec, refused.reason))
-                if "its process" in refused.reason:
-                    return True
-            else:
-                self.done.append(_with_times(spec, times))
+                found = _without_times(spec, refused.reason)
+            self.done.append(found)
+            left.remove(spec)
+            if "its process" in (found.reason or ""):
+                return True
+            # A busy machine takes longer for the next one too.
+            pace = max(1.0, (self.clock() - begun) / usual_s) if found.reason is None else pace
         return False
+
+    def _next(self, left: Sequence[PieceSpec], seconds: float) -> PieceSpec | None:
+        """The first piece that usually fits into these seconds, or that fits if compilers find all in their cache."""
+        needs = [(spec, seconds_of(spec, self._seen())) for spec in left]
+        usual = next((spec for spec, (_, usual_s) in needs if usual_s <= seconds), None)
+        return usual or next((spec for spec, (least_s, _) in needs if least_s <= seconds), None)
+
+    def _seen(self) -> set[str]:
+        return {piece.kind for piece in self.done}
+
+
+def _with_seconds(spec: PieceSpec, done: Sequence[MeasuredPiece]) -> str:
+    _, usual_s = seconds_of(spec, {piece.kind for piece in done})
+    return f"{spec.what} ({spec.change}, about {math.ceil(usual_s)} s)"
 
 
 def _with_times(spec: PieceSpec, times: PieceTimes) -> MeasuredPiece:
@@ -152,6 +185,8 @@ def _without_times(spec: PieceSpec, reason: str | None) -> MeasuredPiece:
         recorded_us=spec.recorded_us,
         share=min(spec.share, 1.0),
         reason=reason,
+        source=spec.source,
+        module=spec.module,
     )
 
 
@@ -169,7 +204,7 @@ def measure_pieces(
     explanation where there is no time, nothing to measure, or no recording of one process; ``say`` gets the line that
     goes before, and those that name what is missing.
     """
-    recording = explained.recording
+    began, recording = budget.clock(), explained.recording
     if recording is None or len(recording.traces) != 1 or budget.budget_s <= 0:
         return explained
     specs = choose_pieces(explained, explained.analysis.findings)
@@ -180,22 +215,14 @@ def measure_pieces(
         f"bottleneck: measuring {counted(len(specs), 'piece')} of the step alone, as it is and changed, for at most "
         f"{budget.budget_s:.3g} s (--probe-budget)"
     )
-    measured = budget.measure(specs, explained)
-    for line in _missing(measured):
-        say(f"bottleneck: {line}")
+    measured = budget.measure(specs, explained, began)
+    if budget.is_interrupted:
+        done = counted(sum(piece.ratio is not None for piece in measured.pieces), "piece")
+        say(f"bottleneck: interrupted; {done} of {len(specs)} timed, which the findings use")
+    else:
+        for line in missing_pieces(measured):
+            say(f"bottleneck: {line}")
     return with_pieces(explained, folder, measured, trials)
-
-
-def _missing(measured: MeasuredPieces) -> list[str]:
-    """The lines that name the pieces without times."""
-    lines = [f"not measured: {piece.what}: {piece.reason}" for piece in measured.pieces if piece.reason is not None]
-    if measured.left_out:
-        named = "; ".join(measured.left_out[:3]) + ("; …" if len(measured.left_out) > 3 else "")
-        lines.append(
-            f"{counted(len(measured.left_out), 'piece')} left out for lack of time: {named}; to measure more: "
-            "--probe-budget 60"
-        )
-    return lines
 
 
 def with_pieces(

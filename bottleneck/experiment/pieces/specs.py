@@ -27,7 +27,7 @@ class PieceSpec:
     """A piece to measure: its kind, what it consists of, and what its figures stand for (see ``MeasuredPiece``).
 
     ``settings`` are what a kind needs besides calls. ``promise_us`` is the gain per step that the formula promises
-    for it at most, by which pieces are ordered.
+    for it at most, by which pieces are ordered. ``source`` and ``module`` say where most of its work was called.
     """
 
     kind: str
@@ -40,6 +40,8 @@ class PieceSpec:
     ops: tuple[OpCallSpec, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     promise_us: float = 0.0
+    source: str | None = None
+    module: str | None = None
 
 
 def from_values(values: Mapping[str, Any]) -> PieceSpec:

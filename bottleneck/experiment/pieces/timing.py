@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
-from bottleneck.experiment.pieces.kinds import KINDS, PieceKind, Way, Ways
+from bottleneck.experiment.pieces.kinds import KINDS, ROUNDS_AT_LEAST, WARM_CALLS, PieceKind, Way, Ways
 from bottleneck.experiment.pieces.recorded_calls import NotRebuilt
 from bottleneck.experiment.pieces.specs import PieceSpec, from_values
 from bottleneck.experiment.variants import RequestChannel, describe
 from bottleneck.schema.measurements import Ratio, Timing
 from bottleneck.schema.statistics import summarise_durations
 
-# A turn lasts at least so long, by a call that is short; a ratio needs six pairs for an interval (order statistics).
+# A turn lasts at least so long, by a call that is short.
 _TURN_S, _CALLS_AT_MOST, _PARTS = 0.003, 500, 3
-_ROUNDS_AT_LEAST, _ROUNDS_AT_MOST, _ROUNDS_S = 7, 25, 0.4
-_WARM_CALLS = 2
+_ROUNDS_AT_MOST, _ROUNDS_S = 25, 0.4
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class PieceTimer:
         while len(taken[0]) < _ROUNDS_AT_MOST:
             for place in self.draw.sample(range(len(chosen)), len(chosen)):
                 taken[place].append(self._turn_us(chosen[place], counts[place]))
-            if len(taken[0]) >= _ROUNDS_AT_LEAST and self.clock() - began >= _ROUNDS_S:
+            if len(taken[0]) >= ROUNDS_AT_LEAST and self.clock() - began >= _ROUNDS_S:
                 break
         summaries = [_timing(us) for us in taken]
         ratios = [_ratio(taken[0], us) for us in taken[1:]]
@@ -57,7 +56,7 @@ class PieceTimer:
 
     def _count(self, way: Way) -> int:
         """Calls of a turn, by the time of a warm one."""
-        for _ in range(_WARM_CALLS):
+        for _ in range(WARM_CALLS):
             us = self._turn_us(way, 1)
         return max(1, min(_CALLS_AT_MOST, math.ceil(_TURN_S * 1e6 / max(us, 1e-3))))
 

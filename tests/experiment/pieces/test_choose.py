@@ -41,6 +41,26 @@ def test_the_largest_promise_per_second_comes_first(tmp_path: Path) -> None:
     assert [piece.what for piece in pieces[:2]] == ["mm on 1024x1024, 1024x1024", "mm on 512x1024, 1024x512"]
 
 
+def test_a_norm_that_is_written_out_is_a_piece_beside_its_chain(tmp_path: Path) -> None:
+    rows, each = [64, 512, 512], [64, 512, 1]
+    norm = [
+        Call("aten::pow", 8 * MS, [rows, []]),
+        Call("aten::mean", 6 * MS, [rows, [], [], []], more={"concrete": ["", "[-1]", "True", ""]}),
+        Call("aten::add", 1 * MS, [each, [], []]),
+        Call("aten::rsqrt", 1 * MS, [each]),
+        Call("aten::mul", 8 * MS, [rows, each]),
+        Call("aten::mul", 8 * MS, [rows, [512]]),
+    ]
+    pieces = chosen(tmp_path, [*norm, PRODUCT])
+    [piece] = [piece for piece in pieces if piece.kind == "library-op"]
+    assert (piece.change, piece.settings["op"], piece.calls) == ("library-op", "rms_norm", 1)
+    assert piece.what == "rms_norm for 6 ops on 64x512x512"
+    assert [op.name for op in piece.ops] == [call.name for call in norm]
+    assert piece.recorded_us == pytest.approx(32 * MS, rel=0.01)
+    assert piece.source == "train() (train.py:12)"
+    assert "chain" in {piece.kind for piece in pieces}
+
+
 def test_the_optimizer_is_rebuilt_from_the_sizes_of_its_parameters(tmp_path: Path) -> None:
     mark = "Optimizer.step#AdamW.step"
     update = [Call(name, 40.0, [[256, 256], [256, 256]]) for name in ("aten::mul_", "aten::lerp_", "aten::addcmul_")]

@@ -42,7 +42,13 @@ IMAGES = call(
     types=("float", "float", "float", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"),
     concrete=("", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"),
 )
+ROW = call("aten::pow", [4, 8, 32], [], concrete=("", "2."))
+MEAN = call(
+    "aten::mean", [4, 8, 32], [], [], [], types=("float", "ScalarList", "Scalar", ""), concrete=("", "[-1]", "True", "")
+)
+SCALED = call("aten::mul", [4, 8, 32], [4, 8, 1])
 PIECES = {
+    "library-op": spec("library-op", ROW, MEAN, SCALED, op="rms_norm"),
     "layout": spec("layout", IMAGES),
     "narrow-product": spec("narrow-product", PRODUCT, dtype="bfloat16"),
     "padded-product": spec("padded-product", call("aten::mm", [65, 129], [129, 67])),
@@ -105,6 +111,20 @@ def test_a_convolution_gets_its_images_by_pixels() -> None:
         ways.as_is.run()
         ways.changed.run()
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm", "softmax", "gelu", "gelu_tanh"])
+def test_the_op_of_the_library_takes_the_numbers_of_the_first_op(op: str) -> None:
+    ways = KINDS["library-op"].make(torch, spec("library-op", ROW, MEAN, SCALED, op=op), "cpu")
+    result: Any = ways.changed.run()
+    assert result.shape == (4, 8, 32)
+    assert result.dtype is torch.float32
+
+
+def test_a_chain_of_indices_has_no_op_of_the_library() -> None:
+    index = call("aten::mul", [8], [], types=("long int", "Scalar"), concrete=("", "2"))
+    with pytest.raises(NotRebuilt, match="no tensor of numbers"):
+        KINDS["library-op"].make(torch, spec("library-op", index, op="gelu"), "cpu")
 
 
 def test_an_op_without_images_has_no_layout() -> None:

@@ -28,6 +28,7 @@ class Machine:
     seconds: dict[str, float | Exception | type[BaseException]] = field(default_factory=dict)
     now_s: float = 0.0
     until: float = 0.0
+    load_s: float = 1.0
     started: int = 0
     asked: list[str] = field(default_factory=list)
 
@@ -40,7 +41,7 @@ class Machine:
         return self.now_s
 
     def load(self, _threads: int | None) -> str:
-        self.now_s += 1.0
+        self._pass(self.load_s)
         return "2.13.0"
 
     def measure(self, spec: PieceSpec, _device: str) -> PieceTimes:
@@ -48,10 +49,13 @@ class Machine:
         taken = self.seconds.get(spec.what, 1.0)
         if not isinstance(taken, float):
             raise taken
-        self.now_s = min(self.now_s + taken, self.until)
+        self._pass(taken)
+        return TIMES
+
+    def _pass(self, seconds: float) -> None:
+        self.now_s = min(self.now_s + seconds, self.until)
         if self.now_s >= self.until:
             raise Refused("skipped", NO_TIME)
-        return TIMES
 
     def __enter__(self) -> Self:
         return self
@@ -60,8 +64,8 @@ class Machine:
         pass
 
 
-def spec(what: str) -> PieceSpec:
-    return PieceSpec("chain", "unfused-chain", "compile", what, 1.0, 100.0, 0.5, promise_us=10.0)
+def spec(what: str, kind: str = "layout", recorded_us: float = 100.0) -> PieceSpec:
+    return PieceSpec(kind, "unfused-chain", "compile", what, 1.0, recorded_us, 0.5, promise_us=10.0)
 
 
 @pytest.fixture
@@ -85,13 +89,57 @@ def test_pieces_are_measured_in_their_order(explained: Explanation) -> None:
     assert not found.left_out
 
 
-def test_what_no_time_is_left_for_is_named(explained: Explanation) -> None:
+def test_a_piece_that_takes_too_long_ends_the_process_and_is_named(explained: Explanation) -> None:
     machine = Machine({"b": 60.0})
     found = run(machine, explained, "a", "b", "c")
     assert [piece.what for piece in found.pieces] == ["a"]
-    assert found.left_out == ("b", "c")
-    assert found.spent_s == pytest.approx(10.0)
+    assert found.left_out == ("b (compile, about 1 s)", "c (compile, about 1 s)")
     assert machine.asked == ["a", "b"]
+
+
+@pytest.mark.parametrize("machine", [Machine({"a": 60.0}), Machine({"a": 4.0, "b": 60.0}), Machine(load_s=60.0)])
+def test_no_piece_and_no_start_goes_beyond_the_budget(explained: Explanation, machine: Machine) -> None:
+    found = run(machine, explained, "a", "b", "c")
+    assert found.spent_s < 10.0
+    assert machine.until < 10.0
+
+
+def test_the_time_before_the_first_piece_belongs_to_the_budget(explained: Explanation) -> None:
+    machine = Machine(now_s=8.0)
+    budget = PieceBudget(10.0, machine.open, machine.clock)
+    found = budget.measure([spec("a"), spec("b")], explained, began=0.0)
+    assert [piece.what for piece in found.pieces] == []
+    assert found.left_out
+    assert found.spent_s < 10.0
+
+
+def test_a_piece_that_does_not_fit_leaves_its_time_to_those_that_do(explained: Explanation) -> None:
+    machine = Machine()
+    budget = PieceBudget(5.0, machine.open, machine.clock)
+    long = spec("a long op", recorded_us=1e6)
+    found = budget.measure([spec("a chain", "chain"), long, spec("a product")], explained)
+    assert [piece.what for piece in found.pieces] == ["a product"]
+    assert machine.asked == ["a product"]
+    assert found.left_out == ("a chain (compile, about 8 s)", "a long op (compile, about 19 s)")
+
+
+def test_a_chain_that_may_be_in_the_cache_is_tried_last_in_the_time_that_is_left(explained: Explanation) -> None:
+    machine = Machine({"a chain": 60.0})
+    budget = PieceBudget(8.0, machine.open, machine.clock)
+    found = budget.measure([spec("a chain", "chain"), spec("a product")], explained)
+    assert machine.asked == ["a product", "a chain"]
+    assert [piece.what for piece in found.pieces] == ["a product"]
+    assert found.spent_s < 8.0
+    quick = Machine({"a chain": 3.5})
+    budget = PieceBudget(8.0, quick.open, quick.clock)
+    assert not budget.measure([spec("a chain", "chain"), spec("a product")], explained).left_out
+
+
+def test_a_busy_machine_begins_fewer_pieces(explained: Explanation) -> None:
+    machine = Machine({"a": 5.0})
+    found = run(machine, explained, "a", "b")
+    assert [piece.what for piece in found.pieces] == ["a"]
+    assert machine.asked == ["a"]
 
 
 def test_an_error_of_one_piece_skips_that_piece_alone(explained: Explanation) -> None:
@@ -114,7 +162,16 @@ def test_a_process_that_a_piece_ends_is_started_anew_for_the_others(explained: E
 def test_an_interruption_keeps_what_was_measured(explained: Explanation) -> None:
     found = run(Machine({"b": KeyboardInterrupt}), explained, "a", "b")
     assert [piece.what for piece in found.pieces] == ["a"]
-    assert found.left_out == ("b",)
+    assert found.left_out == ("b (compile, about 1 s)",)
+
+
+def test_an_interruption_says_what_is_kept(explained: Explanation, tmp_path: Path) -> None:
+    what, lines = "mul_, mul_, mul_ and 5 ops more on 25000000", list[str]()
+    told(explained, tmp_path, Machine({what: KeyboardInterrupt}), lines.append)
+    assert lines[1:] == ["bottleneck: interrupted; 0 pieces of 1 timed, which the findings use"]
+    recorded = read_recording(tmp_path).pieces
+    assert recorded is not None
+    assert len(recorded.left_out) == 1
 
 
 def test_no_budget_starts_no_process(explained: Explanation, tmp_path: Path) -> None:
@@ -147,7 +204,10 @@ def test_what_was_left_out_and_what_failed_is_told(explained: Explanation, tmp_p
     lines: list[str] = []
     what = "mul_, mul_, mul_ and 5 ops more on 25000000"
     told(explained, tmp_path, Machine({what: 60.0}), lines.append)
-    assert lines[1] == (f"bottleneck: 1 piece left out for lack of time: {what}; to measure more: --probe-budget 60")
+    assert lines[1] == (
+        f"bottleneck: 1 piece left out for lack of time: {what} (compile, about 11 s); to measure more: "
+        "bottleneck run --probe-budget 60"
+    )
     told(explained, tmp_path, Machine({what: Refused("failed", "MemoryError")}), lines.append)
     assert lines[3] == f"bottleneck: not measured: {what}: MemoryError"
 

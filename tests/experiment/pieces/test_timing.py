@@ -84,7 +84,7 @@ def spec(kind: str) -> dict[str, Any]:
 
 def answer(make: Callable[..., Ways]) -> dict[str, Any]:
     torch = pytest.importorskip("torch")
-    host = PieceHost({"own": PieceKind(make, seconds=1.0)}, lambda _threads: torch)
+    host = PieceHost({"own": PieceKind(make)}, lambda _threads: torch)
     assert "value" in host.answer({"do": "load", "threads": None})
     return host.answer({"do": "piece", "piece": spec("own"), "device": "cpu"})
 
