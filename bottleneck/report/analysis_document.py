@@ -17,6 +17,7 @@ from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
+from bottleneck.report.pieces_section import measured_pieces
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import cut_text, percents
@@ -464,6 +465,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     sections: tuple[Section | None, ...] = (
         tables.ledger(analysis),
         findings(analysis, all_findings=all_findings),
+        measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         tables.phases(analysis),
         tables.user_ranges(analysis, top),

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary, LiveAllocations
+from bottleneck.schema.measured_pieces import MeasuredPiece
 from bottleneck.schema.records import replace
 from bottleneck.units import counted
 
-Named = TypeVar("Named", KernelSummary, IdleCause, LiveAllocations)
+Named = TypeVar("Named", KernelSummary, IdleCause, LiveAllocations, MeasuredPiece)
 
 _LONGEST_SHAPES, _MOST_SHAPES = 60, 4
 _UNSURE = {"medium": "?", "low": "??"}
@@ -37,9 +38,10 @@ def with_attribute_paths(analysis: Analysis) -> Analysis:
     def named(row: Named) -> Named:
         return row if row.module is None else replace(row, module=attribute_path(row.module, known))
 
-    memory = analysis.memory
+    memory, pieces = analysis.memory, analysis.pieces
     return replace(
         analysis,
+        pieces=pieces and replace(pieces, pieces=tuple(map(named, pieces.pieces))),
         kernels=tuple(map(named, analysis.kernels)),
         idle=tuple(map(named, analysis.idle)),
         memory=memory and replace(memory, allocations=tuple(map(named, memory.allocations))),

@@ -29,6 +29,7 @@ from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
+from bottleneck.report.pieces_section import measured_pieces
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.report.text import clean
 from bottleneck.report.wording import bound_word, with_attribute_paths
@@ -58,7 +59,8 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     document = build(analysis, all_findings=all_findings)
     segments, phases = _segments(analysis), analysis.phases
     doubts = (coverage(analysis), caveats(analysis))
-    proofs, ranges = (batch_test(analysis.batch_test),), (tables.user_ranges(analysis, _ROWS),)
+    proofs = (measured_pieces(analysis.pieces), batch_test(analysis.batch_test))
+    ranges = (tables.user_ranges(analysis, _ROWS),)
     others = (
         tables.idle(analysis, _ROWS),
         tables.critical_path(analysis.critical_path, _HOPS),
