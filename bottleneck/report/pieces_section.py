@@ -41,7 +41,9 @@ def measured_pieces(measured: MeasuredPieces | None) -> TableSection | None:
     )
     title = f"Pieces of the step, timed alone, in {scale.unit}" if timed else "Pieces of the step, timed alone"
     details = TableColumn("piece", "words")
-    return TableSection(title, _COLUMNS, tuple(rows), (*notes, *left_out_words(measured)), details)
+    return TableSection(
+        title, _COLUMNS, tuple(rows), (*notes, *left_out_words(measured, len(measured.left_out))), details
+    )
 
 
 def _longest_us(piece: MeasuredPiece) -> float:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary, LiveAllocations
-from bottleneck.schema.measured_pieces import MeasuredPiece
+from bottleneck.schema.measurements import MeasuredPiece
 from bottleneck.schema.records import replace
 from bottleneck.units import counted
 

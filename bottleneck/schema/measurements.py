@@ -284,12 +284,12 @@ def missing_pieces(measured: MeasuredPieces) -> tuple[str, ...]:
     return (*failed, *left_out_words(measured))
 
 
-def left_out_words(measured: MeasuredPieces) -> tuple[str, ...]:
+def left_out_words(measured: MeasuredPieces, most: int = _MOST_NAMED) -> tuple[str, ...]:
     """The line that names the pieces that found no time, and how to measure them; none where all did."""
     left = measured.left_out
     if not left:
         return ()
-    named = "; ".join(left[:_MOST_NAMED]) + ("; …" if len(left) > _MOST_NAMED else "")
+    named = "; ".join(left[:most]) + ("; …" if len(left) > most else "")
     return (
         f"{counted(len(left), 'piece')} left out for lack of time: {named}; to measure more: bottleneck run "
         f"--probe-budget {larger_budget_s(measured):g}",

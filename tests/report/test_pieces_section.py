@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from bottleneck.schema.measured_pieces import MeasuredPiece, MeasuredPieces
-
 from bottleneck.experiment.pieces.kinds import KINDS
 from bottleneck.report.analysis_document import build, to_markdown, to_terminal
 from bottleneck.report.pieces_section import KIND_WORDS, measured_pieces
-from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, Ratio, Timing
 from bottleneck.schema.records import replace
 from tests.report.samples import analysis
 

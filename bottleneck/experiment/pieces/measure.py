@@ -132,7 +132,7 @@ class PieceBudget:
 
     def _take(self, worker: PieceWorker, left: list[PieceSpec], until: float, pace: float, device: str) -> bool:
         """Measures what fits and takes it off the list; true where the process ended, so that another has to go on."""
-        while (spec := self._next(left, (until - self.clock()) / pace)) is not None:
+        while (spec := self._next(left, until - self.clock(), pace)) is not None:
             begun = self.clock()
             _, usual_s = seconds_of(spec, self._seen())
             self.tell(spec.what, 1.0 - (until - begun) / self.budget_s)
@@ -150,11 +150,18 @@ class PieceBudget:
             pace = max(1.0, (self.clock() - begun) / usual_s) if found.reason is None else pace
         return False
 
-    def _next(self, left: Sequence[PieceSpec], seconds: float) -> PieceSpec | None:
-        """The first piece that usually fits into these seconds, or that fits if compilers find all in their cache."""
+    def _next(self, left: Sequence[PieceSpec], seconds: float, pace: float) -> PieceSpec | None:
+        """The first piece that usually fits into these seconds at this pace of the machine, or that may fit.
+
+        One without a compiler may fit at its usual pace: the process is killed in time anyway. A chain may fit if its
+        kernels are in the cache, at this pace, since a compiler that runs takes a while to end.
+        """
         needs = [(spec, seconds_of(spec, self._seen())) for spec in left]
-        usual = next((spec for spec, (_, usual_s) in needs if usual_s <= seconds), None)
-        return usual or next((spec for spec, (least_s, _) in needs if least_s <= seconds), None)
+        usual = next((spec for spec, (_, usual_s) in needs if pace * usual_s <= seconds), None)
+        may_fit = (
+            spec for spec, (least_s, usual_s) in needs if (pace * least_s if least_s < usual_s else usual_s) <= seconds
+        )
+        return usual or next(may_fit, None)
 
     def _seen(self) -> set[str]:
         return {piece.kind for piece in self.done}

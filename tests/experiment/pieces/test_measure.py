@@ -135,11 +135,19 @@ def test_a_chain_that_may_be_in_the_cache_is_tried_last_in_the_time_that_is_left
     assert not budget.measure([spec("a chain", "chain"), spec("a product")], explained).left_out
 
 
-def test_a_busy_machine_begins_fewer_pieces(explained: Explanation) -> None:
-    machine = Machine({"a": 5.0})
+def test_a_busy_machine_begins_no_chain_that_would_not_fit_at_its_pace(explained: Explanation) -> None:
+    machine = Machine({"a product": 3.5})
+    budget = PieceBudget(10.0, machine.open, machine.clock)
+    found = budget.measure([spec("a product"), spec("a chain", "chain")], explained)
+    assert machine.asked == ["a product"]
+    assert found.left_out == ("a chain (compile, about 8 s)",)
+
+
+def test_a_slow_start_leaves_the_rest_to_a_piece_that_may_fit(explained: Explanation) -> None:
+    machine = Machine({"a": 0.9}, load_s=8.0)
     found = run(machine, explained, "a", "b")
     assert [piece.what for piece in found.pieces] == ["a"]
-    assert machine.asked == ["a"]
+    assert found.spent_s < 10.0
 
 
 def test_an_error_of_one_piece_skips_that_piece_alone(explained: Explanation) -> None:
