@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs/explanation/predictions.md"
 # Names no finding: that nobody advises a change predicts that it gains nothing worth its trouble.
 SILENCE = "no finding names it"
 # Findings that state in words that a change gains nothing.
-NO_GAIN = frozenset({"compile-does-not-pay", SILENCE})
+NO_GAIN = frozenset({"compile-does-not-pay", "half-precision-does-not-pay", SILENCE})
 # An effect up to this is none: copies of one step differ by as much (docs/explanation/predictions.md).
 NO_EFFECT = 1.05
 

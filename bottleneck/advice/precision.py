@@ -2,13 +2,14 @@
 
 import math
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.op_names import BACKWARD_NODE
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
@@ -35,7 +36,10 @@ _CAST_BYTES, _REORDERED = 6.0, 1.5
 _SLOWER_MEMORY = 3.0
 # What the middle of the interval must promise on a CPU, where casts and calls may cost as much as bf16 saves.
 _HOST_PAYS = 0.05
+# Products of so much of the step make a reader ask for bf16.
+_MUCH_OF_STEP = 0.3
 _BACKWARD = re.compile(f"^{BACKWARD_NODE}")
+_TIMES_VECTOR = re.compile(r"^aten::(?:addmv_?|mv|dot)$")
 
 _AUTOCAST = 'with torch.autocast("{kind}", dtype=torch.bfloat16):\n    loss = model(x)'
 # Gradients of fp16 underflow without a scale; bf16 has the range of fp32.
@@ -50,28 +54,39 @@ _FP8 = (
 )
 
 
-@requires_gain
-def half_precision(evidence: Evidence) -> Draft | None:
-    """Rule 20: fp32 products and tensors where 16 bits halve the bytes and multiply faster by the device's peaks.
+@dataclass(frozen=True)
+class _Narrower:
+    """16-bit products that a device multiplies faster than those of the step.
 
-    These are bf16, or fp16 with a gradient scaler on GPUs whose matrix units take no bf16 (Volta, Turing).
-    Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
-    at most; from half of the products' part, less the casts: autocast keeps norms, softmax and losses in fp32. A CPU
-    only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower. There
-    casts and calls cost more (``_host_cost_us``), and the rule is silent unless the middle of the gain is 5 %.
+    ``peak`` is that of ``dtype``, ``ratio`` it and the peak of fp32, ``ratios`` the same per row of the work.
+    ``products`` marks the rows that multiply in fp32, ``others`` other fp32 work that is bound by its bytes;
+    ``faster_us`` and ``halved_us`` are what both save at most.
     """
+
+    dtype: str
+    peak: float
+    ratio: float
+    ratios: Floats
+    products: Flags
+    others: Flags
+    faster_us: Floats
+    halved_us: Floats
+
+
+@remembered
+def _narrower(evidence: Evidence) -> _Narrower | None:
+    """Null where no 16-bit type pays on this device, or where fp32 products are next to nothing of the step."""
     work, device = work_of(evidence), evidence.analysis.device
     peaks = device.peaks_flops_per_s
     dtype = next((each for each in ("bf16", "fp16") if peaks.get(f"{each}_tensor")), None)
     if dtype is None or (dtype == "fp16" and evidence.is_host_only):
         return None
-    narrow, is_scaled = peaks[f"{dtype}_tensor"], dtype == "fp16"
+    narrow = peaks[f"{dtype}_tensor"]
     full = next((peaks[name] for name in ("fp32_matrix", "fp32_tensor", "fp32_vector") if peaks.get(name)), None)
     if full is None or narrow < _FASTER * full:
         return None
-    tf32 = peaks.get("tf32_tensor")
     in_tf32 = work.is_text(evidence.linked.kernels, "engine", "matrix")
-    ratios = np.where(in_tf32, narrow / (tf32 or full), narrow / full)
+    ratios = np.where(in_tf32, narrow / (peaks.get("tf32_tensor") or full), narrow / full)
     products = _fp32_products(work) & work.in_model
     others = (
         work.dtype("fp32")
@@ -82,34 +97,46 @@ def half_precision(evidence: Evidence) -> Draft | None:
     if work.share(products) < _LEAST_SHARE:
         return None  # autocast starts from products: without them nothing changes
     faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
+    # The matrix of a product with a vector is read once: its bytes are all that gets less.
+    of_vectors = products & work.op_like(_TIMES_VECTOR)
+    faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
     halved = np.where(others, np.minimum(work.memory_us(), work.us) / 2, 0.0)
+    return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved)
+
+
+@requires_gain
+def half_precision(evidence: Evidence) -> Draft | None:
+    """Rule 20: fp32 products and tensors where 16 bits halve the bytes and multiply faster by the device's peaks.
+
+    These are bf16, or fp16 with a gradient scaler on GPUs whose matrix units take no bf16 (Volta, Turing).
+    Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
+    at most; from half of the products' part, less the casts: autocast keeps norms, softmax and losses in fp32. A CPU
+    only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower. There
+    casts and calls cost more (``_host_cost_us``), and the rule is silent unless the middle of the gain is 5 %.
+    """
+    found, work = _narrower(evidence), work_of(evidence)
+    if found is None:
+        return None
+    products, is_scaled = found.products, found.dtype == "fp16"
+    most = found.faster_us + found.halved_us
     if evidence.is_host_only:
-        gain, costs = _host_gain(work, products, faster, halved, narrow / full)
+        gain, costs = _host_gain(work, found)
         if evidence.share_of_step(max(gain.low + gain.high, 0.0) / 2) < _HOST_PAYS:
             return None
     else:
         casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
-        gain, costs = work.gain(np.clip(faster / 2 - casts, 0.0, None), faster + halved), ()
+        gain, costs = work.gain(np.clip(found.faster_us / 2 - casts, 0.0, None), most), ()
     return Draft(
         slug="half-precision",
-        title=f"The model works in fp32 where {dtype} would do",
-        evidence=(
-            f"fp32 products take {format_us(work.us_of(products))} per step "
-            f"({format_share(work.share(products))}), other fp32 work that is bound by its bytes "
-            f"{format_us(work.us_of(others))}",
-            f"this device multiplies {dtype} at {format_si(narrow, 'FLOP/s')}, "
-            f"{work.mean(ratios, products):.1f} times what these products may reach",
-            *costs,
-            *work.describe(products),
-            *work.critical_path_note(faster + halved),
-        ),
+        title=f"The model works in fp32 where {found.dtype} would do",
+        evidence=(*_narrow_words(work, found), *costs, *work.describe(products), *work.critical_path_note(most)),
         advice=(
             "Run forward pass and loss under bf16 autocast, and watch the loss."
             if not is_scaled
             else "Run forward pass and loss under fp16 autocast, training with a gradient scaler, and watch the loss."
         ),
         gain_us=gain,
-        claims=work.claims(faster + halved),
+        claims=work.claims(most),
         code=_AUTOCAST.format(kind="cpu" if evidence.is_host_only else "cuda") if not is_scaled else _SCALED_AUTOCAST,
         tries=() if is_scaled else ("bf16-autocast",),
         confidence="low" if work.share(products & work.bound("unknown")) > work.share(products) / 2 else "medium",
@@ -117,20 +144,50 @@ def half_precision(evidence: Evidence) -> Draft | None:
     )
 
 
-def _host_gain(
-    work: KernelWork, products: Flags, faster: Floats, halved: Floats, ratio: float
-) -> tuple[Interval, tuple[str, ...]]:
+def _narrow_words(work: KernelWork, found: _Narrower) -> tuple[str, str]:
+    products = found.products
+    return (
+        f"fp32 products take {format_us(work.us_of(products))} per step "
+        f"({format_share(work.share(products))}), other fp32 work that is bound by its bytes "
+        f"{format_us(work.us_of(found.others))}",
+        f"this device multiplies {found.dtype} at {format_si(found.peak, 'FLOP/s')}, "
+        f"{work.mean(found.ratios, products):.1f} times what these products may reach",
+    )
+
+
+def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
+    """Rule 20 on a CPU: products are much of the step, and yet casts and calls cost more than bf16 saves."""
+    found, work = _narrower(evidence), work_of(evidence)
+    if found is None or not evidence.is_host_only or work.share(found.products) < _MUCH_OF_STEP:
+        return None
+    gain, costs = _host_gain(work, found)
+    if gain.low + gain.high >= 0:
+        return None
+    return Draft(
+        slug="half-precision-does-not-pay",
+        title="bf16 autocast is expected to make the step slower",
+        evidence=(*_narrow_words(work, found), *costs, *work.describe(found.products)),
+        advice="Leave bf16 out until the products of a step are larger, with more samples per step for example.",
+        gain_reason="casts and the longer calls of small products cost more here than bf16 saves",
+        tries=("bf16-autocast",),
+        confidence="low",
+        changes_results=True,
+    )
+
+
+def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str, ...]]:
     """The gain of bf16 on a CPU, less than nothing where its casts and calls cost more, and evidence on that cost.
 
     At least, only what arithmetic and bytes need gets shorter: what small products take beyond that, stays.
     """
+    products, faster = found.products, found.faster_us
     compute_us, memory_us = np.minimum(work.compute_us(), work.us), work.memory_us()
-    floors = np.where(compute_us >= memory_us, compute_us * (1 - 1 / ratio), memory_us / 2)
+    floors = np.where(compute_us >= memory_us, compute_us * (1 - 1 / found.ratio), memory_us / 2)
     floors = np.where(np.isnan(work.roof("compute_us")), faster / 2, np.minimum(floors, faster))
     multiplied = products & ~_by_channel(work, products)
     low_cost, high_cost, calls = _host_cost_us(work, products)
     low = float(floors[multiplied].sum()) - high_cost
-    high = float(faster[multiplied].sum() + halved.sum()) - low_cost
+    high = float(faster[multiplied].sum() + found.halved_us.sum()) - low_cost
     words = (
         f"casts and the longer calls of {counted(round(calls), 'product')} cost {format_us(low_cost)} to "
         f"{format_us(high_cost)} of what bf16 saves"
@@ -171,12 +228,16 @@ def _host_cost_us(work: KernelWork, products: Flags) -> tuple[float, float, floa
 
 
 def _operands(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
-    """Elements of the weight of each of these products (the last operand), and of its input; 0 where unknown."""
+    """Elements of the weight of each of these products (the last matrix), and of its input; 0 where unknown.
+
+    The matrix of a product with a vector counts as the weight.
+    """
     weight, image = np.zeros(len(work.evidence.costs) + 1), np.zeros(len(work.evidence.costs) + 1)
     for each in np.unique(work.signature[rows]).tolist():
         sizes = [size for size in work.sizes_of(each) if len(size) >= 2]
-        if len(sizes) > 1:
-            image[each], weight[each] = math.prod(sizes[0]), math.prod(sizes[-1])
+        if sizes:
+            weight[each] = math.prod(sizes[-1])
+            image[each] = math.prod(sizes[0]) if len(sizes) > 1 else 0.0
     weight[-1] = image[-1] = 0.0
     return np.where(rows, weight[work.signature], 0.0), np.where(rows, image[work.signature], 0.0)
 
@@ -278,4 +339,4 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (half_precision, fp32_products, eight_bit_products)
+RULES = (half_precision, half_precision_does_not_pay, fp32_products, eight_bit_products)

@@ -16,7 +16,7 @@ from bottleneck.schema.trials import Score, Trial, Verification
 _FORMAT = "bottleneck/score/1"
 UNNAMED = "no-finding"
 # What states that a change gains nothing, and up to which speedup that is right (docs/explanation/predictions.md).
-NO_GAIN = frozenset({"compile-does-not-pay", UNNAMED})
+NO_GAIN = frozenset({"compile-does-not-pay", "half-precision-does-not-pay", UNNAMED})
 _NO_EFFECT = 1.05
 # Verdicts by which a prediction is scored: the change worked, and its speed was measured.
 _JUDGED = frozenset({"faster", "slower", "no effect"})

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.precision import eight_bit_products, fp32_products, half_precision
+from bottleneck.advice.precision import (
+    eight_bit_products,
+    fp32_products,
+    half_precision,
+    half_precision_does_not_pay,
+)
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import with_analysis
@@ -40,8 +45,30 @@ def test_a_cpu_whose_bf16_products_are_faster(tmp_path: Path) -> None:
 
 def test_small_products_on_a_cpu_pay_more_for_casts_and_calls_than_bf16_saves(tmp_path: Path) -> None:
     peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
+    device = replace(CPU, peaks_flops_per_s=peaks)
     small = [Call("aten::mm", 20, [[16, 64], [64, 64]])] * 50
-    assert half_precision(on_cpu(tmp_path, small, device=replace(CPU, peaks_flops_per_s=peaks))) is None
+    case = on_cpu(tmp_path / "small", small, device=device)
+    assert half_precision(case) is None
+    draft = half_precision_does_not_pay(case)
+    assert draft is not None
+    assert draft.gain_us is None
+    assert draft.tries == ("bf16-autocast",)
+    other = [Call("aten::add", 10_000, [[1 << 20], [1 << 20], []])]
+    assert half_precision_does_not_pay(on_cpu(tmp_path / "few", [*small, *other], device=device)) is None
+
+
+def test_a_product_with_a_vector_casts_more_bytes_of_its_matrix_than_it_then_reads_less(tmp_path: Path) -> None:
+    peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
+    call = Call("aten::mv", 10_000, [[16_384, 1024], [1024]])
+    case = on_cpu(tmp_path, [call], device=replace(CPU, peaks_flops_per_s=peaks))
+    assert half_precision(case) is None
+    assert half_precision_does_not_pay(case) is not None
+
+
+def test_nobody_is_told_that_bf16_loses_where_it_gains_or_where_it_is_not_fast(tmp_path: Path) -> None:
+    assert half_precision_does_not_pay(on_cpu_with(tmp_path / "gains", 4e11)) is None
+    assert half_precision_does_not_pay(on_cpu_with(tmp_path / "slow", 1.2e11)) is None
+    assert half_precision_does_not_pay(on_gpu(tmp_path / "gpu", [product(2000)])) is None
 
 
 def test_a_depthwise_convolution_has_no_product_for_matrix_units(tmp_path: Path) -> None:
