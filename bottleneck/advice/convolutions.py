@@ -85,6 +85,8 @@ def _trains(evidence: Evidence) -> bool:
     return any(_TRAINS.search(str(name)) for name in evidence.linked.trace.events["name"].cat.categories)
 
 
+_LEAST_FOLDED = 0.01
+_CONVOLVES = re.compile(r"^aten::(?:_slow_conv\w*|thnn_conv\w*|slow_conv\w*|_convolution|convolution)$")
 _OPS_EACH = 6  # batch_norm > _batch_norm_impl_index > native_batch_norm, and three tensors
 
 
@@ -97,13 +99,17 @@ def unfolded_batch_norm(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = _after_convolution(work, work.op_like(_BATCH_NORM))
-    if has_backward_pass(evidence) or not rows.any() or work.share(rows) < _LEAST_SHARE:
+    if has_backward_pass(evidence) or not rows.any():
         return None
     less = np.where(rows, work.us, 0.0)
     count = float(np.unique(work.op[rows]).size) / evidence.steps
     gain = work.gain(0.6 * less, less)
-    host_us = (overhead_us_per_op(evidence) or 0.0) * _OPS_EACH * count if evidence.is_host_only else 0.0
-    most_us = (1.25 * gain.high if evidence.is_host_only else gain.high) + host_us
+    most_us = gain.high
+    if evidence.is_host_only:
+        host_us = (overhead_us_per_op(evidence) or 0.0) * _OPS_EACH * count
+        most_us = 1.25 * gain.high + host_us
+    if evidence.share_of_step((gain.low + most_us) / 2) < _LEAST_FOLDED:
+        return None
     return Draft(
         slug="unfolded-batch-norm",
         title="Batch normalization runs beside the convolution that could hold it",
@@ -127,8 +133,11 @@ def unfolded_batch_norm(evidence: Evidence) -> Draft | None:
 
 
 def _after_convolution(work: KernelWork, norms: Flags) -> Flags:
-    """Those of the rows whose last row of another op before them is of a convolution, on the same stream and step."""
-    convolution = work.family("convolution")
+    """Those of the rows whose last row of another op before them is of a convolution, on the same stream and step.
+
+    A convolution of torch's own loops ends in the ops that it is made of.
+    """
+    convolution = work.family("convolution") | work.op_like(_CONVOLVES, above=True)
     change = np.concatenate((np.ones(min(1, work.op.size), dtype=bool), work.op[1:] != work.op[:-1]))
     first = np.maximum.accumulate(np.where(change, np.arange(work.op.size), 0)) if work.op.size else work.op
     before = np.maximum(first - 1, 0)

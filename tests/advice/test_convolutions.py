@@ -53,6 +53,17 @@ def test_a_batch_norm_behind_a_convolution_can_be_folded(tmp_path: Path) -> None
     assert draft.evidence[0].startswith("2 batch normalizations per step directly after a convolution")
 
 
+def test_a_batch_norm_behind_a_convolution_of_torchs_own_loops_can_be_folded_too(tmp_path: Path) -> None:
+    own = Call("aten::mm", 9000, [[64, 576], [576, 3136]], inside="aten::_slow_conv2d_forward")
+    other = replace(own, inside="aten::matmul")
+    assert unfolded_batch_norm(on_cpu(tmp_path / "own", [own, norm(1000), RELU])) is not None
+    assert unfolded_batch_norm(on_cpu(tmp_path / "product", [other, norm(1000), RELU])) is None
+
+
+def test_a_batch_norm_that_takes_next_to_nothing_stays(tmp_path: Path) -> None:
+    assert unfolded_batch_norm(on_cpu(tmp_path, [convolution(90_000), norm(100), RELU])) is None
+
+
 @pytest.mark.parametrize(
     "calls",
     [
