@@ -25,8 +25,9 @@ _SECONDS_USUAL = 16.0
 
 
 def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """The changes that findings name, those that promise most first."""
-    return tuple(dict.fromkeys(name for finding in findings for name in finding.tries))
+    """The changes that findings name, those that promise most first, and other ways to the same end behind them."""
+    first = (name for finding in findings for name in finding.tries[:1])
+    return tuple(dict.fromkeys((*first, *(name for finding in findings for name in finding.tries[1:]))))
 
 
 def prediction_of(name: str, findings: Sequence[Finding]) -> ChangePrediction:

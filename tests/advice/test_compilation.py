@@ -15,6 +15,7 @@ from bottleneck.advice.compilation import (
     whole_gain_us,
 )
 from bottleneck.advice.fusion import unfused_chain
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
@@ -168,6 +169,71 @@ def test_findings_that_one_compilation_answers_are_one_with_the_gain_of_it_all(t
     assert [draft.slug for draft in joined] == ["unfused-chain", "vocabulary-loss"]
     assert joined[0].gain_us == whole
     assert joined[0].evidence[-1] == "the same change answers that python takes time"
+
+
+def draft_of(slug: str, gain_us: Interval | None, tries: tuple[str, ...]) -> Draft:
+    return Draft(slug, slug, (), "", gain_us, tries=tries)
+
+
+def test_compiling_the_whole_step_is_another_way_to_what_the_model_gains(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, CHAIN)
+    chain = unfused_chain(case)
+    assert chain is not None
+    fused = draft_of("unfused-optimizer", Interval(10_000.0, 20_000.0), ("fused-optimizer",))
+    tries = [draft.tries for draft in join_compiled(case, [chain, fused])]
+    assert tries == [("compile", "compile-step"), ("fused-optimizer", "compile-step")]
+
+
+def test_compiling_the_whole_step_is_no_way_where_the_model_in_it_loses_more(tmp_path: Path) -> None:
+    case = few_products(tmp_path)
+    whole = whole_gain_us(case)
+    assert whole is not None and whole.low < 0
+    words = draft_of("compile-does-not-pay", None, ("compile", "compile-step"))
+    little = draft_of("unfused-optimizer", Interval(0.0, 1.0), ("fused-optimizer",))
+    assert [draft.tries for draft in join_compiled(case, [words, little])] == [words.tries, little.tries]
+    much = replace(little, gain_us=Interval(-whole.low + 0.4 * case.step_us, -whole.low + 0.5 * case.step_us))
+    tries = [draft.tries for draft in join_compiled(case, [words, much])]
+    assert tries == [("compile",), ("fused-optimizer", "compile-step")]
+
+
+def test_compiling_lays_images_by_pixels_too(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, CHAIN)
+    chain, whole = unfused_chain(case), whole_gain_us(case)
+    assert chain is not None and whole is not None
+    layout = draft_of("channels-first", Interval(100.0, 200.0), ("channels-last",))
+    gain = join_compiled(case, [layout, chain])[1].gain_us
+    assert gain == Interval(whole.low + 100, whole.high + 200)
+
+
+@pytest.mark.parametrize(("columns", "is_slow"), [(2048, True), (128, False)])
+def test_a_product_of_a_transposed_matrix_with_a_vector_gets_slower_by_compiling(
+    tmp_path: Path, columns: int, is_slow: bool
+) -> None:
+    def gain_of(name: str, strides: list[int]) -> Interval:
+        dims = [[columns], [columns, 8192], [8192]]
+        call = Call("aten::addmv_", 5000, dims, more={"strides": [[1], strides, [1]]})
+        gain = whole_gain_us(on_cpu(tmp_path / name, [*CHAIN, call]))
+        assert gain is not None
+        return gain
+
+    by_rows, by_columns = gain_of("rows", [8192, 1]), gain_of("columns", [1, columns])
+    assert (by_columns.low, by_columns.high) == pytest.approx(
+        (by_rows.low - 4 * 5000 * is_slow, by_rows.high - 0.7 * 5000 * is_slow), rel=1e-4
+    )
+
+
+def test_picking_rows_by_index_may_become_a_loop_of_its_bytes(tmp_path: Path) -> None:
+    types = ["float", "Scalar", "long int"]
+    pick = Call("aten::index_select", 3000, [[2000, 64], [], [16_000]], more={"types": types, "concrete": ["", "0", ""]})
+    backward = Call("autograd::engine::evaluate_function: IndexBackward0", 10, [])
+    plain, picking = (
+        whole_gain_us(on_cpu(tmp_path / name, calls)) for name, calls in (("plain", CHAIN), ("picks", [*CHAIN, pick]))
+    )
+    assert plain is not None and picking is not None
+    assert picking.low == pytest.approx(plain.low, rel=0.01)
+    assert plain.high + 2000 < picking.high < plain.high + 3100
+    held = whole_gain_us(on_cpu(tmp_path / "held", [*CHAIN, replace(pick, inside=backward.name)]))
+    assert held is not None and held.high < plain.high + 100
 
 
 def test_compiling_that_does_not_pay_as_a_whole_is_not_advised_for_a_part(tmp_path: Path) -> None:
