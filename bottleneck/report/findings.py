@@ -187,11 +187,19 @@ def _between(interval: Interval) -> str:
 
 
 def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
-    """The largest total gain: findings cannot save the same time twice."""
-    us = math.fsum(finding.added_gain_us.high for finding in shown if finding.added_gain_us is not None)
-    if len(shown) < 2 or not us > 0 or not wall_us > 0:
+    """The total gain: findings cannot save the same time twice, and hardly all come out at the same end.
+
+    Gains add up as independent ones do: their middles, and the squares of their half widths.
+    """
+    gains = [finding.added_gain_us for finding in shown if finding.added_gain_us is not None]
+    middle_us = math.fsum(gain.low + gain.high for gain in gains) / 2
+    half_us = math.hypot(*(gain.high - gain.low for gain in gains)) / 2
+    low_us, high_us = max(middle_us - half_us, 0.0), min(middle_us + half_us, math.fsum(gain.high for gain in gains))
+    if len(shown) < 2 or not high_us > 0 or not wall_us > 0:
         return ()
-    return (f"Together at most {format_us(us)}, {format_share(us / wall_us)} of the step.",)
+    shares = [format_share(us / wall_us) for us in (low_us, high_us)]
+    share = f"up to {shares[1]}" if not low_us > 0 else " to ".join(dict.fromkeys(shares))
+    return (f"Together {_between(Interval(low_us, high_us))}, {share} of the step.",)
 
 
 def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:

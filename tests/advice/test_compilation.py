@@ -223,8 +223,8 @@ def test_a_product_of_a_transposed_matrix_with_a_vector_gets_slower_by_compiling
 
 
 def test_picking_rows_by_index_may_become_a_loop_of_its_bytes(tmp_path: Path) -> None:
-    types = ["float", "Scalar", "long int"]
-    pick = Call("aten::index_select", 3000, [[2000, 64], [], [16_000]], more={"types": types, "concrete": ["", "0", ""]})
+    more = {"types": ["float", "Scalar", "long int"], "concrete": ["", "0", ""]}
+    pick = Call("aten::index_select", 3000, [[2000, 64], [], [16_000]], more=more)
     backward = Call("autograd::engine::evaluate_function: IndexBackward0", 10, [])
     plain, picking = (
         whole_gain_us(on_cpu(tmp_path / name, calls)) for name, calls in (("plain", CHAIN), ("picks", [*CHAIN, pick]))
