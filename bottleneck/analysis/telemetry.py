@@ -1,5 +1,6 @@
 """Summarises the sensor samples of the window, and what clocks and other processes mean for the ceilings."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -270,9 +271,12 @@ def _caveats(conditions: Conditions, clock_mhz: float, device: Device) -> tuple[
 
 # Processors that were all at work, and of those that the program wanted, the part that it did not get.
 _FULL, _GOT_AT_MOST = 0.95, 0.9
-_WORK = [tuple(ACCOUNTS).index(name) for name in ("compute", "memory", "overhead.launch_floor")]
+_WORK_ACCOUNTS = ("compute", "memory", "overhead.launch_floor")
+_WORK = [tuple(ACCOUNTS).index(name) for name in _WORK_ACCOUNTS]
 # Where floors explain this much of the ops' time, waiting for a processor cannot be most of it.
 _EXPLAINED = 0.25
+# Where ops take less of the step than this, the time between them decides the verdict, however long they wait.
+_LEAST_WORK = 0.25
 
 
 def find_contention(
@@ -282,12 +286,16 @@ def find_contention(
 
     Threads that compute together wait for the last of them: one that has to wait for a processor makes a tiny op last
     for a whole time slice of the system, and which op that is, is chance. ``explained`` holds, for each row of KERNELS,
-    the part of its time that a floor explains (0-1, NaN unknown). Only for programs on the host.
+    the part of its time that a floor explains (0-1, NaN unknown). Only for programs on the host, and only where the ops
+    take enough of the step to change its verdict.
     """
     if telemetry is None or not threads or not result.host_only:
         return ()
     used, got = telemetry.host_utilization, telemetry.process_processors
     if used is None or got is None or used < _FULL or got > _GOT_AT_MOST * threads:
+        return ()
+    entries = result.ledger.entries
+    if math.fsum(entry.share for entry in entries if entry.account in _WORK_ACCOUNTS) < _LEAST_WORK:
         return ()
     works = np.isin(result.account, _WORK) & (result.kernel_us > 0)
     total_us = float(result.kernel_us[works].sum())

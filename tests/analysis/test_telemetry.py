@@ -169,6 +169,16 @@ def test_time_that_is_no_work_does_not_count() -> None:
     assert find_contention(FULL, 2, result(("overhead.dispatch",), (1.0,)), np.zeros(1)) == ()
 
 
+@pytest.mark.parametrize(("work", "caveats"), [(0.2, 0), (0.3, 1)])
+def test_ops_that_take_a_small_part_of_the_step_cannot_change_its_verdict(work: float, caveats: int) -> None:
+    entries = (
+        LedgerEntry("overhead.python", "overhead", 1.0 - work, 1.0 - work),
+        LedgerEntry("compute", "compute", work, work),
+    )
+    worked, explained = UNEXPLAINED
+    assert len(find_contention(FULL, 2, replace(worked, ledger=Ledger(1.0, entries)), explained)) == caveats
+
+
 def test_a_device_of_its_own_does_not_wait_for_processors() -> None:
     on_gpu = result(("compute", "memory"), (60.0, 40.0), host_only=False), np.zeros(2)
     assert find_contention(FULL, 2, *on_gpu) == ()
