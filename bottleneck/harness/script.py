@@ -171,7 +171,7 @@ def keep_remainder(session: Session, remainder: Remainder) -> None:
 def _keep_opening(session: Session, remainder: Remainder) -> None:
     kept = remainder.opening.finish() if remainder.opening is not None else None
     if kept is None or remainder.opening is None:
-        session.warn(f"{session.setting.what} ended before it did anything that could be profiled")
+        session.warn(f"{session.setting.what} ended before it did anything that could be profiled{_work_of_children()}")
         return
     session.note(step_source="whole program", step_name=None)
     session.keep(kept, remainder.opening.stopwatch if session.setting.is_bounded else Stopwatch(None))
@@ -180,7 +180,18 @@ def _keep_opening(session: Session, remainder: Remainder) -> None:
         found, hint = f"{session.setting.what} ended after {steps}", _enough(session)
     else:
         found, hint = "no step boundary was found", session.setting.hint
-    session.warn(f"{found}, so its start was profiled as if it were one step; {hint}")
+    session.warn(f"{found}, so its start was profiled as if it were one step; {hint}{_work_of_children()}")
+
+
+def _work_of_children() -> str:
+    """A remark where the processes that the program started worked longer than it did, as ranks do; else empty."""
+    spent = os.times()
+    if spent.children_user + spent.children_system <= spent.user + spent.system:
+        return ""
+    return (
+        "; most of the work was done by processes that it started, which are not followed: let bottleneck start ranks "
+        "(--nproc-per-node N, for a program that reads RANK and WORLD_SIZE)"
+    )
 
 
 def keep_opening(session: Session, opening: Opening | None) -> None:

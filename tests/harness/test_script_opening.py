@@ -1,12 +1,14 @@
 """The window at the start of a script: it stays open while it is cheap, so that a slow import does not end it."""
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bottleneck.harness import script as opening
-from bottleneck.harness.script import MOST_CHUNKS, Opening
+from bottleneck.harness.script import MOST_CHUNKS, Opening, Remainder, keep_remainder
+from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.window import Detail
 
 MB = 1e6
@@ -121,3 +123,22 @@ def test_a_window_that_follows_has_marks_of_its_own(machine: Machine) -> None:
     machine.opening.finish()
     assert machine.opening.stopwatch is not first
     assert machine.opening.stopwatch.steps == 1
+
+
+@pytest.mark.parametrize(("children_s", "is_told"), [(9.0, True), (1.0, False)])
+def test_processes_that_worked_longer_than_the_program_are_told(
+    children_s: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening.os, "times", lambda: os.times_result((3.0, 1.0, children_s, 0.5, 20.0)))
+    said: list[str] = []
+    session: Any = SimpleNamespace(
+        options=SimpleNamespace(wanted_steps=5),
+        setting=SimpleNamespace(what="the program"),
+        has_profiled_steps=False,
+        has_trace=False,
+        warn=said.append,
+    )
+    keep_remainder(session, Remainder(seen=0, window=None, stopwatch=Stopwatch(None), opening=None))
+    (line,) = said
+    assert line.startswith("the program ended before it did anything that could be profiled")
+    assert ("which are not followed: let bottleneck start ranks (--nproc-per-node N" in line) == is_told
