@@ -339,4 +339,39 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (half_precision, half_precision_does_not_pay, fp32_products, eight_bit_products)
+# Peaks of the units that work in a dtype, the fastest first.
+_DOUBLE_PEAKS, _SINGLE_PEAKS = ("fp64_tensor", "fp64_vector"), ("fp32_matrix", "fp32_tensor", "fp32_vector")
+
+
+@requires_gain
+def double_precision(evidence: Evidence) -> Draft | None:
+    """Work in fp64, as tensors made from NumPy's numbers are: fp32 has half of the bytes and at least twice the peak.
+
+    Gain: t (1 - P_fp64/P_fp32) of what is bound by arithmetic, where both peaks are known, else t/2; from half of it.
+    """
+    work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
+    double, single = (
+        next((peaks[name] for name in names if peaks.get(name)), None) for names in (_DOUBLE_PEAKS, _SINGLE_PEAKS)
+    )
+    rows = work.dtype("fp64") & work.bound("compute", "memory", "unknown")
+    if work.share(rows) < _LEAST_SHARE:
+        return None
+    ratio = double / single if double and single and double < single else 0.5
+    less = np.where(rows, work.us * np.where(work.bound("compute"), 1 - ratio, 0.5), 0.0)
+    return Draft(
+        slug="double-precision",
+        title="Work runs in fp64, which few programs need",
+        evidence=(
+            f"{format_us(work.us_of(rows))} per step in fp64 ({format_share(work.share(rows))})",
+            *work.describe(rows),
+            *work.critical_path_note(less),
+        ),
+        advice="Convert to fp32 where the data enters, unless the method needs 64 bits: NumPy's numbers are fp64.",
+        gain_us=work.gain(less / 2, less),
+        claims=work.claims(less),
+        code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
+        changes_results=True,
+    )
+
+
+RULES = (double_precision, half_precision, half_precision_does_not_pay, fp32_products, eight_bit_products)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.precision import (
+    double_precision,
     eight_bit_products,
     fp32_products,
     half_precision,
@@ -171,3 +172,32 @@ def test_16_bit_products_at_their_peak_gain_from_8_bits(tmp_path: Path) -> None:
 
 def test_16_bit_products_far_from_their_peak_have_other_worries(tmp_path: Path) -> None:
     assert eight_bit_products(on_gpu(tmp_path, [product(400, TENSOR, **halves(2))])) is None
+
+
+def doubles(count: int) -> dict[str, object]:
+    return {"types": ["double"] * count}
+
+
+@pytest.mark.parametrize(("types", "is_told"), [({}, False), (doubles(2), True)], ids=["fp32", "fp64"])
+def test_products_in_fp64_on_a_cpu_gain_from_fp32(tmp_path: Path, types: dict[str, object], is_told: bool) -> None:
+    device = replace(CPU, peaks_flops_per_s={"fp32_tensor": 1e11, "fp32_vector": 1e11, "fp64_tensor": 4e10})
+    calls = [Call("aten::mm", 60_000, [[1024, 1024], [1024, 1024]], more=types)]
+    draft = double_precision(on_cpu(tmp_path, calls, device=device))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert draft.gain_us is not None and draft.changes_results
+        assert draft.gain_us.high == pytest.approx(60_000 * 0.6, rel=0.01)
+        assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+        assert "in fp64 (" in draft.evidence[0]
+
+
+def test_pointwise_work_in_fp64_on_a_gpu_gains_half_of_its_bytes(tmp_path: Path) -> None:
+    add = Call("aten::add", 200, [[4096, 4096], [4096, 4096], []], more={"types": ["double", "double", "Scalar"]})
+    draft = double_precision(on_gpu(tmp_path, [add] * 4))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(400, rel=0.05)
+
+
+def test_a_small_part_in_fp64_is_left_alone(tmp_path: Path) -> None:
+    add = Call("aten::add", 10, [[512, 512], [512, 512], []], more={"types": ["double", "double", "Scalar"]})
+    assert double_precision(on_gpu(tmp_path, [product(3000), add])) is None
