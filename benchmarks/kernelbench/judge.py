@@ -1,6 +1,7 @@
 """Holds the prices of ``bottleneck.predict`` against timed programs that their rates were not learned from."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ from benchmarks.kernelbench.learn import (
     make_sample,
     predict,
 )
-from bottleneck.advice.interval_table import factor_of
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.host_pace import host_units
 from bottleneck.predict.interval import COVERAGE, stratum_of
@@ -28,9 +28,14 @@ COMPILED = ("compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-aut
 FOLDS = 25
 # A change of less than this is within what the machines of the timings differ by from day to day.
 CHANGE = 0.05
+# What the errors of other strata weigh beside those of a stratum's own programs.
+PRIOR_PROGRAMS = 2.0
+# A stratum of fewer programs takes the factor of its backend: their largest error would be its factor.
+LEAST_PROGRAMS = 4
 # A floor this far above the measured time is an error of ours.
 BEYOND = 1.03
 
+Scored = tuple[tuple[str, int], float]
 Steps = Mapping[tuple[str, str, str], StepCalls]
 
 
@@ -83,22 +88,29 @@ def judge(eager: Sample, compiled: Sample, learned: Learned) -> list[Judged]:
         held = set(programs[fold::FOLDS])
         first, second = _of(eager, held), _of(compiled, held)
         rates, paces, _ = fit(eager.some(~first), start=learned.start)
-        rates, _, _ = fit(compiled.some(~second), COMPILED_PRIORS, learned.compiled_start, (rates, paces))
-        found += _judged(eager.some(first), rates, paces) + _judged(compiled.some(second), rates, paces)
+        rates, others, _ = fit(compiled.some(~second), COMPILED_PRIORS, learned.compiled_start, (rates, paces))
+        found += _judged(eager.some(first), rates, paces) + _judged(compiled.some(second), rates, others)
     return found
 
 
-def without_device(eager: Sample, learned: Learned, hardware: str) -> tuple[list[Judged], list[Judged]]:
-    """The eager timings of one kind of device, by rates from the others: with its host's own pace, and without.
+def without_device(eager: Sample, learned: Learned, hardware: str) -> tuple[list[Judged], list[Judged], list[Judged]]:
+    """The eager timings of one kind of device, by rates from the others: with three paces of its host.
 
-    The pace is that of a host, which has nothing to do with the device. Without it, it is that of the other hosts.
+    The pace is that of a host, which has nothing to do with the device. It is its own, that of the other hosts in the
+    same cloud (of all others where there is none), or that of all other hosts.
     """
     held = np.array([hardware in timing.hardware for timing in eager.timings])
     kept = eager.some(~held)
     rates, paces, _ = fit(kept, start=learned.start)
     others = sorted(set(kept.machine))
-    unknown = np.where(np.isin(np.arange(len(paces)), others), paces, np.exp(np.log(paces[others]).mean()))
-    return _judged(eager.some(held), rates, learned.paces), _judged(eager.some(held), rates, unknown)
+    machines = zip(eager.machine, eager.timings, strict=True)
+    clouds = {number: timing.machine.partition("_")[2].lower() for number, timing in machines}
+    of_cloud, of_all = paces.copy(), paces.copy()
+    for machine in set(eager.machine) - set(others):
+        near = [each for each in others if clouds[each] == clouds[machine]] or others
+        of_cloud[machine], of_all[machine] = (np.exp(np.log(paces[some]).mean()) for some in (near, others))
+    own, cloud, unknown = (_judged(eager.some(held), rates, each) for each in (learned.paces, of_cloud, of_all))
+    return own, cloud, unknown
 
 
 def _of(sample: Sample, programs: set[tuple[str, int]]) -> Flags:
@@ -108,7 +120,7 @@ def _of(sample: Sample, programs: set[tuple[str, int]]) -> Flags:
 def _judged(sample: Sample, rates: Mapping[str, float], paces: Floats) -> list[Judged]:
     us = predict(sample, rates, paces)
     found, busy_us = device_times(sample, rates)
-    host_us = np.asarray(host_units(sample.counts, rates)) * paces[sample.machine]
+    host_us = np.asarray(host_units(sample.counts, rates)[1]) * paces[sample.machine]
     rows = np.searchsorted(sample.row, np.arange(len(sample.timings) + 1))
     judged = []
     for row, timing in enumerate(sample.timings):
@@ -122,15 +134,42 @@ def factors(judged: Sequence[Judged], without: tuple[str, int] | None = None) ->
     """The factor of each stratum with its number of timings; those of one program may be left out."""
     kept = [each for each in judged if each.timing.program != without]
     runs = {each.stratum.split(":", maxsplit=1)[0] for each in kept}
-    result = {"*": (factor_of([], [each.score for each in kept], COVERAGE), len(kept))}
+    result = {"*": (factor_of(_scores(kept), []), len(kept))}
     for run in sorted(runs):
         of_run = [each for each in kept if each.stratum.startswith(f"{run}:")]
-        result[f"{run}: *"] = (factor_of([], [each.score for each in of_run], COVERAGE), len(of_run))
+        result[f"{run}: *"] = (factor_of(_scores(of_run), []), len(of_run))
         for stratum in sorted({each.stratum for each in of_run}):
-            own = [each.score for each in of_run if each.stratum == stratum]
+            own = [each for each in of_run if each.stratum == stratum]
+            if len({each.timing.program for each in own}) < LEAST_PROGRAMS:
+                continue
             others = [each.score for each in of_run if each.stratum != stratum]
-            result[stratum] = (factor_of(own, others, COVERAGE), len(own))
+            result[stratum] = (factor_of(_scores(own), others), len(own))
     return result
+
+
+def _scores(judged: Sequence[Judged]) -> list[Scored]:
+    return [(each.timing.program, each.score) for each in judged]
+
+
+def factor_of(own: Sequence[Scored], others: Sequence[float]) -> float:
+    """The factor that covers the share COVERAGE of all weight, that of the program which comes next included.
+
+    Each program weighs 1, however many of its times are in the stratum. The scores of other strata weigh as much as
+    PRIOR_PROGRAMS together.
+    """
+    times = Counter(program for program, _ in own)
+    weighed = sorted(
+        [
+            *((score, 1.0 / times[program]) for program, score in own),
+            *((s, PRIOR_PROGRAMS / len(others)) for s in others),
+        ]
+    )
+    wanted, reached = COVERAGE * (math.fsum(weight for _, weight in weighed) + 1.0), 0.0
+    for score, weight in weighed:
+        reached += weight
+        if reached >= wanted - 1e-9:
+            return math.exp(score)
+    return math.exp(weighed[-1][0])
 
 
 @dataclass(frozen=True)
@@ -202,9 +241,9 @@ def speedups_inside(found: Sequence[Speedup]) -> list[bool]:
     inside = []
     for each, score in zip(found, scores, strict=True):
         others = [(o, s) for o, s in zip(found, scores, strict=True) if o.timing.program != each.timing.program]
-        own = [s for o, s in others if o.stratum == each.stratum]
+        own = [(o.timing.program, s) for o, s in others if o.stratum == each.stratum]
         rest = [s for o, s in others if o.stratum != each.stratum]
-        inside.append(score <= math.log(factor_of(own, rest, COVERAGE)))
+        inside.append(score <= math.log(factor_of(own, rest)))
     return inside
 
 

@@ -28,6 +28,7 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "softmax across rows:memory": (0.6, 0.4),
     "layer norm:memory": (0.7, 0.4),
     "layout:memory": (0.9, 0.3),
+    "result layout:memory": (1.5, 0.5),
     "scan:memory": (0.7, 0.3),
     "max pooling:memory": (0.8, 0.4),
     "average pooling:memory": (0.9, 0.3),
@@ -47,8 +48,16 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "grouped convolution:compute": (0.4, 0.5),
     "pointwise convolution:compute": (1.0, 0.3),
     "depthwise convolution:compute": (0.1, 0.6),
+    "window": (400.0, 0.6),
     "attention:compute": (0.7, 0.3),
+    "convolution:lanes": (1.0, 0.3),
+    "convolution 3d:lanes": (0.7, 0.4),
+    "transposed convolution:lanes": (0.8, 0.4),
+    "transposed convolution 3d:lanes": (0.6, 0.4),
+    "grouped convolution:lanes": (0.4, 0.5),
+    "pointwise convolution:lanes": (1.0, 0.3),
     "dilated": (0.4, 0.5),
+    "dilated transposed": (0.2, 0.8),
     "lstm:step": (6.0, 0.4),
     "gru:step": (8.0, 0.4),
     "host:op": (0.7, 0.4),
@@ -67,13 +76,19 @@ COMPILED_PRIORS: Mapping[str, tuple[float, float]] = {
     "convolution channels last:compute": (0.8, 0.5),
     "channels last:channels": (8.0, 0.5),
     "channels last on lanes": (0.5, 0.5),
-    "depthwise convolution channels last:compute": (0.03, 0.8),
+    "depthwise convolution channels last:compute": (0.1, 0.8),
+    "uneven depthwise convolution channels last:compute": (0.03, 0.8),
+    "autotuned product": (1.1, 0.1),
+    "autotuned convolution": (1.1, 0.2),
     "host:compiled step": (3.0, 0.4),
     "host:generated kernel": (0.5, 0.4),
     "host:library kernel": (1.0, 0.4),
     "host:graph step": (6.0, 0.4),
 }
 _PACE = (15.0, 0.6)
+# Python, checks of guards and launches take different parts of eager and compiled steps, and not each host is equally
+# slow at all of them.
+_COMPILED_PACE = 0.1
 _UNUSED = {name: value for name, (value, _) in COMPILED_PRIORS.items()}
 _NOISE = 0.25
 
@@ -180,7 +195,8 @@ def predict(sample: Sample, rates: Mapping[str, float], paces: Floats) -> Floats
     """The predicted time of each timing in microseconds."""
     _, device_us = device_times(sample, rates)
     pace = paces[sample.machine]
-    return step_us(device_us, np.asarray(host_units(sample.counts, rates)) * pace, pace, rates)
+    lead, issue = host_units(sample.counts, rates)
+    return step_us(device_us, np.asarray(lead) * pace, np.asarray(issue) * pace, rates)
 
 
 def fit(
@@ -191,16 +207,17 @@ def fit(
 ) -> tuple[dict[str, float], Floats, Floats]:
     """The rates, the pace of each machine, and both as logarithms to start from another time.
 
-    With ``known`` rates and paces only the rates of ``priors`` are learned.
+    With ``known`` rates only those of ``priors`` are learned, and how the paces differ from the known ones.
     """
     names = list(priors)
-    count = 0 if known else int(sample.machine.max()) + 1 if start is None else len(start) - len(names)
-    middle = np.log([*(priors[name][0] for name in names), *[_PACE[0]] * count])
-    spread = np.array([*(priors[name][1] for name in names), *[_PACE[1]] * count])
+    count = len(known[1]) if known else int(sample.machine.max()) + 1 if start is None else len(start) - len(names)
+    paces = known[1] if known else np.full(count, _PACE[0])
+    middle = np.log([*(priors[name][0] for name in names), *paces])
+    spread = np.array([*(priors[name][1] for name in names), *[_COMPILED_PACE if known else _PACE[1]] * count])
 
     def unpacked(at: Floats) -> tuple[dict[str, float], Floats]:
         learned = dict(zip(names, map(float, np.exp(at)), strict=False))
-        return ({**known[0], **learned}, known[1]) if known else ({**_UNUSED, **learned}, np.exp(at[len(names) :]))
+        return {**(known[0] if known else _UNUSED), **learned}, np.exp(at[len(names) :])
 
     def residuals(at: Floats) -> Floats:
         off = np.log(predict(sample, *unpacked(at)) / sample.us) / _NOISE

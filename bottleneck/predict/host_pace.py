@@ -17,11 +17,12 @@ _KIND_OF_FAMILY = {
     "recurrent": "recurrent",
     "attention": "product",
 }
+# What the host does before the first kernel: it enters the program, checks guards of compiled code, or starts a graph.
+LEADS = ("first", "compiled step", "graph step")
 HOST_KINDS = (
     *("op", "convolution", "product", "norm", "recurrent", "logsumexp", "view"),
-    *("compiled step", "generated kernel", "library kernel", "graph step"),
+    *("generated kernel", "library kernel"),
 )
-GRAPHS = frozenset({"cudagraphs", "reduce-overhead", "max-autotune"})
 # Exponent of the smooth maximum of the two times: the longer one hides the shorter one.
 _SHARPNESS = 6.0
 
@@ -40,32 +41,51 @@ def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) ->
 
     Compiled code checks its guards once and launches its kernels itself; a CUDA graph is one launch.
     """
-    counts = dict.fromkeys(HOST_KINDS, 0.0)
-    if backend in GRAPHS:
+    counts = dict.fromkeys((*LEADS, *HOST_KINDS), 0.0)
+    if replays_graph(step, backend):
         counts["graph step"] = 1.0
-    elif backend != "eager":
+    elif backend in ("eager", "cudagraphs"):
+        counts["first" if backend == "eager" else "compiled step"] = 1.0
+        for call in step.calls:
+            counts[host_kind(call)] += call.calls
+            counts["view"] += max(call.host_ops - 1, 0) * call.calls
+    else:
         counts["compiled step"] = 1.0
         for kernel in kernels:
             kind = "library kernel" if kernel.kind in LIBRARY_KINDS else "generated kernel"
             counts[kind] += kernel.launches * kernel.count
-    else:
-        for call in step.calls:
-            counts[host_kind(call)] += call.calls
-            counts["view"] += max(call.host_ops - 1, 0) * call.calls
     return counts
 
 
-def host_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> float:
-    """The host's time for issuing a step, as a multiple of its time for one op, without what precedes the first op."""
-    return sum(count * rates[f"host:{kind}"] for kind, count in counts.items())
+def replays_graph(step: StepCalls, backend: Backend) -> bool:
+    """True where the step is launched as a CUDA graph.
+
+    The backend 'cudagraphs' runs a step that writes to its inputs or buffers op by op instead
+    (torch/_dynamo/backends/cudagraphs.py, check_for_skip); a batch norm in training counts its batches in a buffer.
+    Inductor knows the addresses of buffers, so that its graphs may write to them.
+    """
+    if backend == "cudagraphs":
+        return not any(_writes_to_what_was_there(step, call) for call in step.calls)
+    return backend in ("reduce-overhead", "max-autotune")
 
 
-def step_us(device_us: Floats, host_us: Floats, pace_us: Floats, rates: Mapping[str, float]) -> Floats:
+def _writes_to_what_was_there(step: StepCalls, call: StepCall) -> bool:
+    if call.phase == "optimizer":
+        return False
+    written = {use.storage for use in call.outputs if use.storage is not None}
+    return any(step.storages[number].created < 0 for number in written if number < len(step.storages))
+
+
+def host_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> tuple[float, float]:
+    """The host's time before the first kernel, and for issuing the step, as multiples of its time for one op."""
+    lead, issue = (sum(counts[kind] * rates[f"host:{kind}"] for kind in kinds) for kinds in (LEADS, HOST_KINDS))
+    return lead, issue
+
+
+def step_us(device_us: Floats, lead_us: Floats, issue_us: Floats, rates: Mapping[str, float]) -> Floats:
     """Time of a step that starts on an idle device and ends when the device is done; all in microseconds.
 
-    ``pace_us`` is the host's time for one op. The time before the first kernel, in which the host enters the program,
-    is learned as a multiple of it.
+    The device waits for the host's ``lead_us``. From then on it works while the host issues, for ``issue_us``.
     """
     on_device = device_us + rates["latency"]
-    on_host = host_us + rates["host:first"] * pace_us
-    return np.asarray((on_device**_SHARPNESS + on_host**_SHARPNESS) ** (1 / _SHARPNESS))
+    return np.asarray(lead_us + (on_device**_SHARPNESS + issue_us**_SHARPNESS) ** (1 / _SHARPNESS))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bottleneck.cost.call import Cost, Unmodelled, parse_call
+from bottleneck.predict.rates import LAYOUTS
 from bottleneck.predict.step_kernels import (
     FAMILY_OF,
     ConvolutionShape,
@@ -21,13 +22,23 @@ from bottleneck.predict.step_kernels import (
     split,
     tensor_bytes,
 )
+from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
 
 _LIBRARY = frozenset({"matmul", "attention", "recurrent", "linear algebra", "vision", "quantized"})
-# A block of a generated kernel reduces a row of this many elements; a longer one is split and needs a second kernel.
+# A block of a generated kernel reads a row of more elements than this more than once.
 _LONGEST_ROW = 32_768
+# Constants of Reduction.num_splits (torch/_inductor/ir.py), for a device of this many multiprocessors.
+_MULTIPROCESSORS, _THREADS_PER_MULTIPROCESSOR, _THREADS = 108, 2048, 256
+_LEAST_PER_THREAD, _MOST_PER_THREAD = 32, 512
+_LONGEST_UNSPLIT, _VALUES_PER_THREAD, _RESULTS_PER_BLOCK = 8192, 4, 128
 # Above this a pooling window is left to ATen (torch/_inductor/lowering.py).
 _LARGEST_WINDOW = 25
+_IMAGE_DIMS = 4
+# More tensors than this are concatenated by copies (torch/_inductor/config.py, max_pointwise_cat_inputs).
+_MOST_CONCATENATED = 8
+# Kernels for which 'max-autotune' has templates of its own beside those of the library (torch/_inductor/kernel).
+AUTOTUNED = frozenset({"product", "convolution", "convolution channels last"})
 # Speed of a convolution in channels last against contiguous (torch/_inductor/graph.py, decide_layout_opt).
 _LAYOUT_WEIGHTS = {"grouped": 1.358, "default": 0.823, "in_out": 0.725, "small": 0.783}
 
@@ -50,14 +61,18 @@ class _FusedLoop:
     writes: dict[tuple[int, int], float] = field(default_factory=dict)
     folds: bool = False
     splits: bool = False
+    launches: float = 1.0
     reads_again: float = 0.0
     kernels: list[Kernel] = field(default_factory=list)
     is_library: bool = False
 
 
-def fuse(step: StepCalls) -> tuple[list[KernelGroup], dict[str, int]]:
-    """The groups in the order of their first calls, and how many calls have no price for each reason."""
-    return _Fusion(step).run()
+def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGroup], dict[str, int]]:
+    """The groups in the order of their first calls, and how many calls have no price for each reason.
+
+    With a backend that autotunes, products and convolutions take the fastest of several kernels.
+    """
+    return _Fusion(step, backend).run()
 
 
 def uses_channels_last(step: StepCalls) -> bool:
@@ -92,11 +107,56 @@ def _convolution_shape(call: StepCall) -> ConvolutionShape | None:
         return None
 
 
+def reduction_kernels(length: float, results: float, is_strided: bool) -> int:
+    """The number of kernels that a reduction is split into, one after the other; ``length`` elements make one result.
+
+    With few results each is shared out among blocks, whose parts the next kernel reduces. The elements of a strided
+    reduction do not lie next to one another (torch/_inductor/ir.py, Reduction.num_splits).
+    """
+    total = length * results
+    threads = _MULTIPROCESSORS * _THREADS_PER_MULTIPROCESSOR
+    per_thread: float = _LEAST_PER_THREAD
+    if is_strided and results > 1:
+        if length <= _LEAST_PER_THREAD or results >= 64 * _MULTIPROCESSORS:
+            return 1
+        blocks, at_once = math.ceil(results / _RESULTS_PER_BLOCK), _VALUES_PER_THREAD
+        wanted = math.ceil(threads / _THREADS / blocks)
+    else:
+        if length <= _LONGEST_UNSPLIT or results >= 2 * _MULTIPROCESSORS:
+            return 1
+        wanted, at_once = math.ceil(threads / (2 * _THREADS) / results), _THREADS
+    if total >= _MOST_PER_THREAD * threads:
+        per_thread = _MOST_PER_THREAD
+    elif total >= _LEAST_PER_THREAD * threads:
+        per_thread = max(length / (at_once * wanted), 1.0)
+    parts = math.ceil(length / (per_thread * at_once))
+    return 1 if parts <= 1 else 1 + reduction_kernels(parts, results, is_strided)
+
+
+def _reduced(call: StepCall) -> tuple[float, bool]:
+    """The number of elements that make one result, and whether they lie apart in memory."""
+    x = call.inputs[0]
+    if "softmax" in call.name:
+        try:
+            where = parse_call(call.name, call.dims, call.types, call.strides, call.concrete).integer(1) or 0
+        except Unmodelled:
+            where = -1
+        length = float(x.dims[where]) if x.dims else 1.0
+        return length, bool(x.dims) and where % len(x.dims) != len(x.dims) - 1
+    length = math.prod(x.dims) / max(math.prod(call.outputs[0].dims), 1)
+    try:
+        over = parse_call(call.name, call.dims, call.types, call.strides, call.concrete).integers(1) or ()
+    except Unmodelled:
+        over = ()
+    return length, bool(over) and length > 1 and all(each % max(len(x.dims), 1) != len(x.dims) - 1 for each in over)
+
+
 class _Fusion:
     """Walks over the calls once. Each write to a storage makes a new version of it, which one loop produces."""
 
-    def __init__(self, step: StepCalls) -> None:
+    def __init__(self, step: StepCalls, backend: Backend) -> None:
         self.step = step
+        self.autotunes = backend.startswith("max-autotune")
         self.loops: list[_FusedLoop] = []
         self.version: dict[int, int] = {}
         self.maker: dict[tuple[int, int], _FusedLoop] = {}
@@ -104,6 +164,7 @@ class _Fusion:
         self.unknown: dict[str, int] = {}
         self.channels_last = uses_channels_last(step)
         self.in_channels_last: set[int] = set()
+        self.copied: set[tuple[int, int]] = set()
         self.unnumbered = -1
 
     def run(self) -> tuple[list[KernelGroup], dict[str, int]]:
@@ -131,10 +192,14 @@ class _Fusion:
                 self.unknown[kernels] = self.unknown.get(kernels, 0) + 1
                 return
             self._finish_library(position, call, list(kernels))
+        elif name == "cat" and len(call.inputs) > 1:
+            self._add_concatenation(position, call)
         elif name in ("native_batch_norm", "native_group_norm", "cudnn_batch_norm", "native_layer_norm"):
             self._add_norm(position, call, name)
         else:
             self._add_loop(position, call, family)
+        if name != "convolution" and any(self._number(use) in self.in_channels_last for use in call.inputs):
+            self.in_channels_last |= {self._number(use) for use in call.outputs if len(use.dims) == _IMAGE_DIMS}
 
     @staticmethod
     def _is_large_window(call: StepCall) -> bool:
@@ -156,8 +221,8 @@ class _Fusion:
         kernels = split(call, position)
         assert not isinstance(kernels, str)
         moved = self.channels_last and shape.dims == 2
-        main = [each for each in kernels if each.kind not in ("pointwise", "layout")]
-        layout = [each for each in kernels if each.kind == "layout"]
+        main = [each for each in kernels if each.kind not in ("pointwise", *LAYOUTS)]
+        layout = [each for each in kernels if each.kind in LAYOUTS]
         if moved:
             main, layout = self._in_channels_last(call, main[0], cost), []
         self._finish_library(position, call, [*main, *layout])
@@ -168,10 +233,24 @@ class _Fusion:
             self.in_channels_last.add(self._number(call.outputs[0]))
 
     def _in_channels_last(self, call: StepCall, main: Kernel, cost: Cost) -> list[Kernel]:
-        """The kernel in channels last, with a copy of a contiguous input, and of a result that is kept."""
+        """The kernel in channels last, with copies of the weight, of a contiguous input, and of a result that is kept.
+
+        The weight is copied in each step (torch/_inductor/kernel/conv.py, require_channels_last), unless its elements
+        lie in the same order either way.
+
+        Where kernels are chosen by timing, a window of one element is a product (torch/_inductor/kernel/conv.py,
+        convert_1x1_conv_to_mm), which follows the settings of products: without TF32 unless the program allows it.
+        """
         kind = "depthwise convolution" if main.kind == "depthwise convolution" else "convolution"
-        kernels = [replace(main, kind=f"{kind} channels last", bytes=cost.bytes_low)]
-        x, out = call.inputs[0], call.outputs[0]
+        if kind == "depthwise convolution" and len(set(call.inputs[1].dims[2:])) > 1:
+            kind = "uneven depthwise convolution"
+        if self.autotunes and main.kind == "pointwise convolution":
+            kernels = [replace(main, kind="product")]
+        else:
+            kernels = [replace(main, kind=f"{kind} channels last", bytes=cost.bytes_low)]
+        x, weight, out = call.inputs[0], call.inputs[1], call.outputs[0]
+        if weight.dims[1] > 1 and math.prod(weight.dims[2:]) > 1:
+            kernels.append(Kernel("fused pointwise", call=main.call, bytes=2.0 * tensor_bytes(weight)))
         number = self._number(x)
         if number not in self.in_channels_last and (number, self.version.get(number, 0)) not in self.maker:
             kernels.append(Kernel("fused pointwise", call=main.call, bytes=2.0 * tensor_bytes(x)))
@@ -181,6 +260,8 @@ class _Fusion:
         return kernels
 
     def _finish_library(self, position: int, call: StepCall, kernels: list[Kernel]) -> None:
+        if self.autotunes:
+            kernels = [replace(each, autotuned=each.kind in AUTOTUNED and not each.dilated) for each in kernels]
         loop = _FusedLoop(calls=[position], kernels=kernels, is_library=True)
         self.loops.append(loop)
         for use in call.inputs:
@@ -189,27 +270,51 @@ class _Fusion:
             self._write(loop, use)
 
     def _add_norm(self, position: int, call: StepCall, name: str) -> None:
-        """One loop where a block holds a row, else a loop that folds and one that normalizes."""
+        """One loop where it walks over its rows one by one, else a loop that folds and one that normalizes."""
         x = call.inputs[0]
         numel = math.prod(x.dims)
         rows = self._rows(call, name)
+        is_strided = len(x.dims) == 2 or self._number(x) in self.in_channels_last
+        by_row = name == "native_layer_norm" or (name.endswith("batch_norm") and x.dims[0] == 1)
+        kernels = reduction_kernels(numel / max(rows, 1), rows, is_strided and not by_row)
         outputs = call.outputs[:1]
-        if numel / max(rows, 1) <= _LONGEST_ROW and name != "native_batch_norm":
+        if by_row and kernels == 1:
             loop = self._extend(position, call.inputs, outputs, {numel})
             loop.folds = True
             return
         loop = self._extend(position, call.inputs[:1], [], {numel})
         loop.folds = loop.splits = True
+        loop.launches = max(loop.launches, kernels)
         self._extend(position, call.inputs, outputs, {numel}, fresh=True)
 
     @staticmethod
     def _rows(call: StepCall, name: str) -> float:
         dims = call.inputs[0].dims
-        if name == "native_layer_norm" and len(call.outputs) > 1:
-            return float(math.prod(call.outputs[1].dims))
-        if name == "native_group_norm" and len(call.outputs) > 1:
+        if name in ("native_layer_norm", "native_group_norm") and len(call.outputs) > 1:
             return float(math.prod(call.outputs[1].dims))
         return float(dims[1]) if len(dims) > 1 else 1.0
+
+    def _add_concatenation(self, position: int, call: StepCall) -> None:
+        """One loop that computes its few inputs itself where all are pointwise, else copies of many inputs.
+
+        See `cat` in torch/_inductor/lowering.py. Copies of one input into several results are one kernel.
+        """
+        makers = [self.maker.get(self._key(use)) for use in call.inputs]
+        is_few = len(call.inputs) <= _MOST_CONCATENATED
+        loop = _FusedLoop(calls=[position], sizes={math.prod(use.dims) for use in call.outputs})
+        for use, maker in zip(call.inputs, makers, strict=True):
+            is_computed = is_few and maker is not None and not (maker.is_library or maker.folds)
+            reads = maker.reads if maker is not None and is_computed else {self._key(use): tensor_bytes(use)}
+            for key, size in reads.items():
+                loop.reads[key] = max(loop.reads.get(key, 0.0), size)
+                self.readers.setdefault(key, []).append(loop)
+        if not is_few:
+            copied = {self._key(use) for use in call.inputs}
+            loop.launches = float(len(copied - self.copied))
+            self.copied |= copied
+        self.loops.append(loop)
+        for use in call.outputs:
+            self._write(loop, use)
 
     def _add_loop(self, position: int, call: StepCall, family: str | None) -> None:
         sizes = {math.prod(use.dims) for use in call.outputs} | {math.prod(use.dims) for use in call.inputs}
@@ -218,13 +323,32 @@ class _Fusion:
         if family == "pooling":
             largest = {math.prod(call.outputs[0].dims)}
         outputs = call.outputs[:1] if family == "pooling" else call.outputs
-        loop = self._extend(position, call.inputs, outputs, largest)
-        if folds:
-            loop.folds = True
-            loop.sizes |= {math.prod(use.dims) for use in call.outputs}
-            x = call.inputs[0] if call.inputs else None
-            if "softmax" in call.name and x is not None and max(x.dims, default=0) > _LONGEST_ROW:
-                loop.reads_again += tensor_bytes(x)
+        if folds and call.inputs and outputs:
+            self._add_reduction(position, call, largest)
+        else:
+            self._extend(position, call.inputs, outputs, largest)
+
+    def _add_reduction(self, position: int, call: StepCall, sizes: set[int]) -> None:
+        """One loop, with what follows on the same elements, unless the reduction is split among blocks."""
+        x, results = call.inputs[0], {math.prod(use.dims) for use in call.outputs}
+        is_softmax = "softmax" in call.name
+        length, is_strided = _reduced(call)
+        kernels = reduction_kernels(length, math.prod(x.dims) / max(length, 1.0), is_strided)
+        if is_softmax and kernels > 1:
+            loop = self._extend(position, call.inputs, [], sizes)
+            loop.folds = loop.splits = True
+            # The maximum, and the sum of the exponentials.
+            loop.launches, loop.reads_again = 2.0 * kernels, tensor_bytes(x)
+            self._extend(position, call.inputs, call.outputs, sizes, fresh=True)
+            return
+        # Negative sizes: only other reductions walk over the elements of one that is split.
+        split = {-size for size in sizes}
+        loop = self._extend(position, call.inputs, call.outputs, sizes | split)
+        loop.folds = True
+        loop.launches = max(loop.launches, kernels)
+        loop.sizes = results | split if kernels > 1 else loop.sizes | results
+        if is_softmax and max(x.dims, default=0) > _LONGEST_ROW:
+            loop.reads_again += tensor_bytes(x)
 
     def _extend(
         self,
@@ -299,7 +423,7 @@ class _Fusion:
         if not written and not loop.splits and not loop.folds:
             return KernelGroup(tuple(loop.calls), ())
         kind = "fused statistics" if loop.splits else "fused reduction" if loop.folds else "fused pointwise"
-        kernel = Kernel(kind, call=loop.calls[0], bytes=total, launches=2.0 if loop.splits else 1.0)
+        kernel = Kernel(kind, call=loop.calls[0], bytes=total, launches=loop.launches)
         return KernelGroup(tuple(loop.calls), (replace(kernel, count=self.step.calls[loop.calls[0]].calls),))
 
 
@@ -316,9 +440,14 @@ def live_calls(step: StepCalls) -> list[bool]:
     return live
 
 
-def input_bytes(step: StepCalls) -> float:
-    """Bytes of the inputs of a step, which a CUDA graph copies into its own memory before each replay."""
-    return float(sum(storage.bytes for storage in step.storages if storage.kind == "input"))
+def copied_bytes(step: StepCalls, backend: Backend) -> float:
+    """Bytes that a CUDA graph copies into its own memory before each replay: the inputs of the step.
+
+    Parameters and buffers are inputs too for the backend 'cudagraphs', which takes no address as fixed since modules
+    are inlined (torch/_dynamo/backends/cudagraphs.py, num_fw_fixed_arguments; PyTorch 2.5).
+    """
+    kinds = ("input", "parameter", "buffer") if backend == "cudagraphs" else ("input",)
+    return float(sum(storage.bytes for storage in step.storages if storage.kind in kinds))
 
 
 def least_bytes(step: StepCalls) -> float:

@@ -2,8 +2,9 @@
 
 The factor of a stratum is split-conformal (Lei et al. 2018, J. Am. Stat. Assoc. 113) on the logarithms of measured over
 predicted time, each predicted from rates that were learned without the program. A stratum is the backend, the
-kind of work that takes most of the time (or a convolution of an unusual kind that takes a fifth), and the length.
-`python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv.
+kind of work that takes most of the time (or a convolution of an unusual kind that takes a fifth), and whether one
+kernel makes the step: errors of several kernels partly cancel. Each program weighs the same in a stratum, as its times
+on several devices are wrong together. `python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv.
 """
 
 import csv
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bottleneck.predict.rates import KINDS, KernelColumns, PredictedTimes
+from bottleneck.predict.rates import DEPTHWISE, KINDS, LAYOUTS, KernelColumns, PredictedTimes
 from bottleneck.schema.predicted_step import Backend
 
 TABLE = Path(__file__).with_name("intervals.csv")
@@ -22,7 +23,7 @@ ANY = "*"
 
 _GROUP_OF = {
     **dict.fromkeys(("product", "attention"), "products"),
-    **dict.fromkeys(("convolution", "pointwise convolution", "convolution backward", "layout"), "convolutions"),
+    **dict.fromkeys(("convolution", "pointwise convolution", "convolution backward", *LAYOUTS), "convolutions"),
     "convolution channels last": "convolutions",
     **dict.fromkeys(("lstm", "gru", "rnn"), "recurrent layers"),
     **dict.fromkeys(
@@ -31,32 +32,38 @@ _GROUP_OF = {
             "transposed convolution",
             "transposed convolution 3d",
             "grouped convolution",
-            "depthwise convolution",
-            "depthwise convolution channels last",
+            *DEPTHWISE,
         ),
         "other convolutions",
     ),
+}
+_RUNS: Mapping[Backend, str] = {
+    "eager": "eager",
+    "compile": "compiled",
+    "max-autotune-no-cudagraphs": "compiled",
+    "cudagraphs": "cudagraphs",
 }
 _GROUPS = ("products", "convolutions", "recurrent layers", "other convolutions", "memory")
 # Which kernel cuDNN takes for an unusual convolution changes its time severalfold: from this
 # share of the time on, they decide the error of the step.
 _MATTERS = 0.2
-# Launches and half-filled devices hardly count in a step of more than this.
-LONG_US = 2000.0
+# One kernel makes the step if it takes this share of the device's time; a kernel of less than the second share is none.
+_ALONE, _COUNTS = 0.8, 0.01
 
 
 def stratum_of(work: KernelColumns, found: PredictedTimes, is_host_bound: bool, backend: Backend) -> str:
-    """The backend, the kind of work that takes most of the time, and whether the step is long."""
-    run = {"eager": "eager", "compile": "compiled", "max-autotune-no-cudagraphs": "compiled"}.get(backend, "graph")
+    """The backend, the kind of work that takes most of the time, and whether one kernel makes the step."""
+    run = _RUNS.get(backend, "graph")
+    kernel_us = found.us * work.count
+    busy_us = float(kernel_us.sum())
     if is_host_bound:
-        return f"{run}: host"
+        return f"{run}: host, {'alone' if (kernel_us > _COUNTS * busy_us).sum() == 1 else 'several'}"
     spent = dict.fromkeys(_GROUPS, 0.0)
-    for code, us in enumerate(np.bincount(work.kind, found.us * work.count, len(KINDS))):
+    for code, us in enumerate(np.bincount(work.kind, kernel_us, len(KINDS))):
         spent[_GROUP_OF.get(KINDS[code], "memory")] += float(us)
-    total = sum(spent.values())
-    is_unusual = spent["other convolutions"] >= _MATTERS * total
+    is_unusual = spent["other convolutions"] >= _MATTERS * busy_us
     most = "other convolutions" if is_unusual else max(spent, key=spent.__getitem__)
-    return f"{run}: {most}, {'long' if total >= LONG_US else 'short'}"
+    return f"{run}: {most}, {'alone' if kernel_us.max() > _ALONE * busy_us else 'several'}"
 
 
 def interval_factor(stratum: str) -> float:

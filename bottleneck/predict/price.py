@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from bottleneck.predict.host_pace import GRAPHS, host_counts, host_units, step_us
-from bottleneck.predict.inductor_fusion import KernelGroup, fuse, input_bytes, least_bytes, live_calls
+from bottleneck.predict.host_pace import host_counts, host_units, replays_graph, step_us
+from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, least_bytes, live_calls
 from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
 from bottleneck.predict.rates import (
     KINDS,
@@ -36,9 +36,11 @@ _MOST_UNPRICED = 0.25
 
 def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[str, int]]:
     """The groups of kernels that a step launches with a backend, and how many calls have none for each reason."""
-    groups, unknown = _eager(step) if backend in ("eager", "cudagraphs") else fuse(step)
-    if backend in GRAPHS:
-        groups.append(KernelGroup((), (Kernel("copy", bytes=2.0 * input_bytes(step), launches=1.0),)))
+    is_eager = backend in ("eager", "cudagraphs")
+    groups, unknown = _eager(step) if is_eager else fuse(step, backend)
+    if replays_graph(step, backend):
+        copied = copied_bytes(step, backend)
+        groups.append(KernelGroup((), (Kernel("copy", bytes=2.0 * copied, launches=1.0),)))
     return groups, unknown
 
 
@@ -82,8 +84,9 @@ def predict_step(
     units = host_units(host_counts(calls, backend, kernels), rates)
     pace = host_pace_us or rates["pace"]
     us = _step(busy_us, units, pace, rates)
+    issue_us = units[1] * pace
     spread = 1.0 if host_pace_us else rates["pace:spread"]
-    stratum = stratum_of(work, found, busy_us < units * pace, backend)
+    stratum = stratum_of(work, found, busy_us < issue_us, backend)
     factor = interval_factor(stratum)
     floor_us = step_floor_us(calls, device, backend)
     rows = _rows(groups, work, found, floor, engines)
@@ -97,7 +100,7 @@ def predict_step(
         coverage=COVERAGE,
         floor_us=floor_us,
         device_us=busy_us,
-        host_us=units * pace,
+        host_us=sum(units) * pace,
         launches=launches,
         bound=_bound(parts),
         groups=parts,
@@ -128,8 +131,9 @@ def _above(floor_us: Floats, found: PredictedTimes) -> PredictedTimes:
     return replace(found, us=np.maximum(found.us, floor_us))
 
 
-def _step(busy_us: float, units: float, pace: float, rates: Mapping[str, float]) -> float:
-    return float(step_us(np.array(busy_us), np.array(units * pace), np.array(pace), rates))
+def _step(busy_us: float, units: tuple[float, float], pace: float, rates: Mapping[str, float]) -> float:
+    lead_us, issue_us = (np.array(each * pace) for each in units)
+    return float(step_us(np.array(busy_us), lead_us, issue_us, rates))
 
 
 def _unpredictable(calls: StepCalls, device: Device) -> str | None:

@@ -36,22 +36,23 @@ CONVOLUTIONS = frozenset(
     }
 )
 # Kernels of libraries, which compiled code calls through ATen.
-LIBRARY_KINDS = (
-    PRODUCTS
-    | CONVOLUTIONS
-    | {"depthwise convolution", "depthwise convolution channels last", "convolution channels last", "max pooling"}
-    | {"average pooling"}
+# cuDNN has kernels in channels last for depthwise windows that are square; others take a general one.
+DEPTHWISE = (
+    "depthwise convolution",
+    "depthwise convolution channels last",
+    "uneven depthwise convolution channels last",
 )
+LIBRARY_KINDS = PRODUCTS | CONVOLUTIONS | {*DEPTHWISE, "convolution channels last", "max pooling", "average pooling"}
+# Copies of the input and of the result of a convolution, into the order that tensor cores want and back.
+LAYOUTS = ("layout", "result layout")
 # Kinds that follow the settings of cuDNN. Layouts are only changed for tensor cores.
-_IN_CUDNN = CONVOLUTIONS | {"lstm", "gru", "rnn", "layout", "convolution channels last"}
-# Kinds that fold elements one by one, at a number of operations each.
-_FOLDS = ("statistics", "average pooling", "max pooling")
+_IN_CUDNN = CONVOLUTIONS | {"lstm", "gru", "rnn", *LAYOUTS, "convolution channels last"}
 _RECURRENT = ("lstm", "gru", "rnn")
 KINDS = (
     *sorted(PRODUCTS),
     *sorted(CONVOLUTIONS),
-    "depthwise convolution",
-    "layout",
+    *DEPTHWISE,
+    *LAYOUTS,
     "pointwise",
     "normalize",
     "copy",
@@ -66,7 +67,6 @@ KINDS = (
     "fused pointwise",
     "fused reduction",
     "fused statistics",
-    "depthwise convolution channels last",
     "convolution channels last",
 )
 _CODE = {kind: code for code, kind in enumerate(KINDS)}
@@ -75,6 +75,12 @@ _TILE_ROWS = 128.0
 _SHARPNESS = 4.0
 # The most of a tensor peak that large products reach: 71 % (A100, TF32) to 79 % (H100, bf16) in the table of devices.
 _MOST_OF_TENSOR = 0.79
+# ATen's softmax gives a row to a block of 1024 threads, of which a multiprocessor holds two. A public trace of an H100
+# (timesformer) has 301,152 rows of 3137 elements in bf16 in 5.72 ms, which is a row in 5 microseconds.
+_ROW_US, _ROWS_AT_ONCE = 5.0, 2.0
+# Rows of an odd number of elements in half precision are loaded one by one, by kernels of an older architecture
+# (cutlass_75_tensorop_bf16_s1688gemm_…_align1): in the same trace they reach 67 of 989 TFLOP/s.
+_ODD_SHARE = 0.07
 # FLOPs per microsecond of the lanes of one multiprocessor, at which a step of a recurrent layer takes its learned time.
 _STEP_LANES = 5e5
 
@@ -107,6 +113,7 @@ class KernelColumns:
     flops: Floats
     least_flops: Floats
     elements: Floats
+    results: Floats
     blocks: Floats
     rows: Floats
     columns: Floats
@@ -116,6 +123,8 @@ class KernelColumns:
     steps: Floats
     launches: Floats
     dilated: Flags
+    autotuned: Flags
+    long_rows: Floats
     count: Floats
 
     def are(self, *kinds: str) -> Flags:
@@ -138,11 +147,12 @@ def as_columns(kernels: Sequence[Kernel]) -> KernelColumns:
     amounts = {
         name: np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64)
         for name in KernelColumns.__dataclass_fields__
-        if name not in ("kind", "dilated")
+        if name not in ("kind", "dilated", "autotuned")
     }
     return KernelColumns(
         kind=np.array([_CODE[kernel.kind] for kernel in kernels], dtype=np.int64),
         dilated=np.array([kernel.dilated for kernel in kernels], dtype=bool),
+        autotuned=np.array([kernel.autotuned for kernel in kernels], dtype=bool),
         **amounts,
     )
 
@@ -185,9 +195,11 @@ def ceilings_of(
 
 
 # Devices of low power sustain less of their data sheet: factors on the shares that other devices reach, for (memory,
-# fp32 lanes). The table's own note on the T4 has fp16 products at 25 to 35 of 65 TFLOP/s; the L4 has
-# the same 70 W. Memory with error correction in the data itself (GDDR6) loses an eighth.
-_SUSTAINED: Mapping[str, tuple[float, float]] = {"Tesla T4": (0.875, 0.7), "NVIDIA L4": (0.875, 0.7)}
+# fp32 lanes). Power rises with the cube of the clock, so lanes that may take a part of the watts per FLOP/s of the
+# largest board of their generation run at the cube root of that part: T4 70 W / 8.1 TFLOP/s against Quadro RTX 6000
+# 280 / 16.3, L4 72 / 30.3 against L40S 350 / 91.6. Memory with error correction in the data itself (GDDR6) loses an
+# eighth, which was set by hand.
+_SUSTAINED: Mapping[str, tuple[float, float]] = {"Tesla T4": (0.875, 0.80), "NVIDIA L4": (0.875, 0.85)}
 
 
 def sustained(name: str) -> tuple[float, float]:
@@ -206,7 +218,7 @@ def floors(work: KernelColumns, ceilings: KernelCeilings) -> tuple[Floats, Float
 def times(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> PredictedTimes:
     """The predicted time of each kernel."""
     compute, memory = _compute_us(work, ceilings, rates), _memory_us(work, ceilings, rates)
-    launch = rates["launch"] * np.where(work.are("layout") & ~ceilings.is_tensor, 0.0, work.launches)
+    launch = rates["launch"] * np.where(work.are(*LAYOUTS) & ~ceilings.is_tensor, 0.0, work.launches)
     busy = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
     return PredictedTimes(busy + launch, compute, memory, launch)
 
@@ -215,7 +227,7 @@ def _memory_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str
     share = np.array([rates.get(f"{kind}:memory", 1.0) for kind in KINDS])[work.kind] * rates["memory"]
     spared = np.clip(1.0 - work.bytes / np.maximum(ceilings.cache, 1.0), 0.0, 1.0)
     faster = 1.0 + (rates["cache"] - 1.0) * spared
-    needless = work.are("layout") & ~ceilings.is_tensor
+    needless = work.are(*LAYOUTS) & ~ceilings.is_tensor
     return np.where(needless, 0.0, work.bytes / (ceilings.bandwidth * share * ceilings.memory_factor * faster))
 
 
@@ -223,24 +235,36 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
     folds = np.array([rates.get(f"{kind}:operations", 0.0) for kind in KINDS])[work.kind]
     filled = np.clip(work.blocks / (rates["blocks"] * ceilings.multiprocessors), 1e-6, 1.0)
     spread = np.clip(work.blocks / ceilings.multiprocessors, 1e-6, 1.0) * (0.5 + 0.5 * filled)
-    fold_us = work.elements * folds / (ceilings.lanes * spread)
+    fold_us = (work.elements * folds / spread + work.results * rates["window"]) / ceilings.lanes
     per_step = np.array([rates.get(f"{kind}:step", 0.0) for kind in KINDS])[work.kind]
     step_us = work.steps * per_step * (_STEP_LANES / (ceilings.lanes / ceilings.multiprocessors)) ** 0.2
     ideal = work.flops / ceilings.peak
     share = np.where(ceilings.is_tensor, _tensor_share(work, ceilings, rates), _lanes_share(work, ceilings, rates))
-    ratio = np.array([rates.get(f"{kind}:compute", 1.0) for kind in KINDS])[work.kind]
-    # KernelBench has no product on tensor cores: the share is from three public traces of an H100 in half precision.
-    ratio = np.where(work.are("product") & ceilings.is_tensor, rates["tensor product"], ratio)
+    on_tensor, on_lanes = (
+        np.array([rates.get(f"{kind}:{part}", 1.0) for kind in KINDS])[work.kind] for part in ("compute", "lanes")
+    )
+    ratio = np.where(work.are(*CONVOLUTIONS) & ~ceilings.is_tensor, on_lanes, on_tensor)
+    # KernelBench has no product on tensor cores: the shares are from three public traces of an H100 in half precision.
+    is_half = work.are("product") & ceilings.is_tensor
+    ratio = np.where(is_half, rates["tensor product"], ratio)
     is_product = work.are(*PRODUCTS, *CONVOLUTIONS, "convolution channels last")
     moved = work.are("convolution channels last")
     # Neighbours in memory are channels then: few of them leave most of a load unused.
     ratio = ratio * np.where(moved, 1.0 / (1.0 + rates["channels last:channels"] / work.channels), 1.0)
     ratio = ratio * np.where(moved & ~ceilings.is_tensor, rates["channels last on lanes"], 1.0)
-    product_us = ideal / (share * ratio * np.where(work.dilated, rates["dilated"], 1.0))
-    direct = work.are("depthwise convolution", "depthwise convolution channels last")
+    is_transposed = work.are("transposed convolution", "transposed convolution 3d", "grouped convolution")
+    dilated = np.where(is_transposed, rates["dilated transposed"], rates["dilated"])
+    chosen = np.where(work.are("product"), rates["autotuned product"], rates["autotuned convolution"])
+    ratio = ratio * np.where(work.dilated, dilated, 1.0) * np.where(work.autotuned, chosen, 1.0)
+    is_odd = (work.columns > 1) & (work.columns % 2 == 1) | (work.inner % 2 == 1)
+    product_us = ideal / np.where(is_half & is_odd, np.minimum(share * ratio, _ODD_SHARE), share * ratio)
+    direct = work.are(*DEPTHWISE)
     direct_us = work.flops / (ceilings.lanes * ratio * ceilings.lanes_factor)
     plain = np.where(is_product, product_us, np.where(direct, direct_us, ideal))
-    return np.asarray(np.nan_to_num(np.where(work.are(*_RECURRENT), np.maximum(step_us, ideal), plain + fold_us)))
+    # Blocks of long rows wait for their loads and for one another's sums, whatever their length.
+    row_us = work.long_rows * _ROW_US / (_ROWS_AT_ONCE * ceilings.multiprocessors)
+    busy = np.where(work.are(*_RECURRENT), np.maximum(step_us, ideal), np.maximum(plain + fold_us, row_us))
+    return np.asarray(np.nan_to_num(busy))
 
 
 def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:

@@ -28,10 +28,12 @@ class Kernel:
     """One kernel, or several of one kind. ``kind`` is a row of rates.csv.
 
     ``flops`` run at the peak of an engine: that for products of ``dtype`` where ``kind`` is one, else vector lanes.
-    ``elements`` are folded one after the other by at most ``blocks`` independent parts. A product has ``rows``,
+    ``elements`` are folded one after the other by at most ``blocks`` independent parts. Each of the ``results`` of a
+    window computes where the window lies. A product has ``rows``,
     ``columns``, ``inner`` and ``batch``; a convolution has input ``channels`` per group. ``steps`` run in
-    sequence. ``least_bytes`` and ``least_flops`` are the amounts that every implementation needs. ``count`` kernels are
-    like this one.
+    sequence. ``long_rows`` each take a whole block of threads. An ``autotuned`` kernel was chosen by timing.
+    ``least_bytes`` and ``least_flops`` are the amounts that every implementation needs. ``count`` kernels are like this
+    one.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Kernel:
     least_flops: float = 0.0
     dtype: str = "fp32"
     elements: float = 0.0
+    results: float = 0.0
     blocks: float = math.inf
     rows: float = 1.0
     columns: float = 1.0
@@ -51,6 +54,8 @@ class Kernel:
     steps: float = 0.0
     launches: float = 1.0
     dilated: bool = False
+    autotuned: bool = False
+    long_rows: float = 0.0
     count: float = 1.0
 
 
@@ -220,6 +225,7 @@ def convolution_kernel(call: OpCall, cost: Cost) -> Kernel:
         batch=shape.groups,
         channels=shape.inner / shape.area,
         dilated=shape.dilated,
+        results=float(math.prod(call.result or ())) if shape.depthwise else 0.0,
     )
 
 
@@ -231,8 +237,8 @@ def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
     main, x = convolution_kernel(call, cost), call.tensor(0)
     found = [main]
     if main.kind not in ("depthwise convolution", "pointwise convolution"):
-        moved = (x.bytes if x.shape[1] > 1 else 0.0, result)
-        found += [Kernel("layout", bytes=2.0 * size, dtype=main.dtype) for size in moved]
+        moved = (("layout", x.bytes if x.shape[1] > 1 else 0.0), ("result layout", result))
+        found += [Kernel(kind, bytes=2.0 * size, dtype=main.dtype) for kind, size in moved]
     if call.optional_tensor(2) is not None:
         found.append(Kernel("pointwise", bytes=2.0 * result))
     return found
@@ -265,7 +271,8 @@ def _softmax(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
     if inner == 1:
         passes = 2.0 if length <= _SOFTMAX_IN_REGISTERS else 3.0 if length <= _SOFTMAX_IN_SHARED else 4.0
     kind = "softmax" if inner == 1 else "softmax across rows"
-    return [Kernel(kind, bytes=passes / 2.0 * cost.bytes_low, least_bytes=cost.bytes_low)]
+    long_rows = x.numel / length if inner == 1 and length > _SOFTMAX_IN_REGISTERS else 0.0
+    return [Kernel(kind, bytes=passes / 2.0 * cost.bytes_low, least_bytes=cost.bytes_low, long_rows=long_rows)]
 
 
 def statistics(x_bytes: float, elements: float, blocks: float) -> Kernel:
@@ -291,8 +298,9 @@ def _pooling(kind: str) -> Callable[[OpCall, Cost, float], list[Kernel]]:
         size = call.integers(1) or (1,)
         dims = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
         area = math.prod(size) if len(size) > 1 else size[0] ** dims
-        results = math.prod(call.result or ())
-        return [Kernel(kind, bytes=cost.bytes_low, least_bytes=cost.bytes_low, elements=float(results * area))]
+        results = float(math.prod(call.result or ()))
+        work = Kernel(kind, bytes=cost.bytes_low, least_bytes=cost.bytes_low, elements=results * area, results=results)
+        return [work]
 
     return kernels
 

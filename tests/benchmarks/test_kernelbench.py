@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kernelbench.judge import (
+    COMPILED,
     Judged,
     floors,
     judge,
@@ -102,15 +103,19 @@ def test_intervals_hold_four_of_five_times(judged: list[Judged]) -> None:
     assert statistics.mean(each.is_inside for each in held) >= 0.8
     large = [each for each in held if each.judged.timing.version == "2" and each.judged.timing.backend == "eager"]
     assert statistics.mean(each.is_inside for each in large) >= 0.8
-    assert statistics.median(each.width for each in large) <= 1.65  # 1.60 was reached
+    assert statistics.median(each.width for each in large) <= 1.65  # 1.63 was reached
 
 
 @pytest.mark.statistics
 def test_compiling_is_predicted_with_the_right_sign_in_most_programs(judged: list[Judged]) -> None:
     found = speedups(judged)
     counted = [each for each in found if each.counts]
-    assert statistics.mean(each.is_right for each in counted) >= 0.85
-    assert statistics.mean(speedups_inside(found)) >= 0.8
+    inside = speedups_inside(found)
+    for backend in COMPILED:
+        mine = [each.is_right for each in counted if each.timing.backend == backend]
+        assert statistics.mean(mine) >= 0.85, backend
+        held = [is_inside for each, is_inside in zip(found, inside, strict=True) if each.timing.backend == backend]
+        assert statistics.mean(held) >= 0.8, backend
 
 
 @pytest.mark.statistics
@@ -119,7 +124,7 @@ def test_a_device_that_was_left_out_is_predicted_where_its_host_is_known(
     everything: tuple[list[Timing], dict[Key, StepCalls]], hardware: str
 ) -> None:
     eager, compiled = samples(*everything)
-    own, _ = without_device(eager, learn(eager, compiled), hardware)
+    own, _, _ = without_device(eager, learn(eager, compiled), hardware)
     assert statistics.median(each.error for each in own) <= 0.26
 
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from bottleneck.predict.inductor_fusion import fuse, least_bytes, live_calls, uses_channels_last
+from bottleneck.predict.inductor_fusion import fuse, least_bytes, live_calls, reduction_kernels, uses_channels_last
+from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCalls
 from tests.predict.steps import call, convolution, step, use
 
@@ -85,10 +86,42 @@ def test_grouped_convolutions_keep_their_layout_and_others_change_it() -> None:
     assert not uses_channels_last(chain("relu"))
 
 
-def test_a_convolution_in_channels_last_copies_a_contiguous_input_and_a_kept_result() -> None:
-    groups, _ = fuse(step(convolution(64, 128)))
-    kinds = [kernel.kind for group in groups for kernel in group.kernels]
-    assert kinds == ["convolution channels last", "fused pointwise", "fused pointwise"]
+def kinds(calls: StepCalls, backend: Backend = "compile") -> list[str]:
+    return [kernel.kind for group in fuse(calls, backend)[0] for kernel in group.kernels]
+
+
+def test_a_convolution_in_channels_last_copies_weight_contiguous_input_and_kept_result() -> None:
+    assert kinds(step(convolution(64, 128))) == ["convolution channels last", *["fused pointwise"] * 3]
+
+
+def test_a_window_of_one_element_is_a_product_only_where_kernels_are_chosen_by_timing() -> None:
+    one = step(convolution(64, 128, window=1))
+    assert kinds(one)[0] == "convolution channels last"
+    assert kinds(one, "max-autotune")[0] == "product"
+
+
+def test_a_reduction_to_few_results_is_split_and_one_to_many_is_not() -> None:
+    assert reduction_kernels(N, 1, is_strided=False) == 2
+    assert reduction_kernels(8192, 1, is_strided=False) == 1
+    assert reduction_kernels(N, 1024, is_strided=False) == 1
+    assert reduction_kernels(128 * 900, 16, is_strided=True) == 3
+
+
+def test_a_pointwise_call_does_not_join_a_reduction_that_is_split() -> None:
+    calls = [call("sum", [use(0, N)], use(1, 1)), call("div", [use(0, N), use(1, 1)], use(2, N))]
+    groups, _ = fuse(step(*calls))
+    assert [group.kernels[0].launches for group in groups] == [2.0, 1.0]
+
+
+def test_few_pointwise_results_are_computed_where_they_are_concatenated_and_many_are_copied() -> None:
+    def joined(count: int) -> list[float]:
+        made = [call("relu", [use(at, N)], use(count + at, N)) for at in range(count)]
+        joins = call("cat", [use(count + at, N) for at in range(count)], use(2 * count, count * N))
+        groups, _ = fuse(step(*made, joins, given=tuple(range(count))))
+        return [kernel.launches for group in groups for kernel in group.kernels]
+
+    assert joined(4) == [1.0]
+    assert joined(9) == [*[1.0] * 9, 9.0]
 
 
 def test_training_leaves_small_channels_in_their_layout() -> None:

@@ -158,4 +158,4 @@ def test_rates_are_few_and_positive_and_belong_to_kinds_of_work() -> None:
 def test_every_backend_has_a_factor_for_work_that_was_not_timed() -> None:
     factors = read_factors()
     assert all(1.0 < factor < 4.0 for factor in factors.values())
-    assert {"*", "eager: *", "compiled: *", "graph: *"} <= factors.keys()
+    assert {"*", "eager: *", "compiled: *", "cudagraphs: *", "graph: *"} <= factors.keys()

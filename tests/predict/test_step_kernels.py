@@ -18,7 +18,7 @@ def kinds(one: StepCall) -> list[str]:
 
 
 def test_a_dense_convolution_changes_the_layout_of_input_and_result() -> None:
-    assert kinds(convolution(64, 64)) == ["convolution", "layout", "layout"]
+    assert kinds(convolution(64, 64)) == ["convolution", "layout", "result layout"]
 
 
 def test_a_pointwise_convolution_is_a_product_in_the_layout_of_its_tensors() -> None:
@@ -51,6 +51,11 @@ def test_softmax_reads_a_long_row_more_often_than_a_short_one() -> None:
     short, long = (call("_softmax", [use(0, 4, n)], use(1, 4, n), ("1", "False")) for n in (512, 100_000))
     assert kernels(short)[0].bytes == kernels(short)[0].least_bytes
     assert kernels(long)[0].bytes == 2 * kernels(long)[0].least_bytes
+
+
+def test_a_long_row_of_softmax_takes_a_block_of_threads() -> None:
+    short, long = (call("_softmax", [use(0, 4, n)], use(1, 4, n), ("1", "False")) for n in (512, 3137))
+    assert [kernels(one)[0].long_rows for one in (short, long)] == [0.0, 4.0]
 
 
 def test_a_call_without_a_formula_says_so_instead_of_being_free() -> None:

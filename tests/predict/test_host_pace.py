@@ -1,0 +1,36 @@
+"""The host's part of a step."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bottleneck.predict.host_pace import host_counts, replays_graph, step_us
+from bottleneck.predict.inductor_fusion import copied_bytes
+from bottleneck.predict.rates import read_rates
+from bottleneck.schema.step_calls import Storage
+from tests.predict.steps import call, step, use
+
+
+def test_the_backend_of_cuda_graphs_runs_a_step_that_writes_to_a_buffer_op_by_op() -> None:
+    plain = step(call("relu", [use(0, 64)], use(1, 64)))
+    counting = step(call("add_", [use(0, 1)], use(0, 1)), *plain.calls, given=(0,))
+    kept = replace(counting, storages=(replace(counting.storages[0], created=-1), *counting.storages[1:]))
+    assert replays_graph(plain, "cudagraphs")
+    assert not replays_graph(kept, "cudagraphs")
+    assert replays_graph(kept, "reduce-overhead")
+    assert host_counts(kept, "cudagraphs", [])["op"] == 2.0
+
+
+def test_only_the_backend_of_cuda_graphs_copies_parameters() -> None:
+    plain = step(call("mm", [use(0, 8, 8), use(1, 8, 8)], use(2, 8, 8)))
+    storages = (plain.storages[0], Storage(256, "parameter", -1, None), plain.storages[2])
+    held = replace(plain, storages=storages)
+    assert copied_bytes(held, "cudagraphs") == 512
+    assert copied_bytes(held, "reduce-overhead") == 256
+
+
+def test_a_step_waits_for_the_host_before_its_first_kernel_however_long_it_is() -> None:
+    rates = read_rates()
+    long, short = (float(step_us(np.array(us), np.array(50.0), np.array(1.0), rates)) for us in (1e5, 1e5 - 50.0))
+    assert long - short == 50.0 or abs(long - short - 50.0) < 1e-3
+    assert short > 1e5
