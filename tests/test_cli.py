@@ -17,6 +17,7 @@ from bottleneck import __version__, cli, report
 from bottleneck.cli import COMMANDS, _run, build_app
 from bottleneck.commands.analysis_options import usual_jobs
 from bottleneck.commands.interrupts import answered
+from bottleneck.errors import BottleneckError, TraceError, UndecidedError, UsageError, WorkloadError
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
 from tests.builders import kernel, launch, op, step, write_trace
@@ -312,6 +313,21 @@ def test_a_command_that_a_signal_ends_says_which(
         signal.signal(number, usual)
     assert left.value.code == 128 + number
     assert capsys.readouterr().err == "bottleneck: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(BottleneckError, 70), (UsageError, 2), (TraceError, 3), (WorkloadError, 4), (UndecidedError, 5)]
+)
+def test_a_command_ends_with_the_code_of_its_error(
+    kind: type[BottleneckError], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise kind("it went wrong", fix="do it right")
+
+    monkeypatch.setitem(sys.modules, "bottleneck.commands.fail", SimpleNamespace(fail_command=fail))
+    monkeypatch.setattr(cli, "COMMANDS", (("fail", {}), *cli.COMMANDS))
+    assert _run(["fail"]) == code
+    assert capsys.readouterr() == ("", "error: it went wrong\n  fix: do it right\n")
 
 
 def completed(shell: str, words: str) -> str:
