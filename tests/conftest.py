@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -32,9 +33,16 @@ def pytest_configure() -> None:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, usual)
     # torchrun takes port 29500 where none is given, so that two tests beside each other could not both start ranks.
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ["PET_MASTER_PORT"] = str(free.getsockname()[1])
+    os.environ["PET_MASTER_PORT"] = str(_free_port())
+
+
+def _free_port() -> int:
+    """A free port that the system gives to no outgoing connection, which could take it between two tests."""
+    for port in range(20_000 + os.getpid() % 9_000, 30_000):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port below 30000 is free")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`

@@ -140,7 +140,7 @@ def test_what_no_time_is_left_to_confirm_keeps_its_first_measurement(setup: Tria
         if text == "confirming in a fresh process":
             raise Refused("skipped", NO_TIME)
 
-    trial = try_changes(replace(setup, tell=tell, until=time.monotonic() + 100), ("less-work",), ChangePrediction())
+    trial = try_changes(replace(setup, tell=tell, until=time.monotonic() + 3600), ("less-work",), ChangePrediction())
     assert trial.verdict == "inconclusive"
     assert trial.speedup is not None and trial.speedup.low > 1
     assert trial.reason == "no time was left to confirm it in a fresh process"

@@ -17,7 +17,7 @@ from bottleneck.errors import TraceError
 from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, RunState, claim
 from bottleneck.harness.machine import cpu_facts
 from bottleneck.schema.recording import read_recording
-from tests.harness.driver import driven
+from tests.harness.driver import HANGS_S, driven
 from tests.harness.test_finish import leave
 from tests.harness.test_folder import PLAN
 
@@ -94,7 +94,7 @@ def test_when_we_are_killed_the_program_saves_and_ends_and_report_finishes_the_w
         recorded.kill()
         assert (word, recorded.stdout.read()) == ("profiling", "")
     # It can be read once the program has ended, whether or not anybody has asked for its status.
-    assert select.select([ended], [], [], 60)[0]
+    assert select.select([ended], [], [], HANGS_S)[0]
     os.close(ended)
     left = names(tmp_path)
     done = report(tmp_path)

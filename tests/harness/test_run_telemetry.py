@@ -1,6 +1,7 @@
 """`bottleneck run` reads the machine's sensors beside the program, from the supervisor."""
 
 import os
+import statistics
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,9 @@ def test_the_samples_lie_on_the_clock_of_the_step_marks(tmp_path: Path) -> None:
     timed_ns = run.recording.timed_ns
     assert timed_ns is not None and timed_ns[0] < timed_ns[1] <= marks_ns[0]
     assert samples[0].unix_ns < timed_ns[0] and marks_ns[-1] < samples[-1].unix_ns + 5e9
-    elapsed_s = (samples[-1].unix_ns - samples[0].unix_ns) / 1e9
-    assert elapsed_s == pytest.approx(samples[-1].elapsed_s - samples[0].elapsed_s, abs=0.05)
+    # Both clocks are read one after the other; where another program ran in between, they are further apart.
+    apart_s = [sample.unix_ns / 1e9 - sample.elapsed_s for sample in samples]
+    assert statistics.median(apart_s) == pytest.approx(min(apart_s), abs=0.05)
 
 
 def test_no_sensor_is_read_when_the_user_says_so(stub: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from bottleneck.harness.rank_coordination import LaunchedRank, check_ranks, laun
 from bottleneck.harness.supervise import program_command
 from bottleneck.schema.recording import Form, read_recording
 from bottleneck.trace.read import read_trace
-from tests.harness.driver import driven, record
+from tests.harness.driver import HANGS_S, driven, record
 
 pytest.importorskip("torch")
 
@@ -27,7 +27,7 @@ def torchrun(folder: Path, *arguments: str, module: bool = False) -> subprocess.
     target = ["-m", "program"] if module else ["program.py"]
     command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", *target, *arguments]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=HANGS_S
     )
 
 
@@ -135,7 +135,7 @@ def test_a_module_is_run_by_ranks_too(tmp_path: Path) -> None:
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=HANGS_S,
     )
     assert (done.stdout, done.returncode) == ("__main__ package ['--x', '1']\n" * 2, 0)
     assert "never imported torch" in done.stderr
@@ -170,7 +170,7 @@ def test_under_a_launcher_of_the_users_the_ranks_share_one_recording(tmp_path: P
     launched = driven("run", "program.py", "120", report="settings.say('the report')")
     command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--no-python", *launched]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=HANGS_S
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("bottleneck: recorded 5 steps") == done.stderr.count("the report") == 1
@@ -191,7 +191,7 @@ def test_all_ranks_refuse_a_folder_that_is_not_empty(tmp_path: Path) -> None:
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=HANGS_S,
         env={**os.environ, **job},
     )
     assert done.returncode == 2
