@@ -25,6 +25,7 @@ from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_si, format_us
+from tests.harness.driver import HANGS_S
 from tests.report import comparisons, samples
 from tests.trace_cache import explained
 
@@ -78,7 +79,8 @@ PAGES: dict[str, Callable[[], tuple[str, Analysis]]] = {
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--headless=new"])
+        arguments = ["--no-sandbox", "--headless=new"]
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=1e3 * HANGS_S)
         yield opened
         opened.close()
 
@@ -88,6 +90,7 @@ class Opened:
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
         self.view = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.view.set_default_timeout(1e3 * HANGS_S)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.view.on("console", lambda message: self.complaints.append(message.text))
