@@ -87,10 +87,10 @@ def roofline_chart(prediction: DevicePrediction, title: str) -> LineChart | None
     if step is not None:
         kinds.append(ChartCurve("the whole step, waiting for its host included", (ChartPoint(*step),)))
     return LineChart(
-        title,
+        f"{title}, speed in FLOP/s",
         "arithmetic intensity, FLOP per byte",
         (*kinds, *_roof_lines(roofs, bandwidth, low, high)),
-        lambda value: format_si(value, "FLOP/s"),
+        lambda value: format_si(value, "").strip(),
         show_x=lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}",
     )
 
