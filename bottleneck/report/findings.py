@@ -1,6 +1,7 @@
 """Builds the section of findings: ranked as in the analysis, those not shown counted."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from bottleneck.report.document import Action, ActionSection
@@ -43,10 +44,11 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     hidden = () if all_findings else _hidden(ranked, visible)
     first = (shown or others or remarks or found)[0]
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
+    common = _common_evidence(shown[:most])
     return ActionSection(
         TITLE,
-        tuple(_action(analysis, finding, characters) for finding in shown[:most]),
-        _doubts(analysis) if shown or others else (),
+        tuple(_action(analysis, finding, characters, common) for finding in shown[:most]),
+        (*(_doubts(analysis) if shown or others else ()), *(f"{line[:1].upper()}{line[1:]}." for line in common)),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
         (
@@ -119,8 +121,14 @@ def _doubts(analysis: Analysis) -> tuple[str, ...]:
     return ()
 
 
-def _action(analysis: Analysis, finding: Finding, characters: float) -> Action:
-    seen = _evidence(finding.evidence, characters)
+def _common_evidence(shown: Sequence[Finding]) -> tuple[str, ...]:
+    """Evidence that several findings give in the same words, which is said once."""
+    counts = Counter(line for finding in shown for line in dict.fromkeys(finding.evidence[1:]))
+    return tuple(line for line, count in counts.items() if count > 1)
+
+
+def _action(analysis: Analysis, finding: Finding, characters: float, common: Sequence[str]) -> Action:
+    seen = _evidence([line for line in finding.evidence if line not in common], characters)
     lines = (
         ("gain", _gain(finding)),
         ("adds", _added(finding)),

@@ -28,6 +28,14 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, digest: RankDigest) ->
     assert found.calls.start_us.dtype == np.float64 and found.calls.is_inside.dtype == np.bool_
 
 
+def test_a_number_of_numpy_is_kept_as_a_number(tmp_path: Path, digest: RankDigest) -> None:
+    kept = DigestFolder(tmp_path)
+    wall_us = np.float64(digest.steps.wall_us)
+    kept.write("key", replace(digest, steps=replace(digest.steps, wall_us=wall_us, count=np.int64(2))))
+    found = kept.read("key")
+    assert found is not None and (found.steps.wall_us, found.steps.count) == (float(wall_us), 2)
+
+
 def test_another_key_finds_nothing(tmp_path: Path, digest: RankDigest) -> None:
     kept = DigestFolder(tmp_path)
     kept.write("key", digest)

@@ -56,6 +56,16 @@ def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it
     assert text.endswith("\nEach [name] has more to read: bottleneck explain input-wait")
 
 
+def test_evidence_that_several_findings_give_in_the_same_words_is_said_once_above_them() -> None:
+    words = "estimated by formula: nothing was timed"
+    both = [replace(each, evidence=(f"seen at {each.slug}", words)) for each in gaining(2)]
+    text = flat(told(both))
+    assert text.startswith("Estimated by formula: nothing was timed. 1. ") and text.lower().count(words) == 1
+    assert "seen at rule-0" in text and "seen at rule-1" in text
+    one = flat(told([both[0], *gaining(1, us=50.0)]))
+    assert f"seen at rule-0; {words}" in one and not one.startswith("Estimated")
+
+
 def test_what_others_save_already_is_reported_once_only() -> None:
     text = flat(told(ADVICE))
     assert "adds 1.24 ms to 2.48 ms to those above, which save some of the same time" in text
