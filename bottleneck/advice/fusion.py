@@ -30,7 +30,7 @@ _FOREACH = re.compile(r"_foreach_|_fused_")
 _TRIFLE_BYTES = 4096.0
 # What a compiled loop takes at most, as a multiple of its floor: on a CPU measured 1.2 to 1.7 (Inductor's C++ on a
 # chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
-# (schema/learned_rates.py): three quarters in a pointwise kernel, half in one with a reduction.
+# (schema/learned_rates.py), less where it reduces.
 _SLACK = 2.0
 # On a CPU, what a compiled loop takes of the time that an op takes beyond its bytes, at least and at most. Measured
 # with Inductor's C++ on one thread, half a million to 16 million numbers: exp, tanh … cost as much as before; a layer

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.fusion import find_chains, unfused_attention, unfused_chain, unfused_norm, vocabulary_loss
+from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.measurements import Timing
 from tests import trace_cache
 from tests.advice.cases import case_of
@@ -187,7 +188,8 @@ def test_a_norm_written_out_is_one_chain_from_cast_to_cast(tmp_path: Path) -> No
     # One pass reads and writes 64 MB: 40 us at 3.35 TB/s.
     assert chains.fused_bytes[0] == pytest.approx(2 * 2 * ROWS * WIDTH, rel=0.3)
     assert draft is not None and draft.gain_us is not None
-    assert 270 < draft.gain_us.low < draft.gain_us.high < 446 - 38 / 0.56  # a loop at 55 % of the bandwidth
+    best_us = 446 - 38 / fused_share("reduction")[0]
+    assert 270 < draft.gain_us.low < draft.gain_us.high <= best_us  # a loop that reduces does not reach the bandwidth
 
 
 def test_a_rotary_embedding_is_a_chain_through_its_two_halves(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.analysis.ledger import LedgerResult, Overlap
+from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.analysis.telemetry import Conditions, find_conditions, find_contention
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.accounts import ACCOUNTS
@@ -131,8 +131,7 @@ FULL = replace(TelemetrySummary(9, None, None, None, None, None, ()), host_utili
 def result(accounts: tuple[str, ...], us: tuple[float, ...], *, host_only: bool = True) -> LedgerResult:
     codes = np.array([tuple(ACCOUNTS).index(name) for name in accounts])
     ledger = Ledger(1.0, (LedgerEntry("compute", "compute", 1.0, 1.0),))
-    overlap = Overlap(*[0.0] * len(Overlap.__dataclass_fields__))
-    return LedgerResult(ledger, np.array(us), codes, pd.DataFrame(), overlap, (), host_only, None, 0)
+    return LedgerResult(ledger, np.array(us), codes, pd.DataFrame(), 0.0, (), host_only, None, 0)
 
 
 UNEXPLAINED = result(("compute", "memory"), (60.0, 40.0)), np.array([0.1, np.nan])
