@@ -7,7 +7,7 @@ from dataclasses import replace
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measurements import MeasuredPiece
+from bottleneck.schema.measurements import BY_FORMULA, MeasuredPiece
 from bottleneck.units import counted, format_share, format_us
 
 # A gain below this share of the step counts as none.
@@ -31,7 +31,6 @@ MEASURABLE = frozenset(
         "unfused-optimizer",
     }
 )
-_BY_FORMULA = "estimated by formula: "
 
 
 def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
@@ -112,11 +111,11 @@ def _why_not_measured(evidence: Evidence, draft: Draft) -> str:
     """The line that says why a formula gave the gain of a finding that pieces could give."""
     recorded = None if evidence.recording is None else evidence.recording.pieces
     if recorded is None:
-        return f"{_BY_FORMULA}pieces of this step were not timed (bottleneck run --probe-budget does)"
+        return f"{BY_FORMULA}pieces of this step were not timed (bottleneck run --probe-budget does)"
     tried = [piece for piece in recorded.pieces if piece.finding == draft.slug and piece.change != LIBRARY_OP]
     if tried:
-        return f"{_BY_FORMULA}{tried[0].what} could not be timed: {tried[0].reason}"
-    return f"{_BY_FORMULA}its pieces found no time (bottleneck run --probe-budget 60 has more)"
+        return f"{BY_FORMULA}{tried[0].what} could not be timed: {tried[0].reason}"
+    return f"{BY_FORMULA}its pieces found no time (bottleneck run --probe-budget 60 has more)"
 
 
 def _pieces_of(evidence: Evidence, draft: Draft) -> list[MeasuredPiece]:

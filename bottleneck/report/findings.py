@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bottleneck.report.document import Action, ActionSection
 from bottleneck.report.text import cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.measurements import BY_FORMULA
 from bottleneck.schema.op_names import lines_in
 from bottleneck.units import format_share, format_us
 
@@ -122,9 +123,9 @@ def _doubts(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _common_evidence(shown: Sequence[Finding]) -> tuple[str, ...]:
-    """Evidence that several findings give in the same words, which is said once."""
-    counts = Counter(line for finding in shown for line in dict.fromkeys(finding.evidence[1:]))
-    return tuple(line for line, count in counts.items() if count > 1)
+    """Reasons for gains by formula that several findings give in the same words: they are said once."""
+    reasons = Counter(line for finding in shown for line in finding.evidence if line.startswith(BY_FORMULA))
+    return tuple(line for line, count in reasons.items() if count > 1)
 
 
 def _action(analysis: Analysis, finding: Finding, characters: float, common: Sequence[str]) -> Action:
