@@ -72,7 +72,7 @@ def first_findings(
     found = _beyond_noise(analysis.findings, analysis.steps.wall_us)
     if not analysis.findings:
         return None
-    ordered = sorted(found, key=lambda finding: _place(finding, analysis.steps.wall_us))
+    ordered = sorted(found, key=lambda finding: _place(finding, analysis))
     shown = ordered[:most]
     rest = f"{len(ordered) - most} more {others}. " if len(ordered) > most else ""
     more = (f"{rest}Why and how: {_EXPLAIN} {shown[0].slug}",) if shown else ()
@@ -86,16 +86,21 @@ def first_findings(
     )
 
 
-def _place(finding: Finding, wall_us: float) -> int:
-    """The group of a finding in the short form."""
+def _place(finding: Finding, analysis: Analysis) -> int:
+    """The group of a finding in the short form.
+
+    Where the device limits a step that cannot be modelled, a change without a figure comes before little gains, as in
+    the sentence of the verdict.
+    """
     gain, added = finding.predicted_gain_us, finding.added_gain_us
-    if gain is None:
-        return 3
     if finding.corrects_results:
         return 0
+    if gain is None:
+        is_first = analysis.verdict.bound == "device" and finding.code is not None and finding.confidence != "low"
+        return 2 if is_first else 4
     if not _adds(finding):
         return 1
-    return 0 if added is None or added.high >= _LITTLE * wall_us else 2
+    return 0 if added is None or added.high >= _LITTLE * analysis.steps.wall_us else 3
 
 
 def _brief(analysis: Analysis, finding: Finding, characters: int, code: int) -> Action:

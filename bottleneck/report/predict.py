@@ -153,7 +153,7 @@ def _held_by(prediction: DevicePrediction) -> str:
     return {
         "memory": "is bound by memory bandwidth",
         "overhead": "is bound by overhead (the host and its launches)",
-        "mixed": "is held by nothing alone",
+        "mixed": "is held back by no single resource",
     }.get(prediction.bound, "what holds it is not known")
 
 

@@ -12,7 +12,7 @@ from bottleneck.report import FORMATS
 from bottleneck.report.analysis_document import to_markdown, to_terminal
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.terminal import TerminalStyle
-from bottleneck.schema.analysis import Caveat, Confidence, Finding, Interval
+from bottleneck.schema.analysis import Bound, Caveat, Confidence, Finding, Interval
 from bottleneck.schema.records import replace
 from tests.report.samples import ADVICE, gpu_overhead
 from tests.report.test_terminal import section
@@ -243,6 +243,18 @@ def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> No
     assert [re.search(r"\[(.+)\]", action.lead)[1] for action in brief.items] == ["rule-0", "other", "small"]
     same = ["another way to save the same time" in dict(action.lines)["gain"] for action in brief.items]
     assert same == [False, True, False]
+
+
+@pytest.mark.parametrize(("bound", "order"), [("device", ["words", "small"]), ("overhead", ["small", "words"])])
+def test_where_the_device_limits_a_change_without_a_figure_comes_before_little_gains(
+    bound: Bound, order: list[str]
+) -> None:
+    small = replace(gaining(1, us=0.01 * WALL_US)[0], slug="small")
+    words = replace(small, slug="words", predicted_gain_us=None, added_gain_us=None, gain_reason="a trial tells")
+    analysis = replace(gpu_overhead(), findings=(small, words))
+    brief = first_findings(replace(analysis, verdict=replace(analysis.verdict, bound=bound)), 3, 200, 4)
+    assert brief is not None
+    assert [re.search(r"\[(.+)\]", action.lead)[1] for action in brief.items] == order  # type: ignore[index]
 
 
 def test_the_short_form_keeps_the_order_of_findings_that_add_up() -> None:
