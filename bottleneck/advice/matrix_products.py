@@ -9,7 +9,7 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_range
 from bottleneck.advice.ranking import Draft
-from bottleneck.schema.analysis import REGIMES
+from bottleneck.schema.analysis import CONTENDED, REGIMES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.units import counted, format_share, format_us
@@ -236,10 +236,13 @@ _THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as 
 def slow_cpu_products(evidence: Evidence) -> Draft | None:
     """Rule 36: products on a CPU that reach less than half of its calibrated peak without being small.
 
-    Gain: t - F/P_cpu at most, from a quarter of it: the peak is that of square products of the best size.
+    Gain: t - F/P_cpu at most, from a quarter of it: the peak is that of square products of the best size. Silent where
+    other programs had the processors: the time that they took is not the product's.
     """
-    work = work_of(evidence)
-    if not evidence.is_host_only or evidence.analysis.device.source != "measured":
+    work, analysis = work_of(evidence), evidence.analysis
+    if not evidence.is_host_only or analysis.device.source != "measured":
+        return None
+    if any(caveat.slug == CONTENDED for caveat in analysis.caveats):
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < REGIMES["below_roof"].least)
     thinnest = np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))

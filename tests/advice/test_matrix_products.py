@@ -15,6 +15,7 @@ from bottleneck.advice.matrix_products import (
     unfilled_waves,
 )
 from bottleneck.pipeline import examine
+from bottleneck.schema.analysis import CONTENDED, Caveat
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.sources import find_traces
 from tests.advice.cases import with_analysis
@@ -110,6 +111,12 @@ def test_products_far_below_the_peak_of_a_cpu(tmp_path: Path) -> None:
     assert draft is not None
     assert draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(80_000, rel=0.01)
+
+
+def test_time_that_other_programs_took_is_no_fault_of_the_products(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, square(100_000))
+    assert slow_cpu_products(case) is not None
+    assert slow_cpu_products(with_analysis(case, caveats=(Caveat(CONTENDED, "others ran too", 0.9),))) is None
 
 
 def test_small_products_cannot_reach_the_peak_of_large_ones(tmp_path: Path) -> None:
