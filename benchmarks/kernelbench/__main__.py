@@ -2,7 +2,7 @@
 
 python -m benchmarks.kernelbench FOLDER            prints the tables
 python -m benchmarks.kernelbench FOLDER --write    and puts them and the picture into docs/explanation/predict.md
-python -m benchmarks.kernelbench FOLDER --ship     writes bottleneck/predict/rates.csv and intervals.csv
+python -m benchmarks.kernelbench FOLDER --ship     writes the learned rates and intervals of the package
 """
 
 import argparse
@@ -36,7 +36,7 @@ from benchmarks.kernelbench.programs import read_steps, read_timings
 from benchmarks.pages import write_between_markers
 from bottleneck.predict.interval import TABLE as INTERVALS
 from bottleneck.predict.rates import KINDS
-from bottleneck.predict.rates import TABLE as RATES
+from bottleneck.schema.learned_rates import TABLE as RATES
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/predict.md"
 PICTURE = PAGE.parents[1] / "assets/predict-kernelbench.svg"

@@ -3,24 +3,22 @@
 The time of a kernel is that of its launch and a smooth maximum of two parts. The bytes take their time at a share of
 the device's bandwidth that its kind reaches. The arithmetic takes its time at a share of the peak that its kind
 reaches with much work; little of it (a short inner dimension, few columns, fewer tiles than multiprocessors) lowers the
-share. rates.csv holds the shares and sizes with the number of timings behind each. `python -m benchmarks.kernelbench
-FOLDER --ship` fits them.
+share. schema/learned_rates.csv holds the shares and sizes with the number of timings behind each.
+`python -m benchmarks.kernelbench FOLDER --ship` fits them.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
 from bottleneck.predict.step_kernels import Kernel
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.learned_rates import learned_rates
 from bottleneck.schema.step_calls import EngineSettings
 
-TABLE = Path(__file__).with_name("rates.csv")
 _PER_US = 1e-6
 
 PRODUCTS = frozenset({"product", "attention", "lstm", "gru", "rnn"})
@@ -35,13 +33,13 @@ CONVOLUTIONS = frozenset(
         "convolution backward",
     }
 )
-# Kernels of libraries, which compiled code calls through ATen.
 # cuDNN has kernels in channels last for depthwise windows that are square; others take a general one.
 DEPTHWISE = (
     "depthwise convolution",
     "depthwise convolution channels last",
     "uneven depthwise convolution channels last",
 )
+# Kernels of libraries, which compiled code calls through ATen.
 LIBRARY_KINDS = PRODUCTS | CONVOLUTIONS | {*DEPTHWISE, "convolution channels last", "max pooling", "average pooling"}
 # Copies of the input and of the result of a convolution, into the order that tensor cores want and back.
 LAYOUTS = ("layout", "result layout")
@@ -293,7 +291,6 @@ def _filling(size: Floats, tile: float) -> Floats:
 
 
 @lru_cache(maxsize=1)
-def read_rates(path: Path = TABLE) -> Mapping[str, float]:
+def read_rates() -> Mapping[str, float]:
     """The learned shares and sizes by name."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: float(row["value"]) for row in csv.DictReader(lines)}
+    return {name: value for name, (value, _) in learned_rates().items()}

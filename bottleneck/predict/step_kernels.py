@@ -25,7 +25,7 @@ _WINOGRAD = 4.0
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel, or several of one kind. ``kind`` is a row of rates.csv.
+    """One kernel, or several of one kind. ``kind`` is a row of learned_rates.csv.
 
     ``flops`` run at the peak of an engine: that for products of ``dtype`` where ``kind`` is one, else vector lanes.
     ``elements`` are folded one after the other by at most ``blocks`` independent parts. Each of the ``results`` of a
@@ -81,7 +81,7 @@ class ConvolutionShape:
 
     @property
     def kind(self) -> str:
-        """Its row in rates.csv."""
+        """Its row in learned_rates.csv."""
         if self.depthwise:
             return "depthwise convolution"
         if self.groups > 1:

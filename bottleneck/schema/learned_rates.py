@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-TABLE = Path(__file__).parents[1] / "predict" / "rates.csv"
+TABLE = Path(__file__).with_name("learned_rates.csv")
 
 
 @lru_cache(maxsize=1)

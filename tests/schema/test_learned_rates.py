@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.predict.rates import TABLE, read_rates
-from bottleneck.schema import learned_rates
 from bottleneck.schema.learned_rates import fused_share, host_units
-
-
-def test_table_is_that_of_the_predictions() -> None:
-    assert learned_rates.TABLE == TABLE
-    assert {name: value for name, (value, _) in learned_rates.learned_rates().items()} == read_rates()
 
 
 @pytest.mark.parametrize("kind", ["pointwise", "reduction"])
