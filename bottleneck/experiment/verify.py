@@ -10,7 +10,7 @@ from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
-from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, Finding, Interval
 from bottleneck.schema.measurements import TrialVerdict
 from bottleneck.schema.trials import Trial, Verification
 
@@ -86,6 +86,16 @@ def verify(
         trials=tuple(trials),
         version=__version__,
         seed=setup.effort.seed,
+        warnings=() if analysis is None else _disturbances(analysis),
+    )
+
+
+def _disturbances(analysis: Analysis) -> tuple[str, ...]:
+    """Why the recording that predictions rest on may not show the step as it is: another program, or the profiler."""
+    return tuple(
+        f"the recording: {caveat.message}; try again on a quieter machine"
+        for caveat in analysis.caveats
+        if caveat.slug in DISTURBED_SLUGS
     )
 
 

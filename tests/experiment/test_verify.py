@@ -27,10 +27,11 @@ from bottleneck.experiment.verify import (
     verify,
 )
 from bottleneck.harness.messages import Program
-from bottleneck.schema.analysis import Finding, Interval
+from bottleneck.schema.analysis import Caveat, Finding, Interval
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Trial, Verification
+from tests.report.samples import cpu
 
 NOW_S = 1000.0
 LAB = TrialSetup(Program("model.py", settings=(("batch_size", "4"),)), Path())
@@ -120,6 +121,14 @@ def test_changes_that_find_no_time_are_skipped_and_named_but_the_first_is_tried(
     assert [(each.verdict, each.reason) for each in done.trials[1:]] == [("skipped", "no time was left")] * 2
     assert left_out(done) == ("tf32", "compile")
     assert not is_interrupted(done)
+
+
+@pytest.mark.parametrize("slug", ["contended", "no-such-doubt"])
+def test_a_recording_beside_other_programs_is_said_even_where_nothing_is_tried(slug: str) -> None:
+    analysis = replace(cpu(), caveats=(Caveat(slug, "other programs used the processors", 0.9),))
+    warnings = verify(LAB, (), analysis).warnings
+    said = "the recording: other programs used the processors; try again on a quieter machine"
+    assert warnings == ((said,) if slug == "contended" else ())
 
 
 def test_changes_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
