@@ -17,7 +17,7 @@ from benchmarks.kernelbench.learn import (
     predict,
 )
 from bottleneck.devices.match import device_by_name
-from bottleneck.predict.host_pace import host_units
+from bottleneck.predict.host_pace import host_time_units
 from bottleneck.predict.interval import COVERAGE, stratum_of
 from bottleneck.predict.price import step_floor_us
 from bottleneck.schema.intervals import Flags, Floats
@@ -120,7 +120,7 @@ def _of(sample: Sample, programs: set[tuple[str, int]]) -> Flags:
 def _judged(sample: Sample, rates: Mapping[str, float], paces: Floats) -> list[Judged]:
     us = predict(sample, rates, paces)
     found, busy_us = device_times(sample, rates)
-    host_us = np.asarray(host_units(sample.counts, rates)[1]) * paces[sample.machine]
+    host_us = np.asarray(host_time_units(sample.counts, rates)[1]) * paces[sample.machine]
     rows = np.searchsorted(sample.row, np.arange(len(sample.timings) + 1))
     judged = []
     for row, timing in enumerate(sample.timings):

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from bottleneck.devices.match import device_by_name
-from bottleneck.predict.host_pace import host_counts, host_units, step_us
+from bottleneck.predict.host_pace import host_counts, host_time_units, step_us
 from bottleneck.predict.price import plan
 from bottleneck.predict.rates import KernelCeilings, KernelColumns, PredictedTimes, as_columns, ceilings_of, times
 from bottleneck.schema.intervals import Arrays, Flags, Floats, Integers, some_rows
@@ -195,7 +195,7 @@ def predict(sample: Sample, rates: Mapping[str, float], paces: Floats) -> Floats
     """The predicted time of each timing in microseconds."""
     _, device_us = device_times(sample, rates)
     pace = paces[sample.machine]
-    lead, issue = host_units(sample.counts, rates)
+    lead, issue = host_time_units(sample.counts, rates)
     return step_us(device_us, np.asarray(lead) * pace, np.asarray(issue) * pace, rates)
 
 

@@ -76,7 +76,7 @@ def _writes_to_what_was_there(step: StepCalls, call: StepCall) -> bool:
     return any(step.storages[number].created < 0 for number in written if number < len(step.storages))
 
 
-def host_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> tuple[float, float]:
+def host_time_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> tuple[float, float]:
     """The host's time before the first kernel, and for issuing the step, as multiples of its time for one op."""
     lead, issue = (sum(counts[kind] * rates[f"host:{kind}"] for kind in kinds) for kinds in (LEADS, HOST_KINDS))
     return lead, issue

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from bottleneck.predict.host_pace import host_counts, host_units, replays_graph, step_us
+from bottleneck.predict.host_pace import host_counts, host_time_units, replays_graph, step_us
 from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, least_bytes, live_calls
 from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
 from bottleneck.predict.rates import (
@@ -81,7 +81,7 @@ def predict_step(
     found = _above(floor[2], times(work, ceilings, rates))
     busy_us = float((found.us * work.count).sum())
     launches = float((work.launches * work.count).sum())
-    units = host_units(host_counts(calls, backend, kernels), rates)
+    units = host_time_units(host_counts(calls, backend, kernels), rates)
     pace = host_pace_us or rates["pace"]
     us = _step(busy_us, units, pace, rates)
     issue_us = units[1] * pace
