@@ -43,12 +43,12 @@ from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.device import Device
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.evidence import Annotations, Evidence, Explanation, TwoSided, conclude
-from bottleneck.schema.files import cannot_read, read_file
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
-from bottleneck.schema.working_memory import return_freed_memory
+from bottleneck.system.files import cannot_read, read_file
+from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.trace.inflate import ignore_progress
 from bottleneck.trace.link import link
 from bottleneck.trace.rare_names import fold_rare_names

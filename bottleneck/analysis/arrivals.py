@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import ProcessGroup
-from bottleneck.schema.working_memory import Spool
+from bottleneck.system.working_memory import Spool
 
 # Profilers start and stop at slightly different collectives on each rank.
 _MOST_SHIFT = 3

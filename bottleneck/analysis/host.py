@@ -13,7 +13,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import NOTHING, Codes, Flags, Floats, Integers, Segments, grouped, innermost, outermost
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
-from bottleneck.schema.working_memory import return_freed_memory
+from bottleneck.system.working_memory import return_freed_memory
 
 LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"

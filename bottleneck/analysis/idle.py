@@ -27,7 +27,7 @@ from bottleneck.schema.intervals import (
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
 from bottleneck.schema.op_names import BUILT_IN_CALL
 from bottleneck.schema.tables import as_integers
-from bottleneck.schema.working_memory import return_freed_memory
+from bottleneck.system.working_memory import return_freed_memory
 
 # Where the next work had to wait for another stream, or its launch is not on record, only a gap up to the p90 of such
 # gaps is: 0 to 4 us on every part measured.

@@ -53,7 +53,7 @@ from bottleneck.schema.intervals import (
 )
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
-from bottleneck.schema.working_memory import return_freed_memory
+from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.units import format_share
 
 # Ops that do nothing but wait for a collective.

@@ -16,7 +16,7 @@ from bottleneck.schema.intervals import Floats
 from bottleneck.schema.job import JobSummary, LeftOut, SlowRank
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.records import replace
-from bottleneck.schema.working_memory import Spool
+from bottleneck.system.working_memory import Spool
 from bottleneck.units import counted, format_share, format_us
 
 # A rank is called a straggler when the others wait for it this part of their step.

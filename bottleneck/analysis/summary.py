@@ -38,7 +38,7 @@ from bottleneck.schema.intervals import Flags, Integers, tally
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
-from bottleneck.schema.working_memory import return_freed_memory
+from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.units import US_PER_S, counted, format_share, format_si
 
 _NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"

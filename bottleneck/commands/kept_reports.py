@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bottleneck.schema.analysis import Analysis, Ledger
-from bottleneck.schema.kept_files import RecordFolder
 from bottleneck.schema.records import check_ranges
 from bottleneck.schema.step_tracks import StepTracks
+from bottleneck.system.kept_files import RecordFolder
 
 if TYPE_CHECKING:
     from bottleneck.pipeline import Options

@@ -159,7 +159,7 @@ def report_command(
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     _import_pipeline()
     from bottleneck.pipeline import explain, saved_analysis
-    from bottleneck.schema.remote import located
+    from bottleneck.system.files import located
 
     if open_page:
         form, output = _page(form, output)

@@ -17,8 +17,8 @@ from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole
 from bottleneck.gate.settings import MODULE_PREFIX, Project, lock_path, split_module_metric, workload_name
 from bottleneck.report.ci.phrases import amounts, format_change, growth
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock
-from bottleneck.schema.files import read_file
 from bottleneck.schema.gate_result import CounterChange, GateSettings
+from bottleneck.system.files import read_file
 
 _Modules = Mapping[str, Mapping[str, int]]
 

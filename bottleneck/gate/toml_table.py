@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bottleneck.errors import BottleneckError
-from bottleneck.schema.files import read_file
+from bottleneck.system.files import read_file
 
 # Far above any real file; a parser in Python takes seconds for these.
 _LIMIT_BYTES = 4_000_000

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bottleneck.schema.files import read_file
 from bottleneck.schema.op_names import PYTHON_FRAME
 from bottleneck.schema.recording import kept_source
+from bottleneck.system.files import read_file
 
 CATEGORY = "python_line"
 _INSTALLED = ("site-packages/", "dist-packages/", "lib/python")

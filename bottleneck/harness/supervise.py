@@ -2,7 +2,7 @@
 
 ``supervise`` lends the user's program the terminal and passes signals on; ``run_quietly`` runs a command whose output
 goes into a log. A ``Child`` that is asked repeatedly is the process of an ``experiment.worker.Worker``. Processes that
-only read traces need no care for signals or the terminal: those are ``schema.worker_process``.
+only read traces need no care for signals or the terminal: those are ``system.worker_process``.
 
 Under `--nproc-per-node` one supervisor has all ranks as children of torchrun. Under a launcher of the user's each rank
 has a supervisor of its own.

@@ -17,11 +17,11 @@ from bottleneck import __version__
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.mapping.workers import LocalWorkers, Workers, map_tasks
 from bottleneck.schema.digest import Calls, CollectiveCalls, RankDigest
-from bottleneck.schema.kept_files import RecordFolder, array_of, bytes_of
 from bottleneck.schema.records import replace
-from bottleneck.schema.remote import RemoteStatus
 from bottleneck.schema.sources import TraceSource
-from bottleneck.schema.working_memory import Spool
+from bottleneck.system.files import RemoteStatus
+from bottleneck.system.kept_files import RecordFolder, array_of, bytes_of
+from bottleneck.system.working_memory import Spool
 from bottleneck.units import counted
 
 Read = Callable[[TraceSource], RankDigest]

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from bottleneck.errors import TraceError, UsageError, WorkloadError
-from bottleneck.schema.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
+from bottleneck.system.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
 from bottleneck.units import counted
 
 P = ParamSpec("P")

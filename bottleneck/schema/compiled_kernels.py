@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.files import read_file
+from bottleneck.system.files import read_file
 
 COMPILED_SCHEMA = "bottleneck/compiled/1"
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.device import Device
-from bottleneck.schema.files import read_file
 from bottleneck.schema.measurements import (
     BatchTest,
     Compilation,
@@ -21,6 +20,7 @@ from bottleneck.schema.measurements import (
     Timing,
 )
 from bottleneck.schema.records import check_ranges
+from bottleneck.system.files import read_file
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
 RECORDING_FILE = "recording.json"

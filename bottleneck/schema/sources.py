@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.compiled_kernels import Compiled, compiled_file, is_compiled_file, read_compiled
-from bottleneck.schema.files import cannot_read, is_remote
 from bottleneck.schema.measurements import Extras, Timing
 from bottleneck.schema.recording import (
     LightWindow,
@@ -20,6 +19,7 @@ from bottleneck.schema.recording import (
     read_recording,
 )
 from bottleneck.schema.records import replace
+from bottleneck.system.files import cannot_read, is_remote
 
 
 class TraceSource(Struct, frozen=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.files import read_file
+from bottleneck.system.files import read_file
 
 TELEMETRY_SCHEMA = "bottleneck/telemetry/1"
 TELEMETRY_FILE = "telemetry.csv"

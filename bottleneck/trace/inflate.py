@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 from isal import igzip_lib, isal_zlib
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.files import cannot_read, is_remote
+from bottleneck.system.files import cannot_read, is_remote
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.foreign import reject_by_magic
 

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.schema.records import replace
-from bottleneck.schema.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
+from bottleneck.system.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
 from bottleneck.trace.columns import Array, Columns, EventBlock, Recoding
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS, AnyEvent, EventDecoder

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Generic, NoReturn
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.files import is_remote
 from bottleneck.schema.linked_trace import Trace
+from bottleneck.system.files import is_remote
 from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage

@@ -43,7 +43,7 @@ def test_what_is_said_does_not_depend_on_how_many_calls_are_looked_at_together(
     job = Job(ranks=32, pace=dict.fromkeys(range(8, 16), 1.15), late_us=lambda _, rank: 5e3 * (rank == 21))
     expected = _job(job)
     monkeypatch.setattr("bottleneck.analysis.arrivals._MOST_CELLS", cells)
-    monkeypatch.setattr("bottleneck.schema.working_memory._HELD_BYTES", 1)
+    monkeypatch.setattr("bottleneck.system.working_memory._HELD_BYTES", 1)
     found = _job(job)
     assert _named(found) == _named(expected) == ["rank 21", "host node-1"]
     assert [one.cost_us for one in found.slow] == pytest.approx([one.cost_us for one in expected.slow])

@@ -15,7 +15,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTime
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import DEVICE_ARGS
-from bottleneck.schema.working_memory import Spool
+from bottleneck.system.working_memory import Spool
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
 from tests.trace_cache import analysed
 

@@ -10,7 +10,8 @@ import pytest
 import bottleneck
 
 PACKAGE = Path(bottleneck.__file__).parent
-BASE = {"errors", "units", "schema", "_version"}
+SYSTEM = {"errors", "units", "system"}
+BASE = SYSTEM | {"schema", "_version"}
 STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
 MACHINE = STAGES | {"mapping", "simulate", "predict", "pipeline", "harness"}
 TASKS = {"calibrate", "doctor", "experiment", "compare", "gate"}
@@ -18,6 +19,7 @@ MAY_IMPORT = {
     "_version": set(),
     "errors": set(),
     "units": set(),
+    "system": SYSTEM,
     "schema": BASE,
     **{stage: BASE | {stage} for stage in STAGES},
     "mapping": BASE | {"mapping"},

@@ -16,7 +16,7 @@ from bottleneck.mapping.rank_reading import DigestFolder, RankReading
 from bottleneck.mapping.workers import InProcess, LocalWorkers
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json
-from bottleneck.schema.remote import located
+from bottleneck.system.files import located
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_the_analysis_does_not_depend_on_digests_that_were_kept(job: Path, answe
 def test_the_analysis_does_not_depend_on_what_is_held_in_memory(
     job: Path, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bottleneck.schema.working_memory._HELD_BYTES", 1)
+    monkeypatch.setattr("bottleneck.system.working_memory._HELD_BYTES", 1)
     assert to_json(analyse([job])) == answer
 
 

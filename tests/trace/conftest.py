@@ -10,7 +10,7 @@ import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Trace
-from bottleneck.schema.worker_process import WorkerProcess
+from bottleneck.system.worker_process import WorkerProcess
 from bottleneck.trace import parallel
 from bottleneck.trace.read import read_trace
 from tests.trace.read_files import assert_same

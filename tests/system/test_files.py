@@ -12,9 +12,9 @@ from bottleneck.errors import TraceError, UsageError
 from bottleneck.mapping.rank_reading import DigestFolder, RankReading, stamp
 from bottleneck.pipeline import analyse
 from bottleneck.report.json_text import to_json
-from bottleneck.schema import remote
-from bottleneck.schema.remote import located
 from bottleneck.schema.sources import find_traces
+from bottleneck.system import files as remote
+from bottleneck.system.files import located
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.inflate import BLOCK_BYTES, read_blocks
 from tests.builders import write_trace

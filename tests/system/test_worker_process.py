@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bottleneck.schema.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
+from bottleneck.system.worker_process import LOST, WorkerProcess, receive_message, send_message, serving_streams
 
 pytestmark = pytest.mark.process
 

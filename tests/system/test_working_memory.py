@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import WorkloadError
-from bottleneck.schema import working_memory
-from bottleneck.schema.working_memory import Spool
+from bottleneck.system import working_memory
+from bottleneck.system.working_memory import Spool
 
 
 @pytest.mark.parametrize("held_bytes", [1, 8, 1000])

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from bottleneck.schema.files import read_file
+from bottleneck.system.files import read_file
 
 R = TypeVar("R")
 
