@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bottleneck.harness.sensors import Reading, Taken, taken
+from bottleneck.harness.sensors import Reading, Taken
 from bottleneck.schema.telemetry import NOT_AVAILABLE
 
 
@@ -42,7 +42,7 @@ def find_devices(nvml: Any) -> tuple[list[NvmlDevice], list[str]]:
 
 def _uuid(nvml: Any, handle: Any) -> str:
     uuid = nvml.nvmlDeviceGetUUID(handle)
-    return re.sub(r"[^A-Za-z0-9_.:/-]", "?", uuid).replace("?", "-")[:128] or "GPU"
+    return re.sub(r"[^A-Za-z0-9_.:/-]", "-", uuid)[:128] or "GPU"
 
 
 def _slices(nvml: Any, card: NvmlDevice) -> list[NvmlDevice]:
@@ -342,12 +342,13 @@ class NvmlSampler:
         """
         kept: list[Taken] = []
         covered: set[str] = set()
-        for each in taken(self._readings(device), device, self._clock, crowd):
-            if covered >= set(each.reading.columns):
+        for reading in self._readings(device):
+            if covered >= set(reading.columns):
                 continue
+            each = Taken(reading, device, self._clock, crowd)
             values = self._try(each)
             if values is not None:
-                covered |= set(values or each.reading.columns)
+                covered |= set(values or reading.columns)
                 kept.append(each)
         return kept
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bottleneck.schema.telemetry import HOST, Sample, read_samples, sound
+from bottleneck.schema.telemetry import HOST, Sample, sound
 
 # Costs are judged by the least of so many: one that was interrupted by other programs says nothing.
 _COSTS = 3
@@ -55,25 +55,17 @@ class Taken:
         """The values by column; raises what the call raises."""
         began_s = self._clock()
         try:
-            return sound(self._source_values())
+            values = self.reading.read(self._source)
+            self._failures = 0
+            return sound(values)
         finally:
             self._costs_s.append(self._clock() - began_s)
             self._due_s = now_s + max(self.reading.interval_s, min(self._costs_s) / self._share)
-
-    def _source_values(self) -> Mapping[str, float | None]:
-        values = self.reading.read(self._source)
-        self._failures = 0
-        return values
 
     def failed(self) -> bool:
         """Counts a failure that may pass; whether it has been one too many in a row."""
         self._failures += 1
         return self._failures >= _MOST_FAILURES
-
-
-def taken(readings: Sequence[Reading], source: Any, clock: Callable[[], float], crowd: int) -> list[Taken]:
-    """Each reading of a source, none taken yet."""
-    return [Taken(reading, source, clock, crowd) for reading in readings]
 
 
 Span = tuple[float, float]
@@ -162,7 +154,6 @@ class Sampler(Protocol):
 def make_samplers() -> tuple[Sampler, ...]:
     """A sampler of each vendor and that of the host; each finds out when it is opened whether it has any sensor."""
     from bottleneck.harness.nvml import NvmlSampler
-    from bottleneck.harness.sensors import HostSampler
 
     return NvmlSampler(), HostSampler()
 
@@ -213,11 +204,7 @@ class Monitor:
     """Runs the samplers from ``start`` to ``stop``; whatever happens to them, the program goes on."""
 
     def __init__(
-        self,
-        samplers: Sequence[Sampler],
-        period_s: float,
-        log: SensorLog | None = None,
-        clock: Clock | None = None,
+        self, samplers: Sequence[Sampler], period_s: float, log: SensorLog | None = None, clock: Clock | None = None
     ) -> None:
         self._samplers, self._period_s, self._clock = samplers, period_s, clock or Clock()
         self._log = log or SensorLog()
@@ -280,35 +267,6 @@ class Monitor:
             clock.wait(self._ended, opened_s + tick_s - clock.monotonic_s())
 
 
-class ReplaySampler:
-    """Tells each row of a log when as much time has passed as when it was sampled; the newest one of each sensor.
-
-    TraceError when the folder holds a file that is no log of ours.
-    """
-
-    shortest_beat_s = 0.0
-
-    def __init__(self, folder: Path) -> None:
-        self.notes: list[str] = []
-        self._rest: list[Sample] = sorted(read_samples(folder), key=lambda sample: -sample.elapsed_s)
-        self._zero_s = self._rest[-1].elapsed_s if self._rest else 0.0
-
-    def open(self, process: int) -> bool:  # noqa: ARG002 - the log is the same beside any program
-        """True if the log holds anything."""
-        return bool(self._rest)
-
-    def sample(self, now_s: float) -> Sequence[tuple[str, Mapping[str, float]]]:
-        """The rows up to this time that were not told yet."""
-        rows: dict[str, dict[str, float]] = {}
-        while self._rest and self._rest[-1].elapsed_s - self._zero_s <= now_s + 1e-6:
-            sample = self._rest.pop()
-            rows[sample.sensor] = {**rows.get(sample.sensor, {}), **sample.values}
-        return list(rows.items())
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 _BEAT_S = 0.2
 # Its last word is the number that the system gave out last.
 _NEWEST = Path("/proc/loadavg")
@@ -337,7 +295,7 @@ class HostSampler:
             self.notes.append("the host's sensors were not read: psutil is missing (pip install psutil)")
             return False
         self._program = _ProgramProcesses(psutil, process, self._newest)
-        self._taken = taken(_READINGS, self._program, self._clock, 1)
+        self._taken = [Taken(reading, self._program, self._clock) for reading in _READINGS]
         self._errors = (psutil.Error, OSError, NotImplementedError, AttributeError, RuntimeError)
         return True
 

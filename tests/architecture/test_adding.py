@@ -26,7 +26,7 @@ from bottleneck.cost.call import Cost, OpCall
 from bottleneck.devices import catalogue
 from bottleneck.devices.match import device_by_name
 from bottleneck.gate import count, settings
-from bottleneck.harness.sensors import ReplaySampler, make_samplers
+from bottleneck.harness.sensors import make_samplers
 from bottleneck.report import FORMATS
 from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
 from bottleneck.schema.counters import COUNTERS, Counter
@@ -35,6 +35,7 @@ from bottleneck.trace import kernels
 from scripts import write_counters
 from tests.advice.cases import case_of, cpu_events
 from tests.builders import op, write_trace
+from tests.harness.replay import ReplaySampler
 from tests.report.gates import GATES
 
 PACKAGE = Path(bottleneck.__file__).parent

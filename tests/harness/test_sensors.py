@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.harness.sensors import Beat, Clock, Monitor, ReplaySampler, SensorLog, Telemetry
+from bottleneck.harness.sensors import Beat, Clock, Monitor, SensorLog, Telemetry
 from bottleneck.schema.telemetry import Sample, write_samples
+from tests.harness.replay import ReplaySampler
 
 NOON_NS = 1_700_000_000_000_000_000
 
