@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.harness import marks
@@ -24,45 +23,6 @@ Removal = Callable[[], None]
 _READ_BY_LOADER = "_profile_name"
 # A module reads this at each call, a compiled one too.
 _READ_BY_COMPILED = "_compiled_call_impl"
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Functions to call: after an optimizer's step, before a module's call, at the start of a data loader's `next`.
-
-    ``failed`` is told of what these raise: it is ours, in the middle of the program's own call. An order to exit comes
-    through.
-    """
-
-    after_optimizer: Callable[[Any], None]
-    before_module: Callable[[Any], None]
-    before_batch: Callable[[Any], None]
-    failed: Callable[[Exception], None]
-
-
-def watch_optimizers(listener: Listener) -> Removal:
-    """Tells of every step of every optimizer; costs a microsecond a step."""
-    optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
-
-    def after(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        try:
-            listener.after_optimizer(optimizer)
-        except Exception as exc:
-            listener.failed(exc)
-
-    return optimizers.register_optimizer_step_post_hook(after).remove  # type: ignore[no-any-return]
-
-
-def watch_modules(torch: Any, listener: Listener) -> Removal:
-    """Tells of every module call, nested ones too; costs a few microseconds a call."""
-
-    def before(module: Any, _arguments: Any) -> None:
-        try:
-            listener.before_module(module)
-        except Exception as exc:
-            listener.failed(exc)
-
-    return torch.nn.modules.module.register_module_forward_pre_hook(before).remove  # type: ignore[no-any-return]
 
 
 def is_optimizer_made() -> bool:
@@ -87,40 +47,20 @@ def is_nested_call(torch: Any) -> bool:
     return depth > 1
 
 
-def watch_loaders(listener: Listener) -> Removal | None:
-    """Tells of every batch that is asked of a data loader; null while the program has not imported it."""
-    module = sys.modules.get("torch.utils.data.dataloader")
-    kind = getattr(module, "_BaseDataLoaderIter", None)
-    return None if kind is None else _watch_attribute(kind, _READ_BY_LOADER, listener.before_batch, listener)
-
-
-def watch_compiled(listener: Listener) -> Removal | None:
-    """Tells of every call of a compiled module, for which the hook of `watch_modules` would not do: torch warns of it.
-
-    Null while the compiler is not loaded.
-    """
-    module = sys.modules.get("torch._dynamo.eval_frame")
-    kind = getattr(module, "OptimizedModule", None)
-    return None if kind is None else _watch_attribute(kind, _READ_BY_COMPILED, listener.before_module, listener)
-
-
-def watch_class(torch: Any, kind: Any, before_call: Callable[[Any], None], listener: Listener) -> Removal | None:
+def watch_class(torch: Any, kind: Any, before_call: Callable[[Any], None]) -> Removal | None:
     """Tells of every call of modules of one class; null where the class does not call as torch's own do."""
     module = torch.nn.Module
     is_plain = kind.__call__ is module.__call__ and _READ_BY_COMPILED in vars(module)
     if not is_plain or any(_READ_BY_COMPILED in vars(each) for each in kind.__mro__ if each is not module):
         return None
-    return _watch_attribute(kind, _READ_BY_COMPILED, before_call, listener)
+    return _watch_attribute(kind, _READ_BY_COMPILED, before_call)
 
 
-def _watch_attribute(kind: Any, name: str, call_back: Callable[[Any], None], listener: Listener) -> Removal:
+def _watch_attribute(kind: Any, name: str, call_back: Callable[[Any], None]) -> Removal:
     """Calls back with the object whenever the attribute is read of one; its value stays where it was."""
 
     def read(instance: Any) -> Any:
-        try:
-            call_back(instance)
-        except Exception as exc:
-            listener.failed(exc)
+        call_back(instance)
         return instance.__dict__.get(name)
 
     def write(instance: Any, value: Any) -> None:
@@ -257,27 +197,33 @@ class Boundaries:
         self._marks = Leader(math.inf)
         self._calls_of_batch = self._crowded = 0
         self._is_first_of_epoch = False
-        self._listener = Listener(self._after_optimizer, self._before_module, self._before_batch, self._fail)
         self._removals: dict[str, Removal] = {}
 
     def watch(self, torch: Any) -> None:
         """Begins to listen to optimizers, modules, and loaders if they are loaded already."""
         self._torch = torch
         marks.listen(self._after_mark)
-        self._removals["optimizer"] = watch_optimizers(self._listener)
-        self._removals["module"] = watch_modules(torch, self._listener)
+        # Torch's own hooks: a microsecond for a step, a few for each call of a module, nested ones too.
+        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
+        hooked = optimizers.register_optimizer_step_post_hook(self._safely(self._after_optimizer))
+        self._removals["optimizer"] = hooked.remove
+        hooked = torch.nn.modules.module.register_module_forward_pre_hook(self._safely(self._before_module))
+        self._removals["module"] = hooked.remove
         self.watch_loaders()
 
     def watch_loaders(self) -> None:
         """Listens to loaders as well, once the program has imported them."""
         if self._removals and "loader" not in self._removals and not self._is_worse("loader"):
-            self._keep("loader", watch_loaders(self._listener))
+            kind = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
+            self._watch("loader", kind, _READ_BY_LOADER, self._before_batch)
 
     def watch_compiled(self) -> None:
         """Listens to compiled modules instead of all, now that there are some: the compiler would trace the hook."""
         if "module" in self._removals:
             self._forget("module")
-            self._keep("module", watch_compiled(self._listener))
+            # The hook of all modules would not do for these: torch warns of it.
+            kind = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+            self._watch("module", kind, _READ_BY_COMPILED, self._before_module)
 
     def narrow(self) -> None:
         """Listens to the leading module's class alone where calls are the steps.
@@ -287,10 +233,10 @@ class Boundaries:
         leader = self._modules.leading
         if self._current[0] != "module" or leader is None or "module" not in self._removals:
             return
-        removal = watch_class(self._torch, type(leader), self._before_leader, self._listener)
+        removal = watch_class(self._torch, type(leader), self._safely(self._before_leader))
         if removal is not None:
             self._forget("module")
-            self._keep("module", removal)
+            self._removals["module"] = removal
 
     @property
     def has_waited(self) -> bool:
@@ -306,9 +252,21 @@ class Boundaries:
         self.problem = f"{type(exc).__name__}: {exc}"
         self.forget()
 
-    def _keep(self, source: str, removal: Removal | None) -> None:
-        if removal is not None:
-            self._removals[source] = removal
+    def _safely(self, call_back: Callable[[Any], None]) -> Callable[..., None]:
+        """Calls back without disturbing the program, in whose own call this is. An order to exit comes through."""
+
+        def call(thing: Any, *_: Any) -> None:
+            try:
+                call_back(thing)
+            except Exception as exc:
+                self._fail(exc)
+
+        return call
+
+    def _watch(self, source: str, kind: Any, attribute: str, call_back: Callable[[Any], None]) -> None:
+        """Watches what reads an attribute of objects of this class; null: the program has not imported it yet."""
+        if kind is not None:
+            self._removals[source] = _watch_attribute(kind, attribute, self._safely(call_back))
 
     def _is_here(self) -> bool:
         return self._thread is None or self._thread == threading.get_ident()
@@ -323,7 +281,7 @@ class Boundaries:
                 removal()
 
     def _after_mark(self) -> None:
-        if self._is_here() and self._marks.takes_turn(self._listener):
+        if self._is_here() and self._marks.takes_turn(self):
             self._boundary("mark", "bottleneck.step()")
 
     def _before_leader(self, module: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import boundaries
-from bottleneck.harness.boundaries import Boundaries, Listener, Removal, watch_class
+from bottleneck.harness.boundaries import Boundaries, Removal, watch_class
 
 torch = pytest.importorskip("torch")
 
@@ -32,10 +32,7 @@ class Odd(torch.nn.Module):  # type: ignore[misc]
 
 
 def listen(kind: Any, called: list[Any]) -> Removal | None:
-    def fail(exc: Exception) -> None:
-        raise AssertionError from exc
-
-    return watch_class(torch, kind, called.append, Listener(called.append, called.append, called.append, fail))
+    return watch_class(torch, kind, called.append)
 
 
 def test_calls_of_one_class_are_reported_and_the_class_is_left_as_it_was() -> None:
