@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,14 +28,14 @@ from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
 
 
-def weakly(method: Callable[[], object]) -> Callable[[], None]:
-    """The same method, which does nothing once its object is gone: a window alone may hold half a gigabyte."""
-    reference = weakref.WeakMethod(method)
+def weakly(method: Callable[..., object], *arguments: object) -> Callable[[], None]:
+    """A call of the method, which does nothing once an object in it is gone: a window may hold half a gigabyte."""
+    bound, others = weakref.WeakMethod(method), [weakref.ref(each) for each in arguments]
 
     def call() -> None:
-        found = reference()
-        if found is not None:
-            found()
+        found, alive = bound(), [reference() for reference in others]
+        if found is not None and None not in alive:
+            found(*alive)
 
     return call
 
@@ -91,17 +90,7 @@ class Opening:
         self._chunks, self._size_bytes = 0, resident_bytes()
         self.stopwatch = Stopwatch(None)
         self.stopwatch.mark()
-        self._expire_later(window)
-
-    def _expire_later(self, window: ProfilerWindow) -> None:
-        opening, awaited = weakref.ref(self), weakref.ref(window)
-
-        def expire() -> None:
-            this, that = opening(), awaited()
-            if this is not None and that is not None:
-                this._expire(that)
-
-        call_in_main_thread_after(CHUNK_SECONDS, expire)
+        call_in_main_thread_after(CHUNK_SECONDS, weakly(self._expire, window))
 
     def _expire(self, window: ProfilerWindow) -> None:
         if window is not self._window:
@@ -113,7 +102,7 @@ class Opening:
             self._close_chunk()
             self._open_chunk()
         else:
-            self._expire_later(window)
+            call_in_main_thread_after(CHUNK_SECONDS, weakly(self._expire, window))
 
     def _close_for_fork(self) -> None:
         if self._window is not None and self._window.is_mine:
@@ -143,44 +132,39 @@ TIMED_STEPS = 20
 WARMUP_STEPS = 50
 
 
-@dataclass(frozen=True)
-class Remainder:
-    """The progress of the script: boundaries seen, and the window that was open in the profiled steps, if one was."""
+def keep_remainder(
+    session: Session, seen: int, window: ProfilerWindow | None, stopwatch: Stopwatch, opening: Opening | None
+) -> None:
+    """Keeps the best that there is: profiled steps, else the one step that counted the events, else the start.
 
-    seen: int
-    window: ProfilerWindow | None
-    stopwatch: Stopwatch
-    opening: Opening | None
-
-
-def keep_remainder(session: Session, remainder: Remainder) -> None:
-    """Keeps the best that there is: profiled steps, else the one step that counted the events, else the start."""
-    complete, wanted = remainder.stopwatch.steps, session.options.wanted_steps
+    ``window`` is the one that was open in the profiled steps, if one was; ``seen`` are the boundaries so far.
+    """
+    what, steps, complete = session.setting.what, counted(seen, "step"), stopwatch.steps
     if session.has_profiled_steps:
         session.warn_of_disturbance()
-    elif remainder.window is not None and complete:
-        session.offer(remainder.window, remainder.stopwatch)
-        session.warn(f"{session.setting.what} ended after {complete} of {wanted} profiled steps; {_enough(session)}")
+    elif window is not None and complete:
+        session.offer(window, stopwatch)
+        wanted = session.options.wanted_steps
+        session.warn(f"{what} ended after {complete} of {wanted} profiled steps; {_enough(session)}")
     elif session.has_trace:
-        steps = counted(remainder.seen, "step")
-        session.warn(f"{session.setting.what} ended after {steps}, of which one was profiled; {_enough(session)}")
-    else:
-        _keep_opening(session, remainder)
-
-
-def _keep_opening(session: Session, remainder: Remainder) -> None:
-    kept = remainder.opening.finish() if remainder.opening is not None else None
-    if kept is None or remainder.opening is None:
-        session.warn(f"{session.setting.what} ended before it did anything that could be profiled{_work_of_children()}")
-        return
-    session.note(step_source="whole program", step_name=None)
-    session.keep(kept, remainder.opening.stopwatch if session.setting.is_bounded else Stopwatch(None))
-    if remainder.seen:
-        steps = counted(remainder.seen, "step")
-        found, hint = f"{session.setting.what} ended after {steps}", _enough(session)
+        session.warn(f"{what} ended after {steps}, of which one was profiled; {_enough(session)}")
+    elif not keep_start(session, opening, is_bounded=session.setting.is_bounded):
+        session.warn(f"{what} ended before it did anything that could be profiled{_work_of_children()}")
     else:
         found, hint = "no step boundary was found", session.setting.hint
-    session.warn(f"{found}, so its start was profiled as if it were one step; {hint}{_work_of_children()}")
+        if seen:
+            found, hint = f"{what} ended after {steps}", _enough(session)
+        session.warn(f"{found}, so its start was profiled as if it were one step; {hint}{_work_of_children()}")
+
+
+def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -> bool:
+    """True if anything of the program's start was recorded, which is then the trace."""
+    kept = opening.finish() if opening is not None else None
+    if opening is None or kept is None:
+        return False
+    session.note(step_source="whole program", step_name=None)
+    session.keep(kept, opening.stopwatch if is_bounded else Stopwatch(None))
+    return True
 
 
 def _work_of_children() -> str:
@@ -192,15 +176,6 @@ def _work_of_children() -> str:
         "; most of the work was done by processes that it started, which are not followed: let bottleneck start ranks "
         "(--nproc-per-node N, for a program that reads RANK and WORLD_SIZE)"
     )
-
-
-def keep_opening(session: Session, opening: Opening | None) -> None:
-    """Keeps the start of a program none of whose steps will be profiled, if anything of it was recorded."""
-    kept = opening.finish() if opening is not None else None
-    if kept is not None:
-        session.note(step_source="whole program", step_name=None)
-        session.keep(kept, Stopwatch(None))
-        session.warn(f"only the start of {session.setting.what} was profiled, as if it were one step")
 
 
 def _enough(session: Session) -> str:
@@ -230,7 +205,7 @@ class Windows:
         self.current: ProfilerWindow | None = None
         self._session = session
         self._handlers = handlers
-        self._on_overflow = weakref.WeakMethod(on_overflow)
+        self._on_overflow = weakly(on_overflow)
         self.detail = detail_of(session.options, DETAIL)
         self.is_light = False
         self._attempts = 0
@@ -248,7 +223,8 @@ class Windows:
             return "never"
         self.current, self._bounds = window, Bounds()
         self._handlers.install()
-        self._look_after(window)
+        # From time to time the main thread looks whether a step in the window takes too much memory.
+        call_in_main_thread_after(WATCH_SECONDS, weakly(self._cut_off, window))
         return "open"
 
     def lighten(self) -> None:
@@ -282,23 +258,13 @@ class Windows:
         self.detail = dataclasses.replace(self.detail, all_threads=True)
         return GUARD.used and GUARD.window is None
 
-    def _look_after(self, window: ProfilerWindow) -> None:
-        """Has the main thread look, from time to time, whether a step in the window takes too much memory."""
-        windows, watched = weakref.ref(self), weakref.ref(window)
-
-        def look() -> None:
-            these, that = windows(), watched()
-            if these is not None and that is not None and these.current is that:
-                these._cut_off(that)
-
-        call_in_main_thread_after(WATCH_SECONDS, look)
-
     def _cut_off(self, window: ProfilerWindow) -> None:
-        on_overflow = self._on_overflow()
+        if window is not self.current:
+            return
         if self._bounds is None or not self._bounds.is_memory_passed():
-            self._look_after(window)
-        elif on_overflow is not None and window.is_mine:
-            on_overflow()
+            call_in_main_thread_after(WATCH_SECONDS, weakly(self._cut_off, window))
+        elif window.is_mine:
+            self._on_overflow()
 
 
 def prime(torch: Any) -> None:
@@ -388,17 +354,13 @@ class Script:
             self._session.warn(f"{self._session.setting.what} never imported torch: there is nothing to profile")
             return
         phase = self._next
-        self._leave_alone()
+        self.leave()
         self._note_steps()
         self._session.note(**describe_torch(self._torch))
         if phase not in (self._rest, self._exit):
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
         self._session.save()
-
-    def leave(self) -> None:
-        """Ends it without keeping anything: in a fork."""
-        self._leave_alone()
 
     def _boundary(self) -> None:
         self._seen += 1
@@ -544,7 +506,7 @@ class Script:
 
     def _exit(self) -> None:
         """Ends the program in an orderly way; where another thread than the main one steps, the supervisor has to."""
-        self._leave_alone()
+        self.leave()
         if not self._session.notes.stopped:
             self._session.note(stopped=True)
             self._session.save()
@@ -560,7 +522,7 @@ class Script:
     def _retire(self) -> None:
         """Tells that nothing more will be measured: the supervisor may report."""
         phase = self._next
-        self._leave_alone()
+        self.leave()
         self._note_steps()
         if GUARD.yielded:
             self._time_what_there_is(phase)
@@ -578,8 +540,9 @@ class Script:
         window = self._windows.stop() if self._windows.current is not None else None
         if GUARD.yielded:
             self._session.warn(YIELDED)
-            if not self._session.has_trace:
-                keep_opening(self._session, self._opening)
+            if not self._session.has_trace and keep_start(self._session, self._opening, is_bounded=False):
+                what = self._session.setting.what
+                self._session.warn(f"only the start of {what} was profiled, as if it were one step")
             return
         profiled = window if phase == self._profile else None
         if self._windows.is_light:
@@ -588,7 +551,7 @@ class Script:
             return
         if not GUARD.is_clear():
             self._session.warn("a record_function of the program stayed open: a second window was not safe")
-        keep_remainder(self._session, Remainder(self._seen, profiled, self._stopwatch, self._opening))
+        keep_remainder(self._session, self._seen, profiled, self._stopwatch, self._opening)
 
     def _note_steps(self) -> None:
         self._session.note(steps_seen=self._seen)
@@ -601,7 +564,8 @@ class Script:
         if self._boundaries.problem is not None:
             self._session.warn(f"steps could not be followed any more: {self._boundaries.problem}")
 
-    def _leave_alone(self) -> None:
+    def leave(self) -> None:
+        """Leaves the program alone: nothing more is watched, and nothing kept."""
         self._boundaries.forget()
         self._handlers.remove()
         make_unwakeable()

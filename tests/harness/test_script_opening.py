@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import script as opening
-from bottleneck.harness.script import MOST_CHUNKS, Opening, Remainder, keep_remainder
+from bottleneck.harness.script import MOST_CHUNKS, Opening, keep_remainder
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.window import Detail
 
@@ -138,7 +138,7 @@ def test_processes_that_worked_longer_than_the_program_are_told(
         has_trace=False,
         warn=said.append,
     )
-    keep_remainder(session, Remainder(seen=0, window=None, stopwatch=Stopwatch(None), opening=None))
+    keep_remainder(session, seen=0, window=None, stopwatch=Stopwatch(None), opening=None)
     (line,) = said
     assert line.startswith("the program ended before it did anything that could be profiled")
     assert ("which are not followed: let bottleneck start ranks (--nproc-per-node N" in line) == is_told
