@@ -39,12 +39,12 @@ from bottleneck.calibrate.probes import (
     descending,
     no_progress,
     product_name,
-    quiet_profiler,
     settle,
     stream_name,
 )
 from bottleneck.devices.catalogue import ridges
 from bottleneck.harness.machine import COMPILATIONS, CpuFacts, allowance, cache_folder, cpu_facts, find_compiler
+from bottleneck.harness.window import quiet_profiler
 from bottleneck.schema.device import Device
 
 # Independent numbers in flight: enough for two units of the widest vectors at four cycles each, and few enough for the

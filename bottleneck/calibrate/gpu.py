@@ -23,13 +23,13 @@ from bottleneck.calibrate.probes import (
     clock_stamp,
     no_progress,
     product_name,
-    quiet_profiler,
     settle,
     stream_name,
 )
 from bottleneck.devices.catalogue import ridges
 from bottleneck.devices.match import match_device
 from bottleneck.harness.torch_state import describe_torch
+from bottleneck.harness.window import quiet_profiler
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import DeviceProperties

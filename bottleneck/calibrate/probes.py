@@ -5,8 +5,8 @@ Reads their conditions too: clocks of the device, and processors that other prog
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -159,18 +159,6 @@ _ROUNDS_WITHOUT_END = 1_000_000
 def product_name(dtype: str) -> str:
     """The ceiling of matrix products of a dtype."""
     return f"{dtype} product"
-
-
-@contextmanager
-def quiet_profiler() -> Iterator[None]:
-    """Keeps torch's profiler from writing to stderr meanwhile."""
-    name = "KINETO_LOG_LEVEL"
-    given = os.environ.setdefault(name, "99")
-    try:
-        yield
-    finally:
-        if given == "99":
-            os.environ.pop(name, None)
 
 
 def stream_name(level: str) -> str:

@@ -8,17 +8,15 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 from bottleneck.experiment.interventions import CHANGES, changed_step
-from bottleneck.experiment.variants import SETUP_CALLS, WARM_UP, Built, RequestChannel, describe, serve, usual_us
+from bottleneck.experiment.variants import SETUP_CALLS, WARM_UP, Built, RequestChannel, serve, usual_us
 from bottleneck.harness import program
 from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.messages import Program
 from bottleneck.harness.run_child import run_child
+from bottleneck.harness.script import COMPILER
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.torch_state import TorchHook
 from bottleneck.schema.recording import StepSource
-
-# Imported by `torch.compile` before anything else.
-_COMPILER = "torch._inductor.compiler_bisector"
 
 _LONGER = "let it go on for longer, or move its step into a function workload() that returns it"
 
@@ -39,7 +37,7 @@ class InterruptibleScript:
     def hook(self) -> TorchHook:
         """The import hook for torch, and for those parts of it that make steps."""
         after = {"torch": self._on_torch, "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders()}
-        return TorchHook(after, {_COMPILER: self._boundaries.watch_compiled})
+        return TorchHook(after, {COMPILER: self._boundaries.watch_compiled})
 
     def _on_torch(self, torch: Any) -> None:
         self._torch = torch
@@ -97,10 +95,10 @@ def _run(requested: Program, script: InterruptibleScript) -> dict[str, str]:
         program.run_file(requested.target, requested.arguments)
     except SystemExit as left:
         if program.exit_status(left.code):
-            return {"verdict": "failed", "reason": describe(left)}
+            return {"verdict": "failed", "reason": program.describe_error(left)}
     except BaseException as error:  # the user's code, or what a library makes of it
         traceback.print_exc()
-        return {"verdict": "failed", "reason": describe(error)}
+        return {"verdict": "failed", "reason": program.describe_error(error)}
     steps = f"{script.seen} {'step' if script.seen == 1 else 'steps'}"
     reason = f"the script ended after {steps}, before its turns were over: {_LONGER}"
     return {"verdict": "not applicable", "reason": reason}

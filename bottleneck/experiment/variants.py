@@ -30,7 +30,7 @@ from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import prefer_roots
-from bottleneck.harness.program import load_file, show_only_their_frames
+from bottleneck.harness.program import describe_error, load_file, show_only_their_frames
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.schema.measurements import TrialVerdict
 
@@ -185,7 +185,7 @@ def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
         return _refusal("missing", str(state))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's code, or what a library makes of it
         traceback.print_exc()
-        return _refusal("failed", describe(error))
+        return _refusal("failed", describe_error(error))
     return {"value": asdict(value) if isinstance(value, Built) else value}
 
 
@@ -220,12 +220,6 @@ def load(path: Path, torch: Any) -> Results:
 def loosest(precisions: Sequence[Precision]) -> Precision:
     """The precision that several changes together imply."""
     return max(precisions, key=_LOOSER.index, default="same")
-
-
-def describe(error: BaseException) -> str:
-    """The error in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_REASON] if lines else type(error).__name__
 
 
 def _refusal(verdict: TrialVerdict, reason: str) -> dict[str, str]:

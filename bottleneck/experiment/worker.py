@@ -19,7 +19,7 @@ from typing import Any, Self, cast
 
 from bottleneck.experiment.variants import Built
 from bottleneck.harness.messages import Program
-from bottleneck.harness.supervise import CHILD, Child, read_tail
+from bottleneck.harness.supervise import CHILD, Child, last_line, read_tail
 from bottleneck.schema.measurements import Difference, TrialVerdict
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
@@ -170,13 +170,7 @@ class Worker:
             return self.refusal("failed", "its process went silent")
         end = self._child.wait()
         how = f"ended with status {end.status}" if end.signal is None else f"was killed by {end.signal_name}"
-        line = self._last_line()
+        line = ""
+        with contextlib.suppress(OSError):
+            line = last_line(read_tail(self._log))
         return self.refusal("failed", f"its process {how}{f': {line}' if line else ''}")
-
-    def _last_line(self) -> str:
-        """The last line that it wrote."""
-        try:
-            lines = read_tail(self._log).strip().splitlines()
-        except OSError:
-            return ""
-        return lines[-1].strip()[:200] if lines else ""

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ from bottleneck.harness.lines import is_program
 from bottleneck.harness.messages import Program
 from bottleneck.harness.module_paths import find_modules
 from bottleneck.harness.process_setup import prefer_roots, seeders
-from bottleneck.harness.supervise import CHILD, describe_end, run_quietly
-from bottleneck.harness.torch_state import TorchHook
+from bottleneck.harness.supervise import CHILD, describe_end, last_line, run_quietly
+from bottleneck.harness.torch_state import TorchHook, ask
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage
 
 if TYPE_CHECKING:
@@ -78,18 +78,13 @@ def fake_steps(asked: Program, folder: Path | None = None, *, other_sizes: bool 
             )
             raise WorkloadError(
                 f"{asked.target} ended before it had made a step under fake tensors",
-                why=_last_line(ran.stderr) or describe_end(ran.end, None, None),
+                why=last_line(ran.stderr) or describe_end(ran.end, None, None),
                 fix=pass_them if lacks_arguments else runs,
             )
         answer = msgspec.json.decode(result.read_bytes())
         if "refused" in answer:
             raise UsageError(answer["refused"], why=answer["why"], fix=answer["fix"])
         return msgspec.convert(answer["steps"], tuple[StepCalls, ...])
-
-
-def _last_line(stderr: str) -> str:
-    lines = stderr.strip().splitlines()
-    return lines[-1].strip()[:200] if lines else ""
 
 
 class _Done(BaseException):
@@ -426,10 +421,10 @@ class _StepRecorder:
     def _settings(self) -> EngineSettings:
         torch, recorder, choices = self._torch, self._recorder, self._choices
         return EngineSettings(
-            matmul_allow_tf32=_asked(lambda: torch.backends.cuda.matmul.allow_tf32),
-            cudnn_allow_tf32=_asked(lambda: torch.backends.cudnn.allow_tf32),
-            float32_matmul_precision=_asked(torch.get_float32_matmul_precision),
-            cudnn_benchmark=_asked(lambda: torch.backends.cudnn.benchmark),
+            matmul_allow_tf32=ask(lambda: torch.backends.cuda.matmul.allow_tf32),
+            cudnn_allow_tf32=ask(lambda: torch.backends.cudnn.allow_tf32),
+            float32_matmul_precision=ask(torch.get_float32_matmul_precision),
+            cudnn_benchmark=ask(lambda: torch.backends.cudnn.benchmark),
             autocast=tuple(sorted(choices.autocast)),
             channels_last=recorder.channels_last,
             training=recorder.gradients,
@@ -471,11 +466,3 @@ def _without_datasets(storages: Sequence[Storage], calls: Sequence[StepCall]) ->
         dataclasses.replace(each, bytes=0) if each.kind == "input" and number not in used else each
         for number, each in enumerate(storages)
     )
-
-
-def _asked(question: Callable[[], Any]) -> Any:
-    """The answer; null where this version of torch has none."""
-    try:
-        return question()
-    except (AttributeError, RuntimeError):
-        return None

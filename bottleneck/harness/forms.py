@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.step_variants import Doubling
 from bottleneck.harness.stopwatch import Step
 
@@ -105,8 +106,7 @@ _KINDS: Mapping[str, Callable[..., Step]] = {"op": more_ops, "sync": more_syncs,
 def _one() -> Any:
     """A tensor of a single number where the step computes; torch is there once a step has run."""
     torch = sys.modules["torch"]
-    is_on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return torch.ones(1, device="cuda" if is_on_gpu else "cpu")
+    return torch.ones(1, device="cuda" if is_on_gpu(torch) else "cpu")
 
 
 def _wait_for(tensor: Any) -> None:

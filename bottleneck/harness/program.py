@@ -12,6 +12,7 @@ from typing import Any
 
 # With os.path throughout: it says what the interpreter's own C code does to a path, which pathlib would normalise.
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
+_LONGEST_ERROR = 300
 
 
 def run_file(path: str, arguments: Sequence[str]) -> None:
@@ -63,6 +64,12 @@ def exit_status(code: object) -> int:
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
+
+
+def describe_error(error: BaseException) -> str:
+    """The error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_ERROR] if lines else type(error).__name__
 
 
 def show_only_their_frames() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_resident_bytes
+from bottleneck.harness.program import describe_error
 from bottleneck.harness.session import silenced
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
 from bottleneck.harness.window import Detail, ProfilerWindow
@@ -61,7 +62,7 @@ def run_batch_test(step: Step, torch: Any, doubling: Doubling, usual_us: float, 
             twice_us = _warm_up(twice, torch)
             pairs = _pairs(step, twice, torch, _Shape.of(usual_us, twice_us))
     except (Exception, SystemExit) as error:  # the user's code, at a size that they did not ask for
-        return BatchTest(size, reason=f"the step at batch_size={2 * size} failed: {_told(error)}")
+        return BatchTest(size, reason=f"the step at batch_size={2 * size} failed: {describe_error(error)}")
     finally:
         _give_memory_back(torch)
     return dataclasses.replace(summarise_pairs(pairs), batch_size=size)
@@ -144,11 +145,6 @@ def _without_dynamic_shapes() -> Iterator[None]:
         return
     with config.patch(automatic_dynamic_shapes=False):
         yield
-
-
-def _told(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def _give_memory_back(torch: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bottleneck.harness.machine import is_on_gpu
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_us
@@ -47,11 +48,6 @@ class Clocks:
 _CLOCKS = Clocks()
 
 
-def minor_page_faults() -> int:
-    """Page faults of this process, in all its threads, that needed no reading from disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 class Stopwatch:
     """Marks at step boundaries; on a GPU that the program already uses, also on the device's own clock.
 
@@ -67,7 +63,7 @@ class Stopwatch:
     def __init__(self, torch: Any, clocks: Clocks = _CLOCKS) -> None:
         self._torch = torch
         self._clocks = clocks
-        self._on_gpu = bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
+        self._on_gpu = is_on_gpu(torch)
         self._events: list[Any] = []
         self._ticks_ns: list[int] = []
         self._page_faults: list[int] = []
@@ -79,7 +75,7 @@ class Stopwatch:
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)
-        self._page_faults.append(minor_page_faults())
+        self._page_faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
         self._ticks_ns.append(self._clocks.tick_ns())
         if self._offset_ns is None:
             self._offset_ns = self._read_offset_ns()

@@ -37,7 +37,7 @@ _BLOCKED = _WATCHED | {signal.SIGTTOU}
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CANNOT_START = 126 << 8  # the wait status of a shell's command that is found and cannot be run
 _LOOK_S, _PATIENCE_S, _GONE_S = 0.02, 3.0, 2.0
-_TAIL_BYTES = 20_000
+_TAIL_BYTES, _LONGEST_LINE = 20_000, 200
 
 
 @dataclass(frozen=True)
@@ -396,6 +396,12 @@ def read_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         return file.read().decode("utf-8", "replace")
+
+
+def last_line(text: str) -> str:
+    """The last line of what a program wrote, cut; empty where it wrote nothing."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[:_LONGEST_LINE] if lines else ""
 
 
 _LAUNCH_RANKS = "bottleneck.harness.supervise:launch_ranks"

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.lines import is_program
+from bottleneck.harness.machine import is_on_gpu
 from bottleneck.schema.measurements import Compilation, GraphBreak
 
 _LONGEST_REASON = 200
@@ -93,17 +94,17 @@ def describe_torch(torch: Any) -> dict[str, Any]:
 def _libraries(torch: Any) -> dict[str, str | int | bool]:
     """Versions and abilities of what torch computes with; those of a GPU where the program uses one."""
     facts: dict[str, Any] = {
-        "isa": _asked(lambda: str(torch.backends.cpu.get_cpu_capability())),
-        "onednn": _asked(lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
-        "mkl": _asked(lambda: bool(torch.backends.mkl.is_available())),
+        "isa": ask(lambda: str(torch.backends.cpu.get_cpu_capability())),
+        "onednn": ask(lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+        "mkl": ask(lambda: bool(torch.backends.mkl.is_available())),
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if is_on_gpu(torch):
         facts["cuda"], facts["hip"] = torch.version.cuda, getattr(torch.version, "hip", None)
-        facts["cudnn"] = _asked(lambda: int(torch.backends.cudnn.version()))
+        facts["cudnn"] = ask(lambda: int(torch.backends.cudnn.version()))
     return {name: value for name, value in facts.items() if isinstance(value, str | int | bool)}
 
 
-def _asked(question: Callable[[], Any]) -> Any:
+def ask(question: Callable[[], Any]) -> Any:
     """The answer, null where this version of torch has none."""
     try:
         return question()
@@ -112,7 +113,7 @@ def _asked(question: Callable[[], Any]) -> Any:
 
 
 def _device_facts(torch: Any) -> list[dict[str, str | int | float | None]]:
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not is_on_gpu(torch):
         return []
     return [_facts(torch.cuda.get_device_properties(index), index) for index in range(torch.cuda.device_count())]
 

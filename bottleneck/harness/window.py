@@ -5,6 +5,7 @@ seconds) when it starts. Its two entry points are watched so that a profiler of 
 two at once silently destroy data or crash in torch 2.13.
 """
 
+import contextlib
 import dataclasses
 import gc
 import gzip
@@ -17,13 +18,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
 from bottleneck.harness.lines import Line, LineTracer, WithLines
+from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.main_thread import run_in_main_thread
 from bottleneck.harness.messages import RecordOptions
 from bottleneck.harness.module_paths import Held, attribute_paths, find_modules
@@ -155,7 +157,7 @@ class ProfilerWindow:
     def start(self) -> None:
         """Starts the profiler; called by the guard."""
         profile = self.torch.autograd.profiler.profile
-        on_gpu = self.torch.cuda.is_available() and self.torch.cuda.is_initialized()
+        on_gpu = is_on_gpu(self.torch)
         self._profiler = profile(
             use_device="cuda" if on_gpu else None,
             record_shapes=self._detail.shapes,
@@ -167,7 +169,7 @@ class ProfilerWindow:
                 self.torch, enable_cuda_sync_events=on_gpu, profile_all_threads=self._detail.all_threads
             ),
         )
-        with _Quiet():
+        with quiet_profiler():
             self._profiler.__enter__()
         self._running = True
         if self._tracer is not None:
@@ -285,19 +287,19 @@ class _ProfileHook:
             sys.setprofile(self._hook)
 
 
-class _Quiet:
+@contextlib.contextmanager
+def quiet_profiler() -> Iterator[None]:
     """Keeps the profiler library from writing lines of its own to the program's stderr.
 
     It reads the variable once, when it is first used; the program does not get to see it.
     """
-
-    def __enter__(self) -> None:
-        self._is_ours = _LOG_LEVEL not in os.environ
-        if self._is_ours:
-            os.environ[_LOG_LEVEL] = "99"
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_ours:
+    is_ours = _LOG_LEVEL not in os.environ
+    if is_ours:
+        os.environ[_LOG_LEVEL] = "99"
+    try:
+        yield
+    finally:
+        if is_ours:
             os.environ.pop(_LOG_LEVEL, None)
 
 

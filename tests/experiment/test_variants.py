@@ -11,8 +11,9 @@ import pytest
 from bottleneck.experiment.interventions.results import Results
 from bottleneck.experiment.interventions.subject import subject_of
 from bottleneck.experiment.side import environment_of
-from bottleneck.experiment.variants import VariantHost, answer, describe, load, loosest, prefetched, save
+from bottleneck.experiment.variants import VariantHost, answer, load, loosest, prefetched, save
 from bottleneck.harness.messages import Program
+from bottleneck.harness.program import describe_error
 from tests.experiment.own_changes import CHANGES, PROGRAM
 
 torch = pytest.importorskip("torch")
@@ -55,9 +56,9 @@ def test_several_changes_imply_the_loosest_precision_of_all() -> None:
 
 
 def test_an_error_is_one_line_whatever_its_message_holds() -> None:
-    assert describe(ValueError("first\nsecond")) == "ValueError: first"
-    assert describe(KeyError()) == "KeyError"
-    assert len(describe(ValueError("long" * 1000))) == 300
+    assert describe_error(ValueError("first\nsecond")) == "ValueError: first"
+    assert describe_error(KeyError()) == "KeyError"
+    assert len(describe_error(ValueError("long" * 1000))) == 300
 
 
 def test_the_environment_of_changes_is_that_of_all() -> None:

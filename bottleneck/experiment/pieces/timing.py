@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 from bottleneck.experiment.pieces.kinds import KINDS, ROUNDS_AT_LEAST, WARM_CALLS, PieceKind, Way, Ways
 from bottleneck.experiment.pieces.recorded_calls import NotRebuilt
 from bottleneck.experiment.pieces.specs import PieceSpec, from_values
-from bottleneck.experiment.variants import RequestChannel, describe
+from bottleneck.experiment.variants import RequestChannel
+from bottleneck.harness.program import describe_error
 from bottleneck.schema.measurements import Ratio, Timing
 from bottleneck.schema.statistics import summarise_durations
 
@@ -124,7 +125,7 @@ class PieceHost:
             return {"verdict": "not applicable", "reason": str(state)}
         except (Exception, SystemExit) as error:  # the ops of the user's program on sizes that may not fit any more
             traceback.print_exc()
-            return {"verdict": "failed", "reason": describe(error)}
+            return {"verdict": "failed", "reason": describe_error(error)}
 
     def _measure(self, spec: PieceSpec, device: str) -> dict[str, Any]:
         torch = self._torch
