@@ -1,6 +1,5 @@
 """Records the op calls of a step under fake tensors, and from when to when each piece of its memory is held."""
 
-import json
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bottleneck.harness.inductor import TRACE_TYPES
+from bottleneck.harness.inductor import SpelledArgument, spelled_columns, trace_type
 from bottleneck.harness.lines import is_program
 from bottleneck.schema.step_calls import BEFORE_THE_STEP, Phase, StepCall, Storage, StorageKind, TensorUse
 
@@ -91,10 +90,8 @@ class _Memory:
     is_seen_alive: bool = field(default=True)
 
 
-@dataclass(frozen=True)
-class _CallPlace:
-    module: str | None
-    source: str | None
+# Module and line of a call, null where unknown.
+_CallPlace = tuple[str | None, str | None]
 
 
 class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -240,11 +237,16 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
         self.host_ops += 1
         self._ops_since += 1
-        place, phase = self._place()
+        (module, source), phase = self._place()
         name = func._schema.name
         written = list(_tensors(result)) if result is not None else _mutated(func, args, options)
         is_move = name == "aten::_to_copy" and _is_same(args[0], result)
-        if _is_free(func, name) or is_move or (self.in_optimizer and all(tensor.dim() == 0 for tensor in written)):
+        if (
+            name in _FREE
+            or func.is_view
+            or is_move
+            or (self.in_optimizer and all(tensor.dim() == 0 for tensor in written))
+        ):
             for tensor in _tensors(result):
                 self._storage(tensor)
             return
@@ -252,19 +254,19 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if "convolution" in name and args[0].dim() > 3:
             self.channels_last |= not args[0].is_contiguous()
         position = len(self.calls)
-        described = [_described(value) for value in values]
+        dims, types, strides, concrete = spelled_columns(map(_described, values))
         self._append(
             StepCall(
                 name=name,
-                dims=_json([part[0] for part in described]),
-                types=_json([part[1] for part in described]),
-                strides=_json([part[2] for part in described]),
-                concrete=_json([part[3] for part in described]),
+                dims=dims,
+                types=types,
+                strides=strides,
+                concrete=concrete,
                 inputs=tuple(self._use(tensor) for value in values for tensor in _tensors(value)),
                 outputs=tuple(self._use(tensor, position) for tensor in written),
                 phase=phase,
-                module=place.module,
-                source=place.source,
+                module=module,
+                source=source,
                 host_ops=self._ops_since,
             )
         )
@@ -272,12 +274,12 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _place(self) -> tuple[_CallPlace, Phase]:
         """Module, line and phase of the call: in a backward pass those of the forward call that it belongs to."""
         if self.in_optimizer:
-            return _CallPlace(None, self._source()), "optimizer"
+            return (None, self._source()), "optimizer"
         node = self._torch._C._current_autograd_node()
         if node is not None:
             self.gradients = True
-            return self._forward_places.get(node._sequence_nr(), _CallPlace(None, None)), "backward"
-        place = _CallPlace(self.modules[-1] if self.modules else None, self._source())
+            return self._forward_places.get(node._sequence_nr(), (None, None)), "backward"
+        place = (self.modules[-1] if self.modules else None, self._source())
         # The node of this call was made just before, and has the number before the next one. Calls that make none
         # come later than the one whose number they find.
         self._forward_places.setdefault(self._torch.autograd._get_sequence_nr() - 1, place)
@@ -294,8 +296,8 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def _use(self, tensor: Any, position: int | None = None) -> TensorUse:
-        kind = TRACE_TYPES.get(str(tensor.dtype), str(tensor.dtype))
-        return TensorUse(tuple(tensor.shape), tuple(tensor.stride()), kind, self._storage(tensor, position))
+        kind, number = trace_type(tensor.dtype), self._storage(tensor, position)
+        return TensorUse(tuple(tensor.shape), tuple(tensor.stride()), kind, number)
 
     def _storage(self, tensor: Any, position: int | None = None) -> int | None:
         """The number of a tensor's memory, which is followed from now on."""
@@ -320,10 +322,6 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             memory.freed = len(self.calls)
         elif not self.calls:
             memory.freed, memory.is_seen_alive = 0, False
-
-
-def _is_free(func: Any, name: str) -> bool:
-    return name in _FREE or bool(func.is_view)
 
 
 def _is_same(given: Any, result: Any) -> bool:
@@ -353,7 +351,7 @@ def _in_order(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> l
     ]
 
 
-def _described(value: Any) -> tuple[Any, str, Any, str]:
+def _described(value: Any) -> SpelledArgument:
     """Sizes, type, strides and text of an argument as a trace spells them."""
     if isinstance(value, list | tuple):
         tensors = list(_tensors(value))
@@ -363,15 +361,10 @@ def _described(value: Any) -> tuple[Any, str, Any, str]:
             return [list(tensor.shape) for tensor in tensors], kind, [], ""
         return [], "ScalarList", [], str([_spelled(item) for item in value]).replace("'", "")
     if hasattr(value, "untyped_storage"):
-        kind = TRACE_TYPES.get(str(value.dtype), str(value.dtype))
-        return list(value.shape), kind, list(value.stride()), ""
+        return list(value.shape), trace_type(value.dtype), list(value.stride()), ""
     return [], "" if value is None else "Scalar", [], "" if value is None else _spelled(value)
 
 
 def _spelled(value: Any) -> str:
     text = str(value)
     return str(_SCALAR_TYPES[text]) if text in _SCALAR_TYPES else text
-
-
-def _json(values: Any) -> str:
-    return json.dumps(values)

@@ -142,11 +142,12 @@ def _described(graph: Any, name: str) -> CompiledBuffer:
     return CompiledBuffer(
         tuple(_size(size) for size in buffer.get_size()),
         tuple(_size(stride) for stride in strides),
-        _type(graph.get_dtype(name)),
+        trace_type(graph.get_dtype(name)),
     )
 
 
-def _type(dtype: object) -> str:
+def trace_type(dtype: object) -> str:
+    """The element type as a trace spells it."""
     return TRACE_TYPES.get(str(dtype), str(dtype))
 
 
@@ -188,41 +189,41 @@ def _op(origin: Any, turns: float) -> CompiledOp:
         origin.args[position] if position < len(origin.args) else given.get(argument.name, argument.default_value)
         for position, argument in enumerate(schema.arguments)
     ]
-    described = [_argument(value) for value in values]
+    dims, types, strides, concrete = spelled_columns(_argument(value) for value in values)
     sizes = [_elements(value) for value in (origin, *values)]
     elements = max([size for size in sizes if size is not None], default=0)
     return CompiledOp(
         name=schema.name,
-        dims=json.dumps([part.dims for part in described]),
-        types=json.dumps([part.type for part in described]),
-        strides=json.dumps([part.strides for part in described]),
-        concrete=json.dumps([part.text for part in described]),
+        dims=dims,
+        types=types,
+        strides=strides,
+        concrete=concrete,
         share=min(1.0, turns / elements) if elements else 1.0,
     )
 
 
-@dataclass(frozen=True)
-class _Described:
-    """An argument as a trace spells it."""
-
-    dims: Sequence[Any] = ()
-    type: str = ""
-    strides: Sequence[Any] = ()
-    text: str = ""
+# An argument as a trace spells it: sizes, type, strides and text.
+SpelledArgument = tuple[Sequence[Any], str, Sequence[Any], str]
 
 
-def _argument(value: Any) -> _Described:
+def spelled_columns(arguments: Iterable[SpelledArgument]) -> list[str]:
+    """JSON of the sizes, types, strides and texts of the arguments of a call, as a trace holds each of them."""
+    described = list(arguments)
+    return [json.dumps([argument[place] for argument in described]) for place in range(4)]
+
+
+def _argument(value: Any) -> SpelledArgument:
     if isinstance(value, list | tuple):
         tensors = [_tensor(item) for item in value]
         if any(tensor is not None for tensor in tensors):
             dims = [[_size(size) for size in tensor.shape] for tensor in tensors if tensor is not None]
-            return _Described(dims, "TensorList")
-        return _Described(type="ScalarList", text=str([_plain(item) for item in value]))
+            return dims, "TensorList", (), ""
+        return (), "ScalarList", (), str([_plain(item) for item in value])
     tensor = _tensor(value)
     if tensor is None:
-        return _Described(type="" if value is None else "Scalar", text="" if value is None else str(_plain(value)))
+        return (), "" if value is None else "Scalar", (), "" if value is None else str(_plain(value))
     strides = [_size(stride) for stride in tensor.stride()]
-    return _Described([_size(size) for size in tensor.shape], _type(tensor.dtype), strides)
+    return [_size(size) for size in tensor.shape], trace_type(tensor.dtype), strides, ""
 
 
 def _tensor(value: Any) -> Any:

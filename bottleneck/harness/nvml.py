@@ -97,17 +97,16 @@ def _by_environment(environment: Mapping[str, str], sensors: Sequence[str]) -> d
     is_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(cards) == 1
     found: dict[int, str] = {}
     for index, entry in enumerate(part.strip() for part in visible.split(",")):
-        sensor = _by_index(entry, cards) if entry.isdecimal() and is_bus_order else _by_prefix(entry, sensors)
+        if entry.isdecimal() and is_bus_order:
+            sensor = cards[int(entry)] if len(entry) < 5 and int(entry) < len(cards) else None
+        else:
+            sensor = _by_prefix(entry, sensors)
         if sensor is None:  # CUDA shows no device from the first entry on that it does not know
             break
         if sensor in found.values():  # CUDA shows none at all
             return {}
         found[index] = sensor
     return found
-
-
-def _by_index(entry: str, cards: Sequence[str]) -> str | None:
-    return cards[int(entry)] if len(entry) < 5 and int(entry) < len(cards) else None
 
 
 def _by_prefix(entry: str, sensors: Sequence[str]) -> str | None:

@@ -121,7 +121,8 @@ class RankGroup:
         while True:
             try:
                 with exclusive(self._folder):
-                    if self._is_taken():
+                    # Another rank finishes the recording, or has done so and taken the marks away.
+                    if self._job.rank not in self.present() or self._job_here() is None:
                         return False
                     if self._is_last():
                         (self._folder / JOB_FILE).write_text(json.dumps({"job": self._job.name, "by": self._job.rank}))
@@ -148,10 +149,6 @@ class RankGroup:
     def _is_last(self) -> bool:
         ranks = self.present()
         return len(ranks) >= self._beside and not any(self._is_running(rank) for rank in ranks)
-
-    def _is_taken(self) -> bool:
-        """True if another rank finishes the recording, or has done so and taken the marks away."""
-        return self._job.rank not in self.present() or self._job_here() is None
 
     def _is_running(self, rank: int) -> bool:
         """True if the rank's supervisor lives and has not left."""

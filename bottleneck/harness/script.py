@@ -338,7 +338,9 @@ class Script:
 
     def on_compiler(self) -> None:
         """Called when the program imports torch's compiler, as many do that never compile anything."""
-        if not _is_compiling_told(self._torch):
+        folder = Path(self._torch.__file__).parent if self._torch is not None else Path()
+        # Else this version of torch has the module whose import tells of a compilation.
+        if not (folder / "_inductor" / "compiler_bisector.py").exists():
             self._boundaries.watch_compiled()
 
     @property
@@ -619,8 +621,3 @@ def _settled_steps(stopwatch: Stopwatch) -> int | None:
     if stopwatch.elapsed_s >= WARMUP_SECONDS or steps >= WARMUP_STEPS:
         return 0
     return None
-
-
-def _is_compiling_told(torch: Any) -> bool:
-    """True if this version of torch has the module whose import tells of a compilation; else its compiler's import."""
-    return (Path(torch.__file__).parent / "_inductor" / "compiler_bisector.py").exists() if torch is not None else False

@@ -109,14 +109,11 @@ def _thinned(samples: Sequence[Sample], spans: Sequence[Span]) -> list[Sample]:
     for sample in samples:
         is_next[sample.sensor] = not is_next.get(sample.sensor, False)
         is_fresh = sample.unix_ns >= newest_ns - _FRESH_NS
-        if is_fresh or is_next[sample.sensor] or any(_holds(span, sample.unix_ns) for span in spans):
+        # For a second around it counters are read for the ends of a span.
+        is_measured = any(start - 1e9 <= sample.unix_ns <= end + 1e9 for start, end in spans)
+        if is_fresh or is_next[sample.sensor] or is_measured:
             kept.append(sample)
     return kept
-
-
-def _holds(span: Span, unix_ns: int) -> bool:
-    """True if an instant lies in the span or within a second of it, where counters are read for its ends."""
-    return span[0] - 1e9 <= unix_ns <= span[1] + 1e9
 
 
 # A driver that does not answer must not keep the report waiting.

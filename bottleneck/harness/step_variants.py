@@ -60,7 +60,7 @@ def run_batch_test(step: Step, torch: Any, doubling: Doubling, usual_us: float, 
         with silenced(1, 2), _without_dynamic_shapes():
             twice = doubling.make(2 * size)
             twice_us = _warm_up(twice, torch)
-            pairs = _pairs(step, twice, torch, _Shape.of(usual_us, twice_us))
+            pairs = _pairs(step, twice, torch, usual_us, twice_us)
     except (Exception, SystemExit) as error:  # the user's code, at a size that they did not ask for
         return BatchTest(size, reason=f"the step at batch_size={2 * size} failed: {describe_error(error)}")
     finally:
@@ -84,28 +84,17 @@ def summarise_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
     )
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """The number of pairs of blocks, and of steps in a block, without those that lead in."""
-
-    pairs: int
-    steps: int
-    lead: int
-
-    @classmethod
-    def of(cls, once_us: float, twice_us: float) -> "_Shape":
-        steps = max(1, min(math.ceil(BLOCK_US / max(once_us, 1e-3)), BLOCK_STEPS_AT_MOST))
-        lead = 1 if once_us < LONG_US else 0
-        pair_s = (steps + lead) * (once_us + twice_us) / 1e6
-        return cls(max(PAIRS_AT_LEAST, min(PAIRS_AT_MOST, int(SECONDS / max(pair_s, 1e-9)))), steps, lead)
-
-
-def _pairs(once: Step, twice: Step, torch: Any, shape: _Shape) -> list[tuple[list[float], list[float]]]:
+def _pairs(
+    once: Step, twice: Step, torch: Any, once_us: float, twice_us: float
+) -> list[tuple[list[float], list[float]]]:
     """Step times by pair; every other pair begins with the doubled step, so that steady drift cancels."""
+    steps = max(1, min(math.ceil(BLOCK_US / max(once_us, 1e-3)), BLOCK_STEPS_AT_MOST))
+    lead = 1 if once_us < LONG_US else 0
+    pair_s = (steps + lead) * (once_us + twice_us) / 1e6
     pairs = []
-    for index in range(shape.pairs):
+    for index in range(max(PAIRS_AT_LEAST, min(PAIRS_AT_MOST, int(SECONDS / max(pair_s, 1e-9))))):
         order = (once, twice) if index % 2 == 0 else (twice, once)
-        first, second = (time_steps(step, torch, shape.steps, shape.lead) for step in order)
+        first, second = (time_steps(step, torch, steps, lead) for step in order)
         pairs.append((first, second) if index % 2 == 0 else (second, first))
     return pairs
 
@@ -195,13 +184,13 @@ def _is_enough(rounds: int, elapsed_s: float) -> bool:
 
 def windows_to_open(kept: Detail) -> Mapping[ProfilerOption, Detail]:
     """The details of the windows of a round: ops alone, each option besides them, and all that the kept window had."""
-    single: dict[ProfilerOption, Detail] = {
+    return {
         "ops": _PLAIN,
         "shapes": dataclasses.replace(_PLAIN, shapes=True),
         "stacks": dataclasses.replace(_PLAIN, stacks=True),
         "memory": dataclasses.replace(_PLAIN, memory=True),
+        "all": kept,
     }
-    return {**single, "all": kept}
 
 
 def summarise_rounds(rounds: Sequence[Mapping[ProfilerOption, float]]) -> OptionCosts:

@@ -189,7 +189,7 @@ class ProfilerWindow:
             self._running = False
             if self._tracer is not None:
                 self._tracer.stop()
-            with _ProfileHook():
+            with _kept_profile_hook():
                 self._profiler.__exit__(None, None, None)
             GUARD.closed(self)
             if self._detail.stacks and self._tracer is None:
@@ -272,19 +272,18 @@ def _experimental_config(torch: Any, **options: bool) -> Any:
     return kind(**{name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known})
 
 
-class _ProfileHook:
+@contextlib.contextmanager
+def _kept_profile_hook() -> Iterator[None]:
     """Gives the program back a profile hook that it set while ours was at work: torch removes whichever there is."""
-
-    def __enter__(self) -> None:
-        self._hook = sys.getprofile()
-
-    def __exit__(self, *_: object) -> None:
-        if sys.getprofile() is not None or self._hook is None:
-            return
-        if type(self._hook).__module__ in ("_lsprof", "cProfile"):
-            self._hook.enable()  # type: ignore[attr-defined]
-        elif isinstance(self._hook, FunctionType | MethodType):
-            sys.setprofile(self._hook)
+    hook: Any = sys.getprofile()
+    try:
+        yield
+    finally:
+        if sys.getprofile() is None and hook is not None:
+            if type(hook).__module__ in ("_lsprof", "cProfile"):
+                hook.enable()
+            elif isinstance(hook, FunctionType | MethodType):
+                sys.setprofile(hook)
 
 
 @contextlib.contextmanager

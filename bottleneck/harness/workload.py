@@ -71,8 +71,10 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     warm_up(step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup)
     was_reset = reset_peak(torch)
     session.time(_time(step, torch, session.options.timed_s))
-    session.note(setup_s=_setup_s(change_s + first_s, session))
-    session.note(peak_memory=peak_memory(torch, was_reset=was_reset))
+    timing = session.notes.unprofiled
+    # The start beyond a usual step.
+    setup_s = None if timing is None else max(change_s + first_s - timing.median / 1e6, 0.0)
+    session.note(setup_s=setup_s, peak_memory=peak_memory(torch, was_reset=was_reset))
     if torch is None:
         session.warn(_NO_TORCH)
     else:
@@ -96,12 +98,6 @@ def _count(step: Step, session: Session) -> None:
     session.note(**describe_torch(torch))
     _use_up_first_complaint(torch)
     _profile(step, torch, session, detail_of(session.options, DETAIL))
-
-
-def _setup_s(start_s: float, session: Session) -> float | None:
-    """Seconds of the start beyond a usual step; null where no step was timed."""
-    timing = session.notes.unprofiled
-    return None if timing is None else max(start_s - timing.median / 1e6, 0.0)
 
 
 def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:
