@@ -45,10 +45,6 @@ class Ceiling:
         """The measured part of the data sheet's figure."""
         return self.value / self.nominal if self.nominal else None
 
-    def is_beaten_by(self, other: "Ceiling") -> bool:
-        """True if another measurement of the same ceiling is faster."""
-        return other.value < self.value if self.unit == "us" else other.value > self.value
-
 
 @dataclass(frozen=True)
 class Calibration:
@@ -89,7 +85,8 @@ def best_of_both(before: Calibration, now: Calibration) -> Calibration:
 def _faster(before: Ceiling | None, now: Ceiling) -> Ceiling:
     if before is None:
         return now
-    first, second = (now, before) if before.is_beaten_by(now) else (before, now)
+    is_beaten = now.value < before.value if before.unit == "us" else now.value > before.value
+    first, second = (now, before) if is_beaten else (before, now)
     gap = max(first.value, second.value) / min(first.value, second.value) - 1
     return replace(
         first,

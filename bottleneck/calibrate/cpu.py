@@ -235,7 +235,7 @@ def _products(bench: CpuBench, dtype: str, effort: ProbeEffort) -> list[Probe]:
     try:
         with _one_thread(torch):
             take = _product(bench, dtype, sizes.scout)
-            scouted = best_of(lambda: take(lambda: None), effort.slice_seconds, effort, bench.clock).seconds
+            scouted = best_of(lambda: take(lambda: None), effort.slice_seconds, effort, bench.clock)
     except RuntimeError:  # torch has no product of this dtype
         return []
     rate = threads * sizes.scout**3 / scouted

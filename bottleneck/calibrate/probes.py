@@ -4,6 +4,7 @@ Reads their conditions too: clocks of the device, and processors that other prog
 """
 
 import os
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -35,10 +36,9 @@ class ClockStamp:
 def clock_stamp(before: float | None, seen: tuple[float, ...], after: float | None, memory: float | None) -> ClockStamp:
     """The stamp from readings before, while and after measuring."""
     every = [value for value in (before, *seen, after) if value]
-    ordered = sorted(seen)
     return ClockStamp(
         before_mhz=before,
-        during_mhz=ordered[len(ordered) // 2] if ordered else None,
+        during_mhz=statistics.median_high(seen) if seen else None,
         after_mhz=after,
         is_sensed=bool(every) and max(every) > min(every) * (1 + _MOVES),
         memory_mhz=memory,
@@ -209,14 +209,6 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class BestRun:
-    """Seconds of the best run, and whether a second one came close to it."""
-
-    seconds: float
-    stable: bool
-
-
-@dataclass(frozen=True)
 class ProbeResult:
     """A ceiling: the best rate (amount per second) over all rounds, and the way that reached it.
 
@@ -260,23 +252,12 @@ class ProbeResults:
     measured: Mapping[str, ProbeResult]
     missing: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def unstable(self) -> tuple[str, ...]:
-        """The ceilings that did not settle."""
-        return tuple(name for name, each in self.measured.items() if not each.stable)
 
-    def rate(self, ceiling: str) -> float | None:
-        """The best rate of a ceiling; null where it was not measured."""
-        found = self.measured.get(ceiling)
-        return None if found is None else found.rate
+def best_of(take: Callable[[], float], seconds: float, effort: ProbeEffort, clock: Clock = time.perf_counter) -> float:
+    """Seconds of the best of several runs: until the two best agree, or ``seconds`` have passed.
 
-
-def best_of(
-    take: Callable[[], float], seconds: float, effort: ProbeEffort, clock: Clock = time.perf_counter
-) -> BestRun:
-    """The best of several runs: until the two best agree, or ``seconds`` have passed. One run comes before, uncounted.
-
-    The best, because a machine can be disturbed only towards slower. ``take`` gives the seconds of one run.
+    The best, because a machine can be disturbed only towards slower. ``take`` gives the seconds of one run. One run
+    comes before, uncounted.
     """
     take()
     taken: list[float] = []
@@ -285,7 +266,7 @@ def best_of(
         if taken and clock() - begin >= seconds:
             break
         taken.append(take())
-    return BestRun(min(taken), len(taken) >= effort.fewest_runs and agree(taken, effort.tolerance))
+    return min(taken)
 
 
 def agree(taken: Sequence[float], tolerance: float) -> bool:
@@ -321,7 +302,7 @@ def settle(
     probes: Sequence[Probe],
     effort: ProbeEffort,
     watch: ClockWatch,
-    on_progress: Callable[[RoundProgress], None] = lambda _: None,
+    on_progress: OnProgress = no_progress,
     clock: Clock = time.perf_counter,
 ) -> ProbeResults:
     """Measures every ceiling in rounds, which lie seconds apart: their agreement predicts that of later runs.
@@ -370,11 +351,11 @@ class _Rounds:
             key = (probe.ceiling, probe.how)
             try:
                 take = probe.prepare()
-                reading = best_of(lambda: take(self._watch.look), self._effort.slice_seconds, self._effort, self._clock)  # noqa: B023 - used before the next
+                seconds = best_of(lambda: take(self._watch.look), self._effort.slice_seconds, self._effort, self._clock)  # noqa: B023 - used before the next
             except REFUSALS as exc:
                 self._refused[key] = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
             else:
-                self._rates.setdefault(key, {})[number] = probe.amount / max(reading.seconds, 1e-12)
+                self._rates.setdefault(key, {})[number] = probe.amount / max(seconds, 1e-12)
 
     def outcome(self, probes: Sequence[Probe]) -> ProbeResults:
         """The results of all rounds."""
@@ -386,14 +367,14 @@ class _Rounds:
     def _measured(self, ceiling: str) -> ProbeResult:
         rounds = sorted(self._rounds(ceiling), reverse=True)
         ways = {how: max(rates.values()) for (name, how), rates in self._rates.items() if name == ceiling}
-        seen = sorted(self._watch.seen_mhz(ceiling))
+        seen = self._watch.seen_mhz(ceiling)
         return ProbeResult(
             rate=rounds[0],
             how=max(ways, key=lambda how: ways[how]),
             spread=rounds[0] / rounds[1] - 1 if len(rounds) > 1 else None,
             stable=self._is_settled(ceiling),
             rounds=len(rounds),
-            clock_mhz=seen[len(seen) // 2] if seen else None,
+            clock_mhz=statistics.median_high(seen) if seen else None,
         )
 
     def _rounds(self, ceiling: str) -> list[float]:

@@ -59,7 +59,23 @@ def git_in(folder: Path) -> Git:
     """A function that runs git in this folder."""
 
     def run(*words: str, settings: tuple[str, ...] = ()) -> GitOutput:
-        return _run(folder, words, settings)
+        options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
+        try:
+            done = subprocess.run(  # noqa: S603 - no shell, and names of the user's are never options
+                ["git", *options, *words],  # noqa: S607 - the git that the user has on the path is the one to run
+                cwd=folder,
+                env={**{name: value for name, value in os.environ.items() if name not in _THEIRS}, **_OURS},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                # Ctrl-C reaches us alone, who then tidy up; and nothing that git starts can wait at a terminal.
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            return GitOutput(NO_GIT, errors="git is not installed, or the folder is gone")
+        except OSError as error:
+            return GitOutput(NO_GIT, errors=f"git cannot be started: {error.strerror or error}")
+        return GitOutput(done.returncode, done.stdout, os.fsdecode(done.stderr))
 
     return run
 
@@ -114,26 +130,6 @@ def find_commit(git: Git, ref: str) -> str | None:
 def is_shallow(git: Git) -> bool:
     """True if the clone holds the latest commits only."""
     return git("rev-parse", "--is-shallow-repository").text == "true"
-
-
-def _run(folder: Path, words: tuple[str, ...], settings: tuple[str, ...]) -> GitOutput:
-    options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
-    try:
-        done = subprocess.run(  # noqa: S603 - no shell, and names of the user's are never options
-            ["git", *options, *words],  # noqa: S607 - the git that the user has on the path is the one to run
-            cwd=folder,
-            env={**{name: value for name, value in os.environ.items() if name not in _THEIRS}, **_OURS},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            # Ctrl-C reaches us alone, who then tidy up; and nothing that git starts can wait at a terminal.
-            start_new_session=True,
-        )
-    except FileNotFoundError:
-        return GitOutput(NO_GIT, errors="git is not installed, or the folder is gone")
-    except OSError as error:
-        return GitOutput(NO_GIT, errors=f"git cannot be started: {error.strerror or error}")
-    return GitOutput(done.returncode, done.stdout, os.fsdecode(done.stderr))
 
 
 MERGE_BASE = "merge-base"

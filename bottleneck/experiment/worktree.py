@@ -1,6 +1,5 @@
 """Checks out the base of a comparison in a temporary worktree of the user's clone."""
 
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from bottleneck.experiment.git_clone import (
@@ -29,6 +27,7 @@ from bottleneck.experiment.git_clone import (
     is_merge_base,
 )
 from bottleneck.experiment.side import Side
+from bottleneck.harness.folder import try_lock
 from bottleneck.harness.supervise import run_quietly
 from bottleneck.schema.records import replace
 
@@ -96,10 +95,12 @@ def remove_left_over(git: Git) -> tuple[Path, ...]:
 
 def _left_over(entry: Path) -> Path | None:
     """The folder of a worktree whose lock nobody holds; null where somebody does, or where it has none yet."""
-    with suppress(OSError, UnicodeDecodeError), (entry / _LOCK).open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder = Path((entry / "gitdir").read_text(encoding="utf-8").strip()).parent
-        return folder if folder.name.startswith(PREFIX) else None
+    with suppress(OSError, UnicodeDecodeError):
+        lock = try_lock(entry / _LOCK) if (entry / _LOCK).is_file() else None
+        if lock is not None:
+            lock.release()
+            folder = Path((entry / "gitdir").read_text(encoding="utf-8").strip()).parent
+            return folder if folder.name.startswith(PREFIX) else None
     return None
 
 
@@ -118,16 +119,14 @@ def _add(git: Git, folder: Path, commit: str, sleep: Sleep) -> GitOutput:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Holds the lock by which other jobs see that this process lives; the system drops it when the process ends."""
-    entry = git_in(folder)("rev-parse", "--absolute-git-dir")
-    lock: IO[bytes] | None = None
+    entry, lock = git_in(folder)("rev-parse", "--absolute-git-dir"), None
     with suppress(OSError):
-        lock = (Path(entry.text) / _LOCK).open("wb")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = try_lock(Path(entry.text) / _LOCK)
     try:
         yield
     finally:
         if lock is not None:
-            lock.close()
+            lock.release()
 
 
 def _remove(git: Git, folder: Path) -> None:

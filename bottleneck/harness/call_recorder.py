@@ -241,12 +241,8 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name
         written = list(_tensors(result)) if result is not None else _mutated(func, args, options)
         is_move = name == "aten::_to_copy" and _is_same(args[0], result)
-        if (
-            name in _FREE
-            or func.is_view
-            or is_move
-            or (self.in_optimizer and all(tensor.dim() == 0 for tensor in written))
-        ):
+        is_count = self.in_optimizer and all(tensor.dim() == 0 for tensor in written)
+        if name in _FREE or func.is_view or is_move or is_count:
             for tensor in _tensors(result):
                 self._storage(tensor)
             return

@@ -95,16 +95,12 @@ def _fits(digest: RankDigest) -> bool:
     """True where the columns are of one length and their codes name something."""
     calls = digest.calls.read()
     columns = (calls.message, calls.group, calls.start_us, calls.end_us, calls.is_inside)
+    codes = ((calls.message, len(calls.messages)), (calls.group, len(calls.groups)))
     return (
         len({column.size for column in columns}) == 1
         and digest.step_start_us.size == digest.step_wall_us.size
-        and _name(calls)
+        and all(((column >= 0) & (column < count)).all() for column, count in codes)
     )
-
-
-def _name(calls: CollectiveCalls) -> bool:
-    pairs = ((calls.message, len(calls.messages)), (calls.group, len(calls.groups)))
-    return all(((codes >= 0) & (codes < count)).all() for codes, count in pairs)
 
 
 @dataclass(frozen=True)

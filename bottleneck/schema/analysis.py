@@ -622,7 +622,7 @@ class StepAnalysis(Struct, frozen=True):
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
-    version: Annotated[str, Doc("version of bottleneck that made the analysis")] = field(default="")
+    version: Annotated[str, Doc("version of bottleneck that made the analysis")] = ""
 
     def text_of(self, source: str | None) -> str | None:
         """The text of the line that a source names; null where that is not known, or it names a function."""

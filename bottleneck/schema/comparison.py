@@ -19,6 +19,9 @@ ChangeKind = Literal["new", "gone", "more", "fewer", "slower", "faster", "same"]
 MatchedBy = Literal["module and op", "op and shape", "op", "kernel family", "nothing"]
 
 
+IsTouched = Annotated[bool | None, Doc("whether the diff to the base touches that line; null without a diff")]
+
+
 @dataclass(frozen=True)
 class CompareSide:
     """One of the two sides: its name, path and step time (null for a lock-file)."""
@@ -61,9 +64,7 @@ class Bar:
     before_us: Annotated[float, Doc("per step of the base", "us")]
     after_us: Annotated[float, Doc("per step of the candidate", "us")]
     source: Annotated[str | None, Doc("source line with most of the change; null where not known")] = None
-    is_touched: Annotated[bool | None, Doc("whether the diff to the base touches that line; null without a diff")] = (
-        None
-    )
+    is_touched: IsTouched = None
 
     @property
     def change_us(self) -> float:
@@ -95,9 +96,7 @@ class ChangeRow:
     source: Annotated[
         str | None, Doc("the line after ('file.py:57'; before, where it is gone); null where not known")
     ] = None
-    is_touched: Annotated[bool | None, Doc("whether the diff to the base touches that line; null without a diff")] = (
-        None
-    )
+    is_touched: IsTouched = None
 
     @property
     def change_us(self) -> float:

@@ -23,6 +23,19 @@ from bottleneck.schema.telemetry import Sample
 T = TypeVar("T")
 
 
+def remembered(make: "Callable[[Evidence], T]") -> "Callable[[Evidence], T]":
+    """The same function, computed once per evidence: many rules need the same result."""
+
+    @wraps(make)
+    def recall(evidence: "Evidence") -> T:
+        if make not in evidence.cache:
+            evidence.cache[make] = make(evidence)
+        found: T = evidence.cache[make]  # type: ignore[assignment]
+        return found
+
+    return recall
+
+
 @dataclass(frozen=True)
 class OpSum:
     """Calls per step, and microseconds per profiled step in them: in full, and less that of ops directly inside."""
@@ -141,14 +154,22 @@ class Evidence:
         return math.fsum(row.us for row in self.analysis.idle if not causes or row.cause in causes)
 
     @property
+    @remembered
     def op_sums(self) -> Mapping[str, OpSum]:
         """Sums over the ops of the window, by name."""
-        return _sum_ops(self)
+        ops = self.linked.ops
+        rows = _inside(self, ops["ts_us"].to_numpy())
+        return _sums(self, ops["name"].iloc[rows], ops["dur_us"].to_numpy()[rows], ops["self_us"].to_numpy()[rows])
 
     @property
+    @remembered
     def mark_sums(self) -> Mapping[str, OpSum]:
         """The same of annotations (optimizer steps, loaders, garbage collection …); their self time is the full one."""
-        return _sum_annotations(self)
+        events = self.linked.trace.events
+        rows = np.flatnonzero((events["category"] == "annotation").to_numpy())
+        rows = rows[_inside(self, events["ts_us"].to_numpy()[rows])]
+        durations = events["dur_us"].to_numpy()[rows]
+        return _sums(self, events["name"].iloc[rows], durations, durations)
 
 
 # The time per step that some changes save, in words that `bottleneck whatif` takes.
@@ -190,35 +211,6 @@ def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, s
     for finding in analysis.findings:
         named.update(dict.fromkeys(lines_in(" ".join((finding.title, *finding.evidence, finding.advice)))))
     return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
-
-
-def remembered(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
-    """The same function, computed once per evidence: many rules need the same result."""
-
-    @wraps(make)
-    def recall(evidence: Evidence) -> T:
-        if make not in evidence.cache:
-            evidence.cache[make] = make(evidence)
-        found: T = evidence.cache[make]  # type: ignore[assignment]
-        return found
-
-    return recall
-
-
-@remembered
-def _sum_ops(evidence: Evidence) -> Mapping[str, OpSum]:
-    ops = evidence.linked.ops
-    rows = _inside(evidence, ops["ts_us"].to_numpy())
-    return _sums(evidence, ops["name"].iloc[rows], ops["dur_us"].to_numpy()[rows], ops["self_us"].to_numpy()[rows])
-
-
-@remembered
-def _sum_annotations(evidence: Evidence) -> Mapping[str, OpSum]:
-    events = evidence.linked.trace.events
-    rows = np.flatnonzero((events["category"] == "annotation").to_numpy())
-    rows = rows[_inside(evidence, events["ts_us"].to_numpy()[rows])]
-    durations = events["dur_us"].to_numpy()[rows]
-    return _sums(evidence, events["name"].iloc[rows], durations, durations)
 
 
 def _inside(evidence: Evidence, at_us: "npt.NDArray[np.float64]") -> "npt.NDArray[np.int64]":

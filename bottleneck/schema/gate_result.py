@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from bottleneck.schema.comparison import Comparison
+from bottleneck.schema.comparison import Comparison, IsTouched
 from bottleneck.schema.counters import Counts, Site
 from bottleneck.schema.measurements import Ratio, Timing
 from bottleneck.schema.records import Doc
@@ -89,9 +89,7 @@ class Culprit:
     change: Annotated[int, Doc("how many more (negative: fewer) per step")]
     module: Annotated[str | None, Doc("path of the module that it is in; null where not known")] = None
     site: Annotated[Site | None, Doc("source line; null where not known")] = None
-    is_touched: Annotated[bool | None, Doc("whether the diff to the base touches that line; null without a diff")] = (
-        None
-    )
+    is_touched: IsTouched = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The answer to the question what a step would take on other devices, and what would hold it back there."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from bottleneck.schema.analysis import Interval
@@ -117,7 +117,5 @@ class Prediction:
     devices: Annotated[tuple[DevicePrediction, ...], Doc("the step on each device, in the order asked for")]
     left_out: Annotated[str, Doc("work of the program that is not part of the predicted step; empty for none")]
     notes: Annotated[tuple[str, ...], Doc("what is not known, and what was assumed")]
-    schema: Annotated[str, Doc("format of this document; other values are other formats")] = field(
-        default=PREDICT_SCHEMA, kw_only=True
-    )
-    version: Annotated[str, Doc("version of bottleneck that answered")] = field(default="", kw_only=True)
+    schema: Annotated[str, Doc("format of this document; other values are other formats")] = PREDICT_SCHEMA
+    version: Annotated[str, Doc("version of bottleneck that answered")] = ""

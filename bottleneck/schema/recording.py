@@ -138,7 +138,7 @@ class Recording:
     search_path: tuple[str, ...] = ()
     source_texts: Mapping[str, str] = field(default_factory=dict)
     pieces: MeasuredPieces | None = None
-    schema: str = field(default=RECORDING_SCHEMA)
+    schema: str = RECORDING_SCHEMA
 
     @property
     def lacks_ceilings(self) -> bool:

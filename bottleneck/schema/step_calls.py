@@ -62,16 +62,6 @@ class StepCall:
         """JSON of the sizes of the first result, as ``parse_call`` takes them; null where they are not known."""
         return str(list(self.outputs[0].dims)) if self.outputs else None
 
-    @property
-    def result_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Sizes of the results."""
-        return tuple(output.dims for output in self.outputs)
-
-    @property
-    def result_dtypes(self) -> tuple[str, ...]:
-        """Types of the results, spelled as in a trace."""
-        return tuple(output.type for output in self.outputs)
-
 
 @dataclass(frozen=True)
 class Storage:

@@ -1,6 +1,6 @@
 """The answer to the question what the step would take if the program were changed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry
@@ -41,7 +41,5 @@ class WhatIf:
     best: Annotated[
         tuple[ChangedStep, ...], Doc("single changes that would help most, the best first, where none was asked for")
     ] = ()
-    schema: Annotated[str, Doc("format of this document; other values are other formats")] = field(
-        default=WHATIF_SCHEMA, kw_only=True
-    )
-    version: Annotated[str, Doc("version of bottleneck that answered")] = field(default="", kw_only=True)
+    schema: Annotated[str, Doc("format of this document; other values are other formats")] = WHATIF_SCHEMA
+    version: Annotated[str, Doc("version of bottleneck that answered")] = ""

@@ -200,11 +200,11 @@ class TestNewPages:
         return settle([probe], HASTY, ClockWatch(lambda: None))
 
     def test_they_cost_what_a_first_write_takes_longer_than_the_quickest_other(self) -> None:
-        assert self.outcome(3.0, 5.0, 2.0, 1.0).rate("new pages") == pytest.approx(100 / 4)
+        assert self.outcome(3.0, 5.0, 2.0, 1.0).measured["new pages"].rate == pytest.approx(100 / 4)
 
     def test_where_a_first_write_takes_no_longer_they_are_unknown_with_the_reason(self) -> None:
         outcome = self.outcome(1.0, 1.0, 1.0, 1.0)
-        assert outcome.rate("new pages") is None
+        assert "new pages" not in outcome.measured
         assert "no longer" in outcome.missing["new pages"]
 
 
