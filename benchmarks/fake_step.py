@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bottleneck.harness.fake_step import fake_step
+from bottleneck.harness.fake_step import fake_steps
 from bottleneck.harness.messages import Program
 from bottleneck.predict.peak_memory import step_memory
 
@@ -52,7 +52,7 @@ def main() -> None:
         file = Path(folder) / "llama.py"
         file.write_text(_LLAMA)
         started = time.perf_counter()
-        calls = fake_step(Program(str(file), settings=settings))  # type: ignore[arg-type]
+        (calls,) = fake_steps(Program(str(file), settings=settings), other_sizes=False)  # type: ignore[arg-type]
         seconds = time.perf_counter() - started
     memory = step_memory(calls)
     assert memory is not None

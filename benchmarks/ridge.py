@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.pages import write_between_markers
-from bottleneck.devices.catalogue import device_to_json
 from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import REGIMES
@@ -179,7 +180,7 @@ def sweep(threads: int | None) -> tuple[list[Point], dict[str, Any]]:
         first, device = judge(record(1, environment, folder), 1, None)
         others = [each for each in repeats_around(device.ridge_flops_per_byte["fp32_vector"] * BYTES) if each > 1]
         points = [judge(record(repeat, environment, folder), repeat, device)[0] for repeat in others]
-        return [first, *points], device_to_json(device)
+        return [first, *points], msgspec.to_builtins(device)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.calibrate.calibration import Calibration, best_of_both
-from bottleneck.devices.catalogue import device_from_json, device_to_json
+from bottleneck.devices.catalogue import device_from_json
 from bottleneck.harness.machine import allowance, cache_folder, cpu_facts, torch_version
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
@@ -93,7 +93,7 @@ def to_plain(calibration: Calibration) -> dict[str, Any]:
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(calibration)
-    return {"format": _FORMAT} | plain | {"device": device_to_json(calibration.device)}
+    return {"format": _FORMAT} | plain
 
 
 def _read(path: Path) -> Calibration | None:

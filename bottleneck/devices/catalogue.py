@@ -155,15 +155,8 @@ def ridges(peaks_flops_per_s: Mapping[str, float], bandwidth_bytes_per_s: float 
     return {peak: value / bandwidth_bytes_per_s for peak, value in peaks_flops_per_s.items()}
 
 
-def device_to_json(device: Device) -> dict[str, Any]:
-    """The device as plain dicts, sequences and numbers."""
-    import msgspec  # noqa: PLC0415 - as below
-
-    return dict(msgspec.to_builtins(device))
-
-
 def device_from_json(data: Mapping[str, Any]) -> Device:
-    """The device that ``device_to_json`` wrote; ValueError when a field is missing, unknown or of another type."""
+    """The device of these plain values; ValueError when a field is missing, unknown or of another type."""
     import msgspec  # noqa: PLC0415 - only reading foreign data needs it
 
     try:

@@ -1,7 +1,7 @@
 """Records a program once in a process of its own: the one way by which verify, sweep, compare and the gate record."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,6 @@ from bottleneck.harness.finish import Ending, SensorReading, finish_recording, r
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import available_bytes, busy_processors, count_memory_kills
 from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, Program, RecordOptions
-from bottleneck.harness.sensors import Telemetry
 from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import examine, explain, finish
 from bottleneck.schema.evidence import Explanation
@@ -89,7 +88,12 @@ class Recorder:
         plan = Plan(str(folder), program, replace(options, stop=program.form == "script"))
         kills = MemoryKills(count_memory_kills())
         entry = (_RECORD_CHANGED,) if options.changes else ()
-        ran, telemetry = self._run(child_command(plan, *entry), folder)
+        sampling = SensorReading(folder, self.telemetry_s)
+        try:
+            command = child_command(plan, *entry)
+            ran = run_quietly(command, folder / LOG_FILE, self.environment, self.directory, sampling.start)
+        finally:
+            telemetry = sampling.stop()
         notes, has_trace = read_all_notes(folder), RankFiles(folder, 0).partial.exists()
         is_missing = {"end": False, "times": notes[0].unprofiled is None, "trace": not has_trace}[requires]
         if ran.end.status or is_missing:
@@ -102,15 +106,6 @@ class Recorder:
         )
         calibration = self.ceilings.of(notes[0]) if self.ceilings is not None and has_trace else None
         return finish_recording(plan, notes, ending, calibration), notes[0]
-
-    def _run(self, command: Sequence[str], folder: Path) -> tuple[QuietRun, Telemetry | None]:
-        """The end of the command, and the readings of the sensors of GPU and host meanwhile; null without a period."""
-        sampling = SensorReading(folder, self.telemetry_s)
-        try:
-            ran = run_quietly(command, folder / LOG_FILE, self.environment, self.directory, sampling.start)
-        finally:
-            telemetry = sampling.stop()
-        return ran, telemetry
 
 
 def record_side(

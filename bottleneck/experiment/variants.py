@@ -179,10 +179,8 @@ def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {name: value for name, value in request.items() if name != "do"}
     try:
         value = getattr(host, request["do"])(**arguments)
-    except NotApplicable as state:
-        return _refusal("not applicable", str(state))
-    except Missing as state:
-        return _refusal("missing", str(state))
+    except (NotApplicable, Missing) as state:
+        return _refusal(state.verdict, str(state))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's code, or what a library makes of it
         traceback.print_exc()
         return _refusal("failed", describe_error(error))

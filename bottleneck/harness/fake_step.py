@@ -49,18 +49,11 @@ _ARGPARSE = "error: the following arguments are required"
 _TO_DO = "record the program on a GPU and predict from the trace: bottleneck predict TRACE --device NAME"
 
 
-def fake_step(asked: Program, folder: Path | None = None) -> StepCalls:
-    """The op calls of one step of the program, which starts in ``folder``, null for where we are.
+def fake_steps(asked: Program, *, other_sizes: bool = True) -> tuple[StepCalls, ...]:
+    """The op calls of one step of the program, and the same at other batch sizes where it can be given one.
 
-    UsageError where the step depends on values of its data, WorkloadError where the program fails.
-    """
-    return fake_steps(asked, folder, other_sizes=False)[0]
-
-
-def fake_steps(asked: Program, folder: Path | None = None, *, other_sizes: bool = True) -> tuple[StepCalls, ...]:
-    """The step as ``fake_step`` gives it, and the same at other batch sizes where the program can be given one.
-
-    The larger the step, the fewer other sizes are tried. UsageError and WorkloadError as there.
+    The larger the step, the fewer other sizes are tried. UsageError where the step depends on values of its data,
+    WorkloadError where the program fails.
     """
     import msgspec
 
@@ -69,7 +62,7 @@ def fake_steps(asked: Program, folder: Path | None = None, *, other_sizes: bool 
         words = dataclasses.replace(asked, arguments=())
         text = json.dumps({"program": dataclasses.asdict(words), "other_sizes": other_sizes})
         command = [sys.executable, CHILD, _ENTRY, str(result), text, *asked.arguments]
-        ran = run_quietly(command, log, os.environ, folder)
+        ran = run_quietly(command, log, os.environ)
         if not result.exists():
             lacks_arguments = not asked.arguments and _ARGPARSE in ran.stderr
             runs = f"see that it runs: bottleneck run {asked.target}"
@@ -388,7 +381,8 @@ class _StepRecorder:
         for optimizer in self._optimizers.values():
             parameters.update((id(each), each) for group in optimizer.param_groups for each in group["params"])
             state = [value for values in optimizer.state.values() for value in values.values()]
-            self._recorder.tag([each for each in state if _is_tensor(each)], "optimizer state")
+            tensors = [each for each in state if hasattr(each, "untyped_storage") and each.dim() > 0]
+            self._recorder.tag(tensors, "optimizer state")
         self._recorder.tag([each for module in found for each in module.buffers(recurse=False)], "buffer")
         self._recorder.tag([*parameters.values()], "parameter")
         self._recorder.tag([each.grad for each in parameters.values() if each.grad is not None], "gradient")
@@ -446,10 +440,6 @@ class _StepRecorder:
             yield f"the value of float() at {place} was taken to be 1"
         if self._scales:
             yield "no gradient overflows: GradScaler takes every step of its optimizer"
-
-
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "untyped_storage") and value.dim() > 0
 
 
 def _renumbered(call: Any, numbers: Mapping[int, int]) -> Any:

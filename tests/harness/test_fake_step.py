@@ -7,7 +7,7 @@ import torch
 from bottleneck.cost import FORMULAS
 from bottleneck.cost.call import parse_call
 from bottleneck.errors import UsageError, WorkloadError
-from bottleneck.harness.fake_step import fake_step
+from bottleneck.harness.fake_step import fake_steps
 from bottleneck.harness.target import make_program
 from bottleneck.schema.step_calls import BEFORE_THE_STEP, StepCalls
 
@@ -51,7 +51,8 @@ def workload(batch_size=4, device="cpu"):
 
 def calls_of(folder: Path, text: str, *settings: str, train: bool = False) -> StepCalls:
     (folder / "program.py").write_text(text)
-    return fake_step(make_program(str(folder / "program.py"), settings=settings, train=train))
+    program = make_program(str(folder / "program.py"), settings=settings, train=train)
+    return fake_steps(program, other_sizes=False)[0]
 
 
 def names(calls: StepCalls) -> list[str]:

@@ -54,7 +54,5 @@ def changed_step(plan: Plan) -> Iterator[tuple[Step, float]]:
         for name in plan.options.changes:
             subject = replace(subject, step=CHANGES[name].apply(subject))
         yield subject.step, time.perf_counter() - started
-    except NotApplicable as state:
-        sys.exit(f"not applicable: {state}")
-    except Missing as state:
-        sys.exit(f"missing: {state}")
+    except (NotApplicable, Missing) as state:
+        sys.exit(f"{state.verdict}: {state}")

@@ -4,7 +4,6 @@ import importlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
@@ -79,12 +78,8 @@ _LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d", *_TRANSPOSED)
 _NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Names, within a network, of a layer and the batch norm that alone takes its result."""
-
-    layer: str
-    norm: str
+# Names, within a network, of a layer and the batch norm that alone takes its result.
+_Pair = tuple[str, str]
 
 
 def _fold(subject: Subject) -> Step:
@@ -100,10 +95,9 @@ def _fold(subject: Subject) -> Step:
 def _fold_pairs(torch: Any, network: Any) -> int:
     """The number of pairs that were folded."""
     pairs = [pair for pair in _pairs(torch, network) if _can_fold(torch, network, pair)]
-    for pair in pairs:
-        layer, norm = network.get_submodule(pair.layer), network.get_submodule(pair.norm)
-        network.set_submodule(pair.layer, _folded(torch, layer, norm))
-        network.set_submodule(pair.norm, torch.nn.Identity())
+    for layer, norm in pairs:
+        network.set_submodule(layer, _folded(torch, network.get_submodule(layer), network.get_submodule(norm)))
+        network.set_submodule(norm, torch.nn.Identity())
     return len(pairs)
 
 
@@ -117,7 +111,7 @@ def _folded(torch: Any, layer: Any, norm: Any) -> Any:
 
 
 def _can_fold(torch: Any, network: Any, pair: _Pair) -> bool:
-    layer, norm = network.get_submodule(pair.layer), network.get_submodule(pair.norm)
+    layer, norm = map(network.get_submodule, pair)
     is_known = _is_one_of(torch, layer, _LAYERS) and _is_one_of(torch, norm, _NORMS)
     # A hook looks at what lies between the two, which will be another number.
     is_hooked = any(each._forward_hooks or each._forward_pre_hooks for each in (layer, norm))
@@ -144,7 +138,7 @@ def _pairs_in_graph(graph: Any) -> Iterator[_Pair]:
         if before is None or getattr(before, "op", "") != "call_module" or len(before.users) != 1:
             continue
         if calls.count(node.target) == calls.count(before.target) == 1:
-            yield _Pair(before.target, node.target)
+            yield before.target, node.target
 
 
 def _pairs_in_sequences(torch: Any, network: Any) -> Iterator[_Pair]:
@@ -156,7 +150,7 @@ def _pairs_in_sequences(torch: Any, network: Any) -> Iterator[_Pair]:
         children = [(f"{prefix}.{name}" if prefix else name, child) for name, child in module.named_children()]
         for (name, child), (after, norm) in itertools.pairwise(children):
             if names.count(id(child)) == names.count(id(norm)) == 1:
-                yield _Pair(name, after)
+                yield name, after
 
 
 FOLDING_CHANGES = (

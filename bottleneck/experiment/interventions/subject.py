@@ -17,6 +17,7 @@ from typing import Any, Literal
 from bottleneck.harness import forms, program
 from bottleneck.harness.process_setup import sow
 from bottleneck.harness.stopwatch import Step
+from bottleneck.schema.measurements import TrialVerdict
 
 # Far more than a step names; a walk that meets more than this has gone astray in somebody's data.
 OBJECTS_AT_MOST, ITEMS_AT_MOST, DEPTH_AT_MOST = 20_000, 256, 8
@@ -277,9 +278,13 @@ def _default(function: types.FunctionType, index: int) -> Location:
 class NotApplicable(Exception):  # noqa: N818 - a state, not an error
     """The step has nothing that this change could change; the message states what it needs."""
 
+    verdict: TrialVerdict = "not applicable"
+
 
 class Missing(Exception):  # noqa: N818
     """Something has to be installed first; the message states how to install it."""
+
+    verdict: TrialVerdict = "missing"
 
 
 Settings = tuple[tuple[str, str], ...] | Mapping[str, object]
