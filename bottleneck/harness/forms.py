@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.machine import is_on_gpu
-from bottleneck.harness.step_variants import Doubling
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.workload import Doubling
 
 # By which a process is told what to add to the step that it makes: "op:1", "sync:1", "slowdown:0.06:0".
 VARIABLE = "BOTTLENECK_SELFTEST"

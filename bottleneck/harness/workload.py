@@ -1,43 +1,27 @@
-"""Measures a repeatable step: warms it up, times it unprofiled, then profiles a few steps."""
+"""Measures a repeatable step: warms it up, times it unprofiled, then profiles a few steps.
 
+Variants of the step are timed in turns with it: twice the batch, and each option of the profiler.
+"""
+
+import contextlib
+import dataclasses
 import math
+import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from bottleneck.harness.machine import peak_memory, reset_peak
+from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_memory, peak_resident_bytes, reset_peak
+from bottleneck.harness.program import describe_error
 from bottleneck.harness.session import Session, silenced
-from bottleneck.harness.step_variants import Doubling, run_batch_test, run_option_costs
-from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, warm_up
+from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow, detail_of
-from bottleneck.schema.measurements import BatchTest, OptionCosts
-from bottleneck.units import counted
-
-# Each rank would stop after its own number of steps, and wait for the others for ever.
-_RANKS = "the ranks of a job take steps together"
-
-
-def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling | None, kept: Detail) -> None:
-    """Adds both to the notes; neither ever raises, nor changes what the program writes.
-
-    ``kept`` is what the window recorded whose trace was kept; ``doubling`` is null where there is no batch size.
-    """
-    timing, profiled = session.notes.unprofiled, session.notes.profiled
-    if timing is None or not timing.median > 0 or profiled is None:
-        return
-    if session.notes.ranks > 1:
-        session.note(option_costs=OptionCosts(reason=_RANKS), batch_test=doubling and BatchTest(None, reason=_RANKS))
-        session.save()
-        return
-    if session.options.option_costs:
-        session.note(option_costs=run_option_costs(step, torch, (timing.median, profiled.median), kept))
-        session.save()
-    if doubling is not None and session.options.batch_test is not False:
-        is_asked = session.options.batch_test is not None
-        session.note(batch_test=run_batch_test(step, torch, doubling, timing.median, is_asked=is_asked))
-        session.save()
-
+from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
+from bottleneck.schema.statistics import summarise_durations
+from bottleneck.units import counted, format_si, format_us
 
 # Waiting for steps that do not settle ends sooner where there were many of them.
 _WARM_UP = WarmUp(seconds=3.0, many=50, seconds_for_many=0.5)
@@ -52,6 +36,19 @@ ATTEMPTS = 3
 DETAIL = Detail(memory=True)
 
 _NO_TORCH = "the workload never imported torch: there is nothing to profile"
+
+
+@dataclass(frozen=True)
+class Doubling:
+    """Makes the step at another batch size; ``start_s`` is the time to make the first and call it once."""
+
+    batch_size: object
+    make: Callable[[int], Step]
+    start_s: float = 0.0
+
+    def after(self, seconds: float) -> "Doubling":
+        """The same, knowing that the first call of the step took this long."""
+        return dataclasses.replace(self, start_s=self.start_s + seconds)
 
 
 def measure(step: Step, session: Session, doubling: Doubling | None = None, change_s: float = 0.0) -> None:
@@ -179,3 +176,229 @@ def _use_up_first_complaint(torch: Any) -> None:
         if window.open():
             del block
             window.stop()
+
+
+# Each rank would stop after its own number of steps, and wait for the others for ever.
+_RANKS = "the ranks of a job take steps together"
+
+
+def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling | None, kept: Detail) -> None:
+    """Adds both to the notes; neither ever raises, nor changes what the program writes.
+
+    ``kept`` is what the window recorded whose trace was kept; ``doubling`` is null where there is no batch size.
+    """
+    timing, profiled = session.notes.unprofiled, session.notes.profiled
+    if timing is None or not timing.median > 0 or profiled is None:
+        return
+    if session.notes.ranks > 1:
+        session.note(option_costs=OptionCosts(reason=_RANKS), batch_test=doubling and BatchTest(None, reason=_RANKS))
+        session.save()
+        return
+    if session.options.option_costs:
+        session.note(option_costs=run_option_costs(step, torch, (timing.median, profiled.median), kept))
+        session.save()
+    if doubling is not None and session.options.batch_test is not False:
+        is_asked = session.options.batch_test is not None
+        session.note(batch_test=run_batch_test(step, torch, doubling, timing.median, is_asked=is_asked))
+        session.save()
+
+
+# Six pairs are the fewest whose extremes hold the median with 95 % probability: 1 - 2 / 2**6.
+PAIRS_AT_LEAST, PAIRS_AT_MOST = 6, 40
+SECONDS, SECONDS_AT_MOST = 3.0, 10.0
+# What a block of steps should last, so that a tick of the scheduler is little beside it.
+BLOCK_US, BLOCK_STEPS_AT_MOST = 5_000.0, 20
+# From here on the data of the other size, left in the caches, do not count, and no step is spent on driving it out.
+LONG_US = 50_000.0
+WARM_SECONDS, WARM_STEPS_AT_MOST = 1.0, 50
+# Building the doubled step and its first call take as long as the first one's did; compilers can take minutes.
+START_SECONDS_AT_MOST = 15.0
+
+
+def run_batch_test(step: Step, torch: Any, doubling: Doubling, usual_us: float, *, is_asked: bool) -> BatchTest:
+    """The times of both sizes, or the reason why not; what the doubled step raises is that reason.
+
+    ``usual_us`` is the time of the step at its own size. A test that would take long is left out unless it ``is_asked``
+    for by the user.
+    """
+    size = doubling.batch_size
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        return BatchTest(None, reason=f"batch_size is {size!r}, not a number that can be doubled")
+    reason = None if is_asked else _too_long(doubling.start_s, usual_us)
+    if reason or (reason := _too_large()):
+        return BatchTest(size, reason=reason)
+    try:
+        with silenced(1, 2), _without_dynamic_shapes():
+            twice = doubling.make(2 * size)
+            twice_us = _warm_up(twice, torch)
+            pairs = _pairs(step, twice, torch, usual_us, twice_us)
+    except (Exception, SystemExit) as error:  # the user's code, at a size that they did not ask for
+        return BatchTest(size, reason=f"the step at batch_size={2 * size} failed: {describe_error(error)}")
+    finally:
+        _give_memory_back(torch)
+    return dataclasses.replace(summarise_pairs(pairs), batch_size=size)
+
+
+def summarise_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> BatchTest:
+    """The test that pairs of blocks make: step times in microseconds of a block and of its neighbour at twice the size.
+
+    The ratio is the median over the pairs of the ratios of the medians of their blocks, with the 95 % interval of the
+    median by order statistics: it assumes no shape, and what drifts slowly cancels within each pair.
+    """
+    ratios = [statistics.median(twice) / statistics.median(once) for once, twice in pairs]
+    ratio = summarise_durations(ratios)
+    return BatchTest(
+        batch_size=None,
+        once=summarise_durations([us for once, _ in pairs for us in once]),
+        twice=summarise_durations([us for _, twice in pairs for us in twice]),
+        ratio=Ratio(**dataclasses.asdict(ratio)) if ratio is not None else None,
+    )
+
+
+def _pairs(
+    once: Step, twice: Step, torch: Any, once_us: float, twice_us: float
+) -> list[tuple[list[float], list[float]]]:
+    """Step times by pair; every other pair begins with the doubled step, so that steady drift cancels."""
+    steps = max(1, min(math.ceil(BLOCK_US / max(once_us, 1e-3)), BLOCK_STEPS_AT_MOST))
+    lead = 1 if once_us < LONG_US else 0
+    pair_s = (steps + lead) * (once_us + twice_us) / 1e6
+    pairs = []
+    for index in range(max(PAIRS_AT_LEAST, min(PAIRS_AT_MOST, int(SECONDS / max(pair_s, 1e-9))))):
+        order = (once, twice) if index % 2 == 0 else (twice, once)
+        first, second = (time_steps(step, torch, steps, lead) for step in order)
+        pairs.append((first, second) if index % 2 == 0 else (second, first))
+    return pairs
+
+
+def _warm_up(step: Step, torch: Any) -> float:
+    """Microseconds of a step once it is warm."""
+    step()
+    stopwatch = warm_up(step, torch, WarmUp(WARM_SECONDS, WARM_STEPS_AT_MOST, 0.0), least=1)
+    return statistics.median(stopwatch.durations_us()[-3:])
+
+
+def _too_long(start_s: float, usual_us: float) -> str | None:
+    if start_s > START_SECONDS_AT_MOST:
+        what = f"making the step and calling it once took {format_us(start_s * 1e6)}"
+    elif (seconds := PAIRS_AT_LEAST * 3 * usual_us / 1e6) > SECONDS_AT_MOST:
+        what = f"{PAIRS_AT_LEAST} pairs of steps would take {format_us(seconds * 1e6)}"
+    else:
+        return None
+    return f"{what}; --batch-test runs it all the same"
+
+
+def _too_large() -> str | None:
+    """Why memory may not suffice: the doubled step beside the first takes at most twice what all takes now."""
+    peak, available = peak_resident_bytes(), available_bytes()
+    if peak is None or available is None or 2 * peak <= available:
+        return None
+    need, free = format_si(2.0 * peak, "B"), format_si(available, "B")
+    return f"a second step of twice the size may need {need} of memory, and {free} are free"
+
+
+@contextlib.contextmanager
+def _without_dynamic_shapes() -> Iterator[None]:
+    """Has torch.compile make static code for the doubled step, as it did for the first; else the two would differ."""
+    config = getattr(sys.modules.get("torch._dynamo"), "config", None)
+    if config is None:
+        yield
+        return
+    with config.patch(automatic_dynamic_shapes=False):
+        yield
+
+
+def _give_memory_back(torch: Any) -> None:
+    if is_on_gpu(torch):
+        with contextlib.suppress(Exception):
+            torch.cuda.empty_cache()
+
+
+OPTIONS_SECONDS, ROUNDS_AT_LEAST, OPTIONS_SECONDS_AT_MOST = 1.5, 3, 4.0
+ROUNDS_AT_MOST = 12
+# A window should last this long, which takes more of the steps that are short.
+WINDOW_US, WINDOW_STEPS_AT_LEAST, WINDOW_STEPS_AT_MOST = 3_000.0, 2, 8
+
+_PLAIN = Detail(shapes=False, stacks=False, memory=False)
+
+
+def run_option_costs(step: Step, torch: Any, times_us: tuple[float, float], kept: Detail) -> OptionCosts:
+    """The ratios of each option and of all those that the kept window had on, or the reason why not.
+
+    ``times_us`` are those of the unprofiled step and of one in the kept window. Windows open until 1.5 s are over.
+    """
+    usual_us, profiled_us = times_us
+    details = windows_to_open(kept)
+    steps = max(WINDOW_STEPS_AT_LEAST, min(math.ceil(WINDOW_US / max(usual_us, 1e-3)), WINDOW_STEPS_AT_MOST))
+    round_us = (steps + 1) * (2 * usual_us + len(details) * profiled_us)
+    if ROUNDS_AT_LEAST * round_us / 1e6 > OPTIONS_SECONDS_AT_MOST:
+        return OptionCosts(reason=f"steps of {format_us(usual_us)} are too long to try each option on some of them")
+    rounds: list[Mapping[ProfilerOption, float]] = []
+    started = time.perf_counter()
+    try:
+        with silenced(1, 2):
+            while not _is_enough(len(rounds), time.perf_counter() - started):
+                rounds.append(_round(step, torch, steps, details))
+    except Exception as error:  # the user's step, which need not be repeatable for ever
+        return OptionCosts(reason=f"the step could not be repeated: {type(error).__name__}")
+    if len(rounds) < ROUNDS_AT_LEAST:
+        return OptionCosts(
+            reason=f"{OPTIONS_SECONDS_AT_MOST:.0f} s were over before each option was tried {ROUNDS_AT_LEAST} times"
+        )
+    return summarise_rounds(rounds)
+
+
+def _is_enough(rounds: int, elapsed_s: float) -> bool:
+    if rounds >= ROUNDS_AT_MOST or elapsed_s >= OPTIONS_SECONDS_AT_MOST:
+        return True
+    return rounds >= ROUNDS_AT_LEAST and elapsed_s >= OPTIONS_SECONDS
+
+
+def windows_to_open(kept: Detail) -> Mapping[ProfilerOption, Detail]:
+    """The details of the windows of a round: ops alone, each option besides them, and all that the kept window had."""
+    return {
+        "ops": _PLAIN,
+        "shapes": dataclasses.replace(_PLAIN, shapes=True),
+        "stacks": dataclasses.replace(_PLAIN, stacks=True),
+        "memory": dataclasses.replace(_PLAIN, memory=True),
+        "all": kept,
+    }
+
+
+def summarise_rounds(rounds: Sequence[Mapping[ProfilerOption, float]]) -> OptionCosts:
+    """The median over the rounds of each option's ratio, with the interval of that median by order statistics."""
+    costs = []
+    for option in rounds[0] if rounds else ():
+        ratio = summarise_durations([each[option] for each in rounds])
+        assert ratio is not None
+        costs.append(OptionCost(option, Ratio(**dataclasses.asdict(ratio))))
+    return OptionCosts(tuple(costs))
+
+
+def _round(
+    step: Step, torch: Any, steps: int, details: Mapping[ProfilerOption, Detail]
+) -> Mapping[ProfilerOption, float]:
+    """Profiled over unprofiled step time for each option; the unprofiled steps stand before and after the windows.
+
+    Each is the quickest of its steps: what the profiler costs is in all of them, what other programs cost is not.
+    """
+    before_us = _quickest_us(step, torch, steps)
+    profiled_us = {option: _window_us(step, torch, steps, detail) for option, detail in details.items()}
+    usual_us = min(before_us, _quickest_us(step, torch, steps))
+    return {option: us / usual_us for option, us in profiled_us.items()}
+
+
+def _window_us(step: Step, torch: Any, steps: int, detail: Detail) -> float:
+    window = ProfilerWindow(torch, detail)
+    if not window.open():
+        raise RuntimeError("no window could be opened")
+    try:
+        return _quickest_us(step, torch, steps)
+    finally:
+        window.stop()
+
+
+def _quickest_us(step: Step, torch: Any, steps: int) -> float:
+    """Microseconds of the quickest of some steps, after one that leads in."""
+    stopwatch = Stopwatch(torch)
+    mark_steps(step, stopwatch, steps)
+    return min(stopwatch.durations_us())

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness import step_variants as option_costs
-from bottleneck.harness.step_variants import run_option_costs, summarise_rounds, windows_to_open
+from bottleneck.harness import workload as option_costs
 from bottleneck.harness.window import GUARD, Detail
+from bottleneck.harness.workload import run_option_costs, summarise_rounds, windows_to_open
 
 torch: Any = pytest.importorskip("torch")
 

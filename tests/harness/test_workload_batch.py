@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness import step_variants as batch
-from bottleneck.harness.step_variants import Doubling, run_batch_test, summarise_pairs
+from bottleneck.harness import workload as batch
 from bottleneck.harness.stopwatch import Clocks, Stopwatch
+from bottleneck.harness.workload import Doubling, run_batch_test, summarise_pairs
 from bottleneck.schema.measurements import BatchTest
 
 torch: Any = pytest.importorskip("torch")
