@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from bottleneck.harness.machine import allowance, cache_folder, cpu_facts, torch
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import Recording, is_recording, read_recording, write_recording
+from bottleneck.system.files import write_whole
 from bottleneck.units import counted
 
 _FORMAT = "bottleneck/calibration/4"
@@ -82,9 +82,7 @@ def write_calibration(calibration: Calibration) -> Path:
     """The file in the user's cache that now holds the calibration; a reader never sees it half written."""
     path = calibration_file(calibration)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(to_plain(calibration), indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(to_plain(calibration), indent=1) + "\n")
     return path
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from bottleneck.errors import UsageError
 from bottleneck.schema.compiled_kernels import compiled_file
 from bottleneck.schema.recording import is_recording, light_file
+from bottleneck.system.files import write_whole
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -185,12 +186,7 @@ class FolderClaim:
     def note(self, state: RunState) -> None:
         """Leaves what is being done; OSError if the disk does not take it."""
         text = {**asdict(state), "plan": state.plan.to_json()}
-        fresh = self._folder / f"{CLAIM_FILE}.new"
-        try:
-            fresh.write_text(json.dumps(text))
-            fresh.replace(self._folder / CLAIM_FILE)
-        finally:
-            fresh.unlink(missing_ok=True)
+        write_whole(self._folder / CLAIM_FILE, json.dumps(text))
 
     def release(self, *, is_finished: bool = True) -> None:
         """Removes the mark, or leaves it to whoever finishes the work; the folder may be gone already."""

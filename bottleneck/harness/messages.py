@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PageFaults, PeakMemory, Timing
@@ -183,10 +181,3 @@ class Notes:
     is_measured: bool = False
     stopped: bool = False
     is_complete: bool = False
-
-
-def write_notes(path: Path, notes: Notes) -> None:
-    """Leaves the notes in this file, whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(dataclasses.asdict(notes)))
-    partial.replace(path)

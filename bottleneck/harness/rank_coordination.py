@@ -21,6 +21,7 @@ from bottleneck.errors import UsageError
 from bottleneck.harness.folder import exclusive, is_locked, try_lock
 from bottleneck.harness.messages import rank_of
 from bottleneck.schema.recording import Form
+from bottleneck.system.files import write_whole
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -205,10 +206,8 @@ class SharedWindow:
             return True
         if self._opening is None:
             self._opening = WindowAt(step + _AHEAD, timed + _AHEAD)
-            partial = self._path.with_name(f"{WINDOW_FILE}.new")
             try:
-                partial.write_text(json.dumps(vars(self._opening)))
-                partial.replace(self._path)
+                write_whole(self._path, json.dumps(vars(self._opening)))
             except OSError:  # a full disk, which the recording will tell of
                 return True
         return step >= self._opening.step

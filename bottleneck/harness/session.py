@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import statistics
@@ -15,13 +16,14 @@ from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.lines import texts_of
 from bottleneck.harness.machine import peak_of_script
-from bottleneck.harness.messages import Notes, Plan, rank_of, write_notes
+from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.window import Detail, ProfilerWindow
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.recording import LightWindow
 from bottleneck.schema.statistics import summarise_durations
+from bottleneck.system.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Session:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
         if self.is_here:
             try:
-                write_notes(self.files.notes, self.notes)
+                write_whole(self.files.notes, json.dumps(dataclasses.asdict(self.notes)))
             except OSError:
                 return
 

@@ -1,6 +1,5 @@
 """The recording on disk, ``recording.json`` with one trace per rank: its records, reader and writer."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,7 +19,7 @@ from bottleneck.schema.measurements import (
     Timing,
 )
 from bottleneck.schema.records import check_ranges
-from bottleneck.system.files import read_file
+from bottleneck.system.files import read_file, write_whole
 
 RECORDING_SCHEMA = "bottleneck/recording/1"
 RECORDING_FILE = "recording.json"
@@ -174,13 +173,8 @@ def write_recording(folder: Path, recording: Recording) -> Path:
     import msgspec  # noqa: PLC0415 - the user's program shares a process with this module, not with msgspec
 
     path = folder / RECORDING_FILE
-    partial = folder / f".{RECORDING_FILE}.{os.getpid()}"
-    try:
-        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(recording)))
-        partial.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(recording)))
+    write_whole(path, msgspec.json.format(encoded, indent=1) + b"\n")
     return path
 
 

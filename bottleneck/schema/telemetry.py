@@ -2,14 +2,13 @@
 
 import io
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck.errors import TraceError
-from bottleneck.system.files import read_file
+from bottleneck.system.files import read_file, write_whole
 
 TELEMETRY_SCHEMA = "bottleneck/telemetry/1"
 TELEMETRY_FILE = "telemetry.csv"
@@ -95,14 +94,7 @@ def sound(values: Mapping[str, float | None]) -> dict[str, float]:
 def write_samples(folder: Path, samples: Iterable[Sample]) -> Path:
     """The file that now holds the samples; a reader never sees it half written."""
     path = folder / TELEMETRY_FILE
-    partial = folder / f".{TELEMETRY_FILE}.{os.getpid()}"
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(f"{_HEADER}\n{','.join((*_FIXED, *COLUMNS))}\n")
-            file.writelines(_line(sample) for sample in samples)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, "".join([f"{_HEADER}\n{','.join((*_FIXED, *COLUMNS))}\n", *map(_line, samples)]))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Reads files of this machine, which may be anything on a hostile disk, and files and folders of stores through fsspec.
+"""Reads and writes files of this machine, which may be anything on a hostile disk, and reads those of stores by fsspec.
 
 Of a store only what the user names is opened, and what a listing of it names below it. fsspec can chain file systems in
 one address (``zip://a::http://b``) and follow references in files. Neither is done here: a name from a listing is never
@@ -40,6 +40,16 @@ def _open_regular(path: Path) -> BinaryIO:
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file")
     return file
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Writes a file that a reader never sees half written; OSError, and nothing left behind, where it cannot be."""
+    partial = path.with_name(f".{path.name.removeprefix('.')}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def is_remote(path: PurePath) -> bool:

@@ -4,7 +4,6 @@ A file holds the key, the record and a checksum of both. It is written under ano
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -12,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from bottleneck.system.files import read_file
+from bottleneck.system.files import read_file, write_whole
 
 R = TypeVar("R")
 
@@ -68,12 +67,7 @@ class RecordFolder(Generic[R]):
         body = msgspec.msgpack.encode((key, record), enc_hook=bytes_of)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(key)
-        partial = path.with_suffix(f"{self._suffix}.{os.getpid()}.{os.urandom(4).hex()}")
-        try:
-            partial.write_bytes(self._magic + hashlib.sha256(body).digest() + body)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(path, self._magic + hashlib.sha256(body).digest() + body)
         return path
 
     def files(self) -> Sequence[Path]:

@@ -1,5 +1,6 @@
 import dataclasses
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from bottleneck.harness.finish import Ending, finish_recording, measured_spans, read_all_notes
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import usable_processors
-from bottleneck.harness.messages import Notes, Plan, Program, RecordOptions, rank_of, write_notes
+from bottleneck.harness.messages import Notes, Plan, Program, RecordOptions, rank_of
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import LightWindow, Recording, read_recording
+from bottleneck.system.files import write_whole
 
 MEASURED = Notes(
     ranks=2,
@@ -26,7 +28,7 @@ MEASURED = Notes(
 def leave(folder: Path, rank: int, notes: Notes = MEASURED, trace: bytes | None = b'{"traceEvents": []}') -> None:
     """The files that a child leaves."""
     files = RankFiles(folder, rank)
-    write_notes(files.notes, notes)
+    write_whole(files.notes, json.dumps(dataclasses.asdict(notes)))
     if trace is not None:
         files.partial.write_bytes(gzip.compress(trace))
 

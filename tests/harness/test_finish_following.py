@@ -1,15 +1,17 @@
 """The thread that follows a program's notes, with a clock of the test's own."""
 
+import json
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bottleneck.harness.finish import Follower
 from bottleneck.harness.folder import RankFiles
-from bottleneck.harness.messages import Notes, write_notes
+from bottleneck.harness.messages import Notes
 from bottleneck.harness.supervise import Child
+from bottleneck.system.files import write_whole
 
 
 class Program(Child):
@@ -26,8 +28,7 @@ class Program(Child):
 
     def note(self, rank: int = 0, **changes: object) -> None:
         path = RankFiles(self.folder, rank).notes
-        write_notes(path.with_name("new"), replace(Notes(), **changes))  # type: ignore[arg-type]
-        path.with_name("new").replace(path)
+        write_whole(path, json.dumps(asdict(replace(Notes(), **changes))))  # type: ignore[arg-type]
 
 
 def follow(program: Program, *moments: Callable[[], object]) -> tuple[Follower, list[bool]]:
