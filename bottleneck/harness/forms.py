@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.machine import is_on_gpu
-from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.stopwatch import Step, within
 from bottleneck.harness.workload import Doubling
 
 # By which a process is told what to add to the step that it makes: "op:1", "sync:1", "slowdown:0.06:0".
@@ -167,13 +167,7 @@ def _takes_nothing(step: Step) -> bool:
 def inference_step(module: ModuleType) -> Step:
     """One forward pass in evaluation mode, without gradients."""
     model, call = module.model.eval(), _bind_inputs(module)
-    torch = sys.modules["torch"]
-
-    def step() -> Any:
-        with torch.no_grad():
-            return call(model)
-
-    return with_injection(step)
+    return with_injection(within(lambda: call(model), sys.modules["torch"].no_grad))
 
 
 def training_step(module: ModuleType) -> Step:

@@ -404,11 +404,7 @@ class Script:
         self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
         self._session.note(**describe_torch(self._torch))
         self._session.keep(window, self._stopwatch)
-        if self._allowed_steps < wanted:
-            self._session.warn(
-                f"profiled {max(1, self._allowed_steps)} of {counted(wanted, 'step')}: one step makes about "
-                f"{events} events, and the budget is {EVENT_BUDGET}"
-            )
+        self._session.warn_of_budget(self._allowed_steps, wanted, events)
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
         self._settle()

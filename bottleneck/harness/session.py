@@ -19,11 +19,12 @@ from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
-from bottleneck.harness.window import Detail, ProfilerWindow
+from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.recording import LightWindow
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.system.files import write_whole
+from bottleneck.units import counted
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,14 @@ class Session:
     def warn_of_disturbance(self) -> None:
         """Says that no window was calm."""
         self.warn("the profiled steps vary far more than the unprofiled ones: other programs may have disturbed them")
+
+    def warn_of_budget(self, allowed: int, wanted: int, events: int) -> None:
+        """Says that fewer steps than wanted are profiled, since one makes so many events."""
+        if allowed < wanted:
+            self.warn(
+                f"profiled {max(1, allowed)} of {counted(wanted, 'step')}: one step makes about {events} events, "
+                f"and the budget is {EVENT_BUDGET}"
+            )
 
     def light_steps(self, detail: Detail, most: int) -> int:
         """Steps of a second window with the fewest options; 0 where the first, with this detail, is as good.

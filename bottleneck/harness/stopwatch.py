@@ -5,6 +5,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,16 @@ from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_us
 
 Step = Callable[[], Any]
+
+
+def within(step: Step, context: Callable[[], AbstractContextManager[Any]]) -> Step:
+    """The step, each time inside a new context of this kind."""
+
+    def run() -> Any:
+        with context():
+            return step()
+
+    return run
 
 
 def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) -> bool:

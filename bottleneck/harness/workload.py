@@ -21,7 +21,7 @@ from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
 from bottleneck.schema.statistics import summarise_durations
-from bottleneck.units import counted, format_si, format_us
+from bottleneck.units import format_si, format_us
 
 # Waiting for steps that do not settle ends sooner where there were many of them.
 _WARM_UP = WarmUp(seconds=3.0, many=50, seconds_for_many=0.5)
@@ -116,11 +116,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
         return
     per_step = max(1, pilot.event_count() // 2)
     allowed, wanted = EVENT_BUDGET // per_step - 1, _wanted_steps(session)
-    if allowed < wanted:
-        session.warn(
-            f"profiled {max(1, allowed)} of {counted(wanted, 'step')}: one step makes about {per_step} events, "
-            f"and the budget is {EVENT_BUDGET}"
-        )
+    session.warn_of_budget(allowed, wanted, per_step)
     if allowed <= 1:
         session.keep(pilot, stopwatch)
         return

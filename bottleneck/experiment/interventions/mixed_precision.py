@@ -3,12 +3,12 @@
 import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
-from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.stopwatch import Step, within
 
 # What torch runs in TF32 needs compute capability 8.0 (NVIDIA's CUDA C++ guide, arithmetic instructions).
 _TF32_CAPABILITY = (8, 0)
@@ -19,22 +19,21 @@ def autocast_to_bf16(subject: Subject) -> Step:
 
     The cast copies of parameters are dropped after each update, which the user's own loop would do by leaving autocast.
     """
-    torch, inner, kinds = subject.torch, subject.step, sorted(subject.device_types())
-    if not any(tensor.dtype is torch.float32 for tensor in subject.floating()):
-        raise NotApplicable("needs float32 parameters or inputs; the step holds none")
+    torch, step, kinds = subject.torch, subject.step, sorted(subject.device_types())
+    _need_float32(subject)
     kinds = [kind for kind in kinds if torch.amp.is_autocast_available(kind)]
     if not kinds or ("cuda" in kinds and not torch.cuda.is_bf16_supported(including_emulation=False)):
         raise NotApplicable(f"needs a device that computes in bf16; the step runs on {', '.join(kinds) or 'none'}")
     for optimizer in subject.optimizers:
         optimizer.register_step_post_hook(lambda *_: torch.clear_autocast_cache())
-
-    def step() -> Any:
-        with ExitStack() as stack:
-            for kind in kinds:
-                stack.enter_context(torch.autocast(kind, dtype=torch.bfloat16))
-            return inner()
-
+    for kind in kinds:
+        step = within(step, partial(torch.autocast, kind, dtype=torch.bfloat16))
     return step
+
+
+def _need_float32(subject: Subject) -> None:
+    if not any(tensor.dtype is subject.torch.float32 for tensor in subject.floating()):
+        raise NotApplicable("needs float32 parameters or inputs; the step holds none")
 
 
 def use_tf32(subject: Subject) -> Step:
@@ -44,8 +43,7 @@ def use_tf32(subject: Subject) -> Step:
         raise NotApplicable("needs a step that runs on an NVIDIA GPU")
     if torch.cuda.get_device_capability() < _TF32_CAPABILITY:
         raise NotApplicable("needs a GPU with TF32: compute capability 8.0 or later")
-    if not any(tensor.dtype is torch.float32 for tensor in subject.floating()):
-        raise NotApplicable("needs float32 parameters or inputs; the step holds none")
+    _need_float32(subject)
     if torch.get_float32_matmul_precision() != "highest":
         raise NotApplicable("needs products in full float32; the program allows TF32 already")
 

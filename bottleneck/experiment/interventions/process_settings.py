@@ -13,7 +13,7 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.machine import usable_processors
-from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.stopwatch import Step, within
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _MAPS = Path("/proc/self/maps")
@@ -26,17 +26,11 @@ def run_without_gradients(subject: Subject) -> Step:
 
     Modules may then take a path of their own, as `nn.TransformerEncoder` does: the sums are the same, their order not.
     """
-    torch, inner = subject.torch, subject.step
     if subject.train:
         raise NotApplicable("needs a step that does not train: no optimizer, no backward pass")
     if not (subject.modules or subject.tensors):
         raise NotApplicable("needs a step that holds modules or tensors")
-
-    def step() -> Any:
-        with torch.inference_mode():
-            return inner()
-
-    return step
+    return within(subject.step, subject.torch.inference_mode)
 
 
 def run_on_threads(subject: Subject, wanted: Callable[[int], int]) -> Step:
