@@ -28,6 +28,7 @@ from bottleneck.harness.supervise import Child
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import (
+    Measured,
     RankTrace,
     Recording,
     Sampling,
@@ -116,20 +117,26 @@ def _ranks_in(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
+def _notes_here(folder: Path) -> list[Notes]:
+    """The notes of the ranks that have left some."""
+    return [read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)]
+
+
 def measured_spans(folder: Path) -> tuple[tuple[float, float], ...]:
     """The stretches of the wall clock in which steps were measured so far, in ns, by the notes of all ranks."""
-    spans: list[tuple[float, float] | None] = []
-    for rank in _ranks_in(folder):
-        notes = read_notes(RankFiles(folder, rank))
+    spans: list[tuple[float, float]] = []
+    for notes in _notes_here(folder):
         marks_ns = notes.step_marks_ns
-        spans += [(marks_ns[0], marks_ns[-1]) if marks_ns else None, notes.timed_ns]
-    return tuple(span for span in spans if span is not None)
+        spans += [(marks_ns[0], marks_ns[-1])] if marks_ns else []
+        spans += [notes.timed_ns] if notes.timed_ns is not None else []
+    return tuple(spans)
 
 
 # The fields of a recording that are those of the first rank's notes, as they stand.
-_CARRIED = {part.name for part in dataclasses.fields(Recording)}.intersection(
-    part.name for part in dataclasses.fields(Notes)
-) - {"steps_seen", "profiled", "warnings"}
+_CARRIED = {"step_source", "framework", *(each.name for each in dataclasses.fields(Measured))} - {
+    "profiled",
+    "warnings",
+}
 
 
 def finish_recording(
@@ -178,7 +185,7 @@ def close_recording(folder: Path, ending: Ending) -> None:
 
 def steps_before_the_end(folder: Path) -> int | None:
     """The steps that were seen of a program that has ended; null if there were none, or their count ended before."""
-    notes = [read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)]
+    notes = _notes_here(folder)
     if not notes or any(each.is_measured for each in notes):
         return None
     return max(each.steps_seen for each in notes) or None

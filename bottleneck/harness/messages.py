@@ -3,11 +3,10 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from bottleneck.schema.measurements import BatchTest, Compilation, OptionCosts, PageFaults, PeakMemory, Timing
-from bottleneck.schema.recording import Form, LightWindow, StepSource
+from bottleneck.schema.recording import Form, LightWindow, Measured, StepSource
 
 # By launcher: the variables of the rank and of the number of ranks. Those of torchrun come first, which Slurm may have
 # started; Slurm sets its second one only for what `srun` starts.
@@ -139,15 +138,12 @@ def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
     return 0, 1
 
 
-@dataclass(frozen=True)
-class Notes:
-    """Measurements of the child. Times in ``unprofiled`` and ``profiled`` are microseconds per step.
+@dataclass(frozen=True, kw_only=True)
+class Notes(Measured):
+    """Measurements of the child, as far as they are made.
 
-    ``ranks`` is how many processes the program consists of, by the launcher that started them.
-    ``step_name`` tells what ended a step ("optimizer.step of AdamW"), ``steps_seen`` how often, until all was measured.
-    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran; ``settled`` tells whether they had
-    stopped to get quicker or slower. ``windows_us`` is the mean step of each window that was opened; the quickest is
-    kept.
+    ``ranks`` is how many processes the program consists of, by the launcher that started them. ``steps_seen`` tells how
+    often a step was seen to end until all was measured.
     ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
     was then told to end. ``is_complete`` turns true at the regular end of the program; false means that it died or left
@@ -156,28 +152,11 @@ class Notes:
 
     ranks: int = 1
     step_source: StepSource = "none"
-    step_name: str | None = None
     steps_seen: int = 0
     framework: str | None = None
     step_marks_ns: tuple[int, ...] = ()
-    unprofiled: Timing | None = None
-    timed_ns: tuple[int, int] | None = None
-    profiled: Timing | None = None
     light: LightWindow | None = None
-    settled: bool | None = None
-    windows_us: tuple[float, ...] = ()
-    page_faults: PageFaults | None = None
-    peak_memory: PeakMemory | None = None
-    option_costs: OptionCosts | None = None
-    batch_test: BatchTest | None = None
     setup_s: float | None = None
-    threads: int | None = None
-    device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
-    warnings: tuple[str, ...] = ()
-    libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    compilation: Compilation | None = None
-    search_path: tuple[str, ...] = ()
-    source_texts: Mapping[str, str] = field(default_factory=dict)
     is_measured: bool = False
     stopped: bool = False
     is_complete: bool = False

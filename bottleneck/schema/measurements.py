@@ -208,7 +208,8 @@ class PeakMemory:
 class Extras:
     """Measurements besides step times and the trace.
 
-    ``windows_us`` is the mean step of each window that was opened; the trace is that of the quickest.
+    ``settled`` tells whether the unprofiled steps had stopped to get quicker or slower. ``windows_us`` is the mean step
+    of each window that was opened; the trace is that of the quickest.
     """
 
     settled: bool | None = None

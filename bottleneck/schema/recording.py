@@ -2,22 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.device import Device
-from bottleneck.schema.measurements import (
-    BatchTest,
-    Compilation,
-    Extras,
-    MeasuredPieces,
-    OptionCosts,
-    PageFaults,
-    PeakMemory,
-    Timing,
-)
+from bottleneck.schema.measurements import Compilation, Extras, MeasuredPieces, Timing
 from bottleneck.schema.records import check_ranges
 from bottleneck.system.files import read_file, write_whole
 
@@ -84,24 +75,43 @@ class Sampling:
     sensors: Mapping[int, str]
 
 
-@dataclass(frozen=True)
-class Recording:
+@dataclass(frozen=True, kw_only=True)
+class Measured(Extras):
+    """Measurements of a program that the profiled process makes and the recording keeps.
+
+    ``step_name`` is what ended a step of the program ("optimizer.step of AdamW"), null where the harness repeats the
+    step itself, and where no step was found. ``unprofiled`` and ``profiled`` are step times in microseconds,
+    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran. ``threads`` are those that torch
+    computes with, ``device_facts`` what each accelerator said of itself. ``libraries`` are versions and abilities of
+    what torch computes with, ``compilation`` is null where torch's compiler could not tell. ``search_path`` holds the
+    folders that modules come from, relative to the working folder: frames of the trace are named from there.
+    ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'.
+    """
+
+    step_name: str | None = None
+    unprofiled: Timing | None = None
+    profiled: Timing | None = None
+    timed_ns: tuple[int, int] | None = None
+    threads: int | None = None
+    device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
+    warnings: tuple[str, ...] = ()
+    libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    compilation: Compilation | None = None
+    search_path: tuple[str, ...] = ()
+    source_texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(Measured):
     """Everything that was measured besides the traces; the keys of ``recording.json``.
 
-    ``step_name`` is what ended a step of the program ("optimizer.step of AdamW"), ``steps_seen`` how often it was seen
-    until all was measured; null where the harness repeats the step itself, and where no step was found.
-    ``unprofiled`` and ``profiled`` are step times in microseconds, ``perturbation`` is the ratio of their medians.
-    With many ranks these, and all that was measured of the program, are those of the lowest rank that has a trace.
-    ``device`` holds measured ceilings, ``device_facts`` what each accelerator said of itself at capture.
-    ``program_status`` is the exit status as a shell shows it (128 + N for signal N), null until the program has ended.
-    ``processors`` counts those that the program might use, ``threads`` those that torch computes with.
-    ``page_faults`` counts those of the process in profiled and in unprofiled steps.
-    ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran. ``options`` are those of the
-    command line that make the step what it is: ``--set NAME=VALUE`` and ``--train``. ``libraries`` are versions and
-    abilities of what torch computes with, ``compilation`` is null where torch's compiler could not tell.
-    ``search_path`` holds the folders that modules come from, relative to the working folder: frames of the trace are
-    named from there. ``source_texts`` is what the lines of the program said when the trace was written, by
-    'model.py:57'. ``pieces`` are parts of the step that were timed alone afterwards; null where none were.
+    With many ranks all that was measured of the program is that of the lowest rank that has a trace. ``steps_seen`` is
+    how often a step's end was seen until all was measured, null where ``step_name`` is. ``perturbation`` is the ratio
+    of the medians of ``profiled`` and ``unprofiled``. ``device`` holds measured ceilings. ``program_status`` is the
+    exit status as a shell shows it (128 + N for signal N), null until the program has ended. ``processors`` counts
+    those that the program might use. ``options`` are those of the command line that make the step what it is:
+    ``--set NAME=VALUE`` and ``--train``. ``pieces`` are parts of the step that were timed alone afterwards; null where
+    none were.
     """
 
     created: str
@@ -113,29 +123,12 @@ class Recording:
     versions: Mapping[str, str]
     environment: Mapping[str, str]
     traces: tuple[RankTrace, ...]
-    step_name: str | None = None
     steps_seen: int | None = None
-    unprofiled: Timing | None = None
-    profiled: Timing | None = None
     perturbation: float | None = None
-    threads: int | None = None
     processors: int | None = None
-    device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     device: Device | None = None
-    timed_ns: tuple[int, int] | None = None
     options: tuple[str, ...] = ()
-    settled: bool | None = None
-    windows_us: tuple[float, ...] = ()
-    page_faults: PageFaults | None = None
-    peak_memory: PeakMemory | None = None
-    option_costs: OptionCosts | None = None
-    batch_test: BatchTest | None = None
     sampling: Sampling | None = None
-    warnings: tuple[str, ...] = ()
-    libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    compilation: Compilation | None = None
-    search_path: tuple[str, ...] = ()
-    source_texts: Mapping[str, str] = field(default_factory=dict)
     pieces: MeasuredPieces | None = None
     schema: str = RECORDING_SCHEMA
 
@@ -143,11 +136,6 @@ class Recording:
     def lacks_ceilings(self) -> bool:
         """True for a trace of a CPU whose ceilings are not in the recording."""
         return bool(self.traces and self.device is None and not self.device_facts)
-
-
-def extras_of(recording: Recording) -> Extras:
-    """The measurements of the recording besides times and traces, for the reports."""
-    return Extras(**{part.name: getattr(recording, part.name) for part in fields(Extras)})
 
 
 _LIGHT = "light.rank"

@@ -13,7 +13,6 @@ from bottleneck.schema.recording import (
     LightWindow,
     RankTrace,
     Recording,
-    extras_of,
     is_light_file,
     is_recording,
     read_recording,
@@ -117,7 +116,7 @@ def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSourc
         compiled=read_compiled(folder / compiled_file(trace.rank)),
         unprofiled=trace.unprofiled or (recording.unprofiled if is_alone else None),
         timed_ns=trace.timed_ns or (recording.timed_ns if is_alone else None),
-        extras=extras_of(recording) if trace.rank == recording.traces[0].rank else None,
+        extras=recording if trace.rank == recording.traces[0].rank else None,
         light=trace.light if trace.light is not None and (folder / trace.light.file).is_file() else None,
     )
 
