@@ -103,25 +103,21 @@ class NvmlClock:
 
     def clock_mhz(self) -> float | None:
         """The clock of the multiprocessors now."""
-        return None if self._nvml is None else self._clock("NVML_CLOCK_SM")
+        return self._ask(lambda nvml, card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM))
 
     def memory_mhz(self) -> float | None:
         """The clock of the memory now."""
-        return None if self._nvml is None else self._clock("NVML_CLOCK_MEM")
+        return self._ask(lambda nvml, card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM))
 
     def used_share(self) -> float | None:
         """The share of the last second in which any kernel ran."""
-        if self._handle is None:
-            return None
-        with suppress(self._nvml.NVMLError):
-            return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
-        return None
+        return self._ask(lambda nvml, card: nvml.nvmlDeviceGetUtilizationRates(card).gpu / 100)
 
-    def _clock(self, domain: str) -> float | None:
+    def _ask(self, question: Callable[[Any, Any], float]) -> float | None:
         if self._handle is None:
             return None
         with suppress(self._nvml.NVMLError):
-            return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, getattr(self._nvml, domain)))
+            return float(question(self._nvml, self._handle))
         return None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Fits a fixed and a growing part to measured step times, robust against single bad points."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -178,24 +178,20 @@ def fit_series(points: Sequence[Point], parameters: Sequence[str], roofs: Sequen
     return tuple(_fit(curve, memory.get(curve.series)) for curve in _curves(points, parameter))
 
 
-def _curves(points: Sequence[Point], parameter: str) -> list[_FitPoints]:
-    groups: dict[tuple[object, ...], list[Point]] = {}
+def _curves(points: Sequence[Point], parameter: str) -> Iterator[_FitPoints]:
+    groups: dict[tuple[str, tuple[tuple[str, int | float | str], ...]], list[Point]] = {}
     for point in points:
         others = tuple((name, value) for name, value in point.values.items() if name != parameter)
         groups.setdefault((point.series, others), []).append(point)
-    return [_curve(members, parameter) for members in groups.values()]
-
-
-def _curve(members: Sequence[Point], parameter: str) -> _FitPoints:
-    first = members[0]
-    known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
-    return _FitPoints(
-        series=first.series,
-        parameter=parameter,
-        others={name: value for name, value in first.values.items() if name != parameter},
-        points=tuple(sorted(known, key=lambda point: float(point.values[parameter]))),
-        failed=tuple(sorted(float(point.values[parameter]) for point in members if point.step_us is None)),
-    )
+    for (series, others), members in groups.items():
+        known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
+        yield _FitPoints(
+            series=series,
+            parameter=parameter,
+            others=dict(others),
+            points=tuple(sorted(known, key=lambda point: float(point.values[parameter]))),
+            failed=tuple(sorted(float(point.values[parameter]) for point in members if point.step_us is None)),
+        )
 
 
 def _fit(curve: _FitPoints, memory_bytes: int | None) -> Fit:

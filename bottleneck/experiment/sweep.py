@@ -197,20 +197,17 @@ def _listed(option: str, text: str | None) -> list[str]:
 
 def _changes(text: str) -> tuple[str, ...]:
     """The changes that a backend stands for; several are joined by '+'."""
-    return tuple(change for name in text.split("+") for change in _change(name.strip()))
-
-
-def _change(name: str) -> tuple[str, ...]:
-    changes = BACKENDS.get(name, (name,))
-    if any(change not in CHANGES for change in changes):
-        known = [each for each, parts in BACKENDS.items() if all(part in CHANGES for part in parts)]
-        raise UsageError(
-            f"--backends {name}: there is no such backend or change",
-            why=f"backends are {', '.join(known)}; every change of `bottleneck verify` is one too",
-            fix=f"changes are: {', '.join(CHANGES)}; join several with +",
-        )
-    for change in changes:
-        if CHANGES[change].settings is not None:
+    changes: tuple[str, ...] = ()
+    for name in map(str.strip, text.split("+")):
+        changes += BACKENDS.get(name, (name,))
+        if any(change not in CHANGES for change in changes):
+            known = [each for each, parts in BACKENDS.items() if all(part in CHANGES for part in parts)]
+            raise UsageError(
+                f"--backends {name}: there is no such backend or change",
+                why=f"backends are {', '.join(known)}; every change of `bottleneck verify` is one too",
+                fix=f"changes are: {', '.join(CHANGES)}; join several with +",
+            )
+        if any(CHANGES[change].settings is not None for change in changes):
             raise UsageError(
                 f"--backends {name}: this change sets parameters of the workload",
                 why="a sweep sets them itself, and two values for one would say nothing",

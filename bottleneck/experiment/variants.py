@@ -3,7 +3,6 @@
 import gc
 import json
 import math
-import os
 import socket
 import sys
 import time
@@ -30,7 +29,7 @@ from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import prefer_roots
-from bottleneck.harness.program import describe_error, load_file, show_only_their_frames
+from bottleneck.harness.program import describe_error, leave_at_once, load_file, show_only_their_frames
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.schema.measurements import TrialVerdict
 
@@ -155,10 +154,8 @@ class RequestChannel:
         line = self._lines.readline()
         request: Mapping[str, Any] = json.loads(line) if line else {"do": "quit"}
         if request["do"] == "quit":
-            sys.stdout.flush()
-            sys.stderr.flush()
             # Threads and workers of the program must not keep it alive.
-            os._exit(0)
+            leave_at_once()
         return request
 
     def reply(self, **reply: object) -> None:

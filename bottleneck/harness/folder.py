@@ -512,12 +512,10 @@ class BlockFolder(RecordingFolder):
 
     def release(self, *, is_finished: bool = True) -> None:
         """Leaves the folder; the mark of an unfinished recording goes with the last rank, whichever that is."""
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            claim.release(is_finished=is_finished)
-        elif is_finished:
+        if self._claim is None and is_finished:
             for name in (CLAIM_FILE, LOCK_FILE):
                 (self.folder / name).unlink(missing_ok=True)
+        super().release(is_finished=is_finished)
 
     def discard(self) -> bool:
         """Leaves the folder, which others may use."""

@@ -1,9 +1,7 @@
 """Runs the user's program in the child process in its form, and keeps what was measured."""
 
 import atexit
-import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -143,10 +141,7 @@ def _leave_forks_quietly(session: Session) -> None:
     """
 
     def leave() -> None:
-        if session.is_here or not GUARD.used:
-            return
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(session.status)
+        if not session.is_here and GUARD.used:
+            program.leave_at_once(session.status)
 
     atexit.register(leave)

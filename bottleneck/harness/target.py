@@ -119,10 +119,8 @@ def _parse(path: Path) -> ast.Module | None:
 
 
 def _find_workload(tree: ast.Module) -> ast.FunctionDef | None:
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "workload":
-            return node
-    return None
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return next((function for function in functions if function.name == "workload"), None)
 
 
 def _works(tree: ast.Module) -> bool:

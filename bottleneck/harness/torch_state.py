@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -112,18 +112,14 @@ def ask(question: Callable[[], Any]) -> Any:
         return None
 
 
-def _device_facts(torch: Any) -> list[dict[str, str | int | float | None]]:
-    if not is_on_gpu(torch):
-        return []
-    return [_facts(torch.cuda.get_device_properties(index), index) for index in range(torch.cuda.device_count())]
-
-
-def _facts(properties: Any, index: int) -> dict[str, str | int | float | None]:
-    facts: dict[str, str | int | float | None] = {"index": index}
-    for name in _FIELDS:
-        value = getattr(properties, name, None)
-        facts[name] = value if isinstance(value, str | int | float) or value is None else str(value)
-    return facts
+def _device_facts(torch: Any) -> Iterator[dict[str, str | int | float | None]]:
+    for index in range(torch.cuda.device_count() if is_on_gpu(torch) else 0):
+        properties = torch.cuda.get_device_properties(index)
+        facts: dict[str, str | int | float | None] = {"index": index}
+        for name in _FIELDS:
+            value = getattr(properties, name, None)
+            facts[name] = value if isinstance(value, str | int | float) or value is None else str(value)
+        yield facts
 
 
 class TorchHook:

@@ -45,17 +45,13 @@ class ClusterWorkers:
         self._client: Any = None
         self._empty_since_s: float | None = None
         self._dask: Any = _distributed()
-        self._repeated = 0
+        # Tasks that were done again, because the worker that did them or held their result was lost.
+        self.repeated = 0
 
     @property
     def at_once(self) -> int:
         """One for each thread of the workers: a worker that is lost costs no more than what it was doing."""
         return max(1, sum(self._threads().values()))
-
-    @property
-    def repeated(self) -> int:
-        """Tasks that were done again, because the worker that did them or held their result was lost."""
-        return self._repeated
 
     @contextmanager
     def opened(self, tasks: int, size_bytes: int) -> Iterator[Executor]:  # noqa: ARG002 - as of all workers
@@ -75,7 +71,7 @@ class ClusterWorkers:
             try:
                 yield executor
             finally:
-                self._repeated += self._lost(executor.keys)
+                self.repeated += self._lost(executor.keys)
                 executor.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
