@@ -1,1 +1,1 @@
-"""What the stages need of the machine: files here and in stores, kept records, temporary memory, worker processes."""
+"""Files here and in stores, kept records, temporary memory and worker processes, for all stages; knows no record."""
