@@ -112,18 +112,19 @@ def _huber(residual: Floats) -> Floats:
 
 def _widths(x: Floats, residual: Floats, weights: Floats) -> tuple[float, float]:
     """Half of the 95 % intervals of both parts of a line."""
-    freedom = len(x) - 2
     total = weights.sum()
     x_mean = (weights * x).sum() / total
     spread = (weights * (x - x_mean) ** 2).sum()
-    noise = math.sqrt(max(1.0, float((weights * residual**2).sum()) / freedom)) * quantile(freedom)
+    noise = _noise(residual, weights, len(x) - 2)
     return float(noise * math.sqrt(1.0 / total + x_mean**2 / spread)), float(noise / math.sqrt(spread))
 
 
 def _width_of_one(residual: Floats, scale: Floats, weights: Floats) -> float:
-    freedom = len(residual) - 1
-    noise = math.sqrt(max(1.0, float((weights * residual**2).sum()) / freedom)) * quantile(freedom)
-    return float(noise / math.sqrt(float((weights * scale**2).sum())))
+    return float(_noise(residual, weights, len(residual) - 1) / math.sqrt(float((weights * scale**2).sum())))
+
+
+def _noise(residual: Floats, weights: Floats, freedom: int) -> float:
+    return math.sqrt(max(1.0, float((weights * residual**2).sum()) / freedom)) * quantile(freedom)
 
 
 def quantile(freedom: int) -> float:

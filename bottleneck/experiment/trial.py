@@ -168,7 +168,9 @@ class _TrialRun:
             if least_s > self._setup.until - time.monotonic():
                 raise Refused("skipped", f"{NO_TIME} for {LOOKS[0]} pairs of steps, {format_us(least_s * 1e6)}")
         elif least_s > self._setup.effort.budget_s:
-            raise Refused("inconclusive", _too_long(pair_s))
+            least = math.ceil(least_s)
+            what = f"{LOOKS[0]} pairs of steps would take {format_us(least * 1e6)}: pass --budget {least}"
+            raise Refused("inconclusive", what)
 
     def _compare(self, variants: _Variants, kept: Path) -> None:
         """Compares the results of the first steps; without a comparison the rest can still be measured."""
@@ -305,11 +307,6 @@ def _break_even(trial: Trial, verdict: str) -> float | None:
         return None
     saved_us = trial.original_us.median * (1 - 1 / trial.speedup.median)
     return trial.setup_s * 1e6 / saved_us if saved_us > 0 else None
-
-
-def _too_long(pair_s: float) -> str:
-    least = math.ceil(pair_s * LOOKS[0])
-    return f"{LOOKS[0]} pairs of steps would take {format_us(least * 1e6)}: pass --budget {least}"
 
 
 def _worst(differences: Sequence[Difference]) -> str:

@@ -58,16 +58,13 @@ class TimedStep:
     @property
     def steps(self) -> tuple[int, int]:
         """The steps of a turn that count, and those before them that do not."""
+        counted, before = 1, 0
+        if self.usual_us < LONG_US:
+            total = max(STEPS_AT_LEAST, math.ceil(TURN_US / max(self.usual_us, TURN_US / STEPS_AT_MOST)))
+            counted, before = total - 1, 1
         if self.prefetched:
-            return max(self._usual_steps[0], 2 * self.prefetched), 1 + self.prefetched
-        return self._usual_steps
-
-    @property
-    def _usual_steps(self) -> tuple[int, int]:
-        if self.usual_us >= LONG_US:
-            return 1, 0
-        total = max(STEPS_AT_LEAST, math.ceil(TURN_US / max(self.usual_us, TURN_US / STEPS_AT_MOST)))
-        return total - 1, 1
+            return max(counted, 2 * self.prefetched), 1 + self.prefetched
+        return counted, before
 
     @property
     def turn_s(self) -> float:

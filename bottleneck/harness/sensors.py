@@ -330,8 +330,7 @@ class _ProgramProcesses:
         if newest is not None and newest == self._last:
             return {}
         root = self.psutil.Process(self._root)
-        if root not in self._known:
-            self._known[root] = None
+        self._known.setdefault(root)
         found = [process for process in root.children(recursive=True) if process not in self._known]
         self._known |= dict.fromkeys(found)
         self._unseen_s += sum(self._used_s(process) or 0.0 for process in found)
