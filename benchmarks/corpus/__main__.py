@@ -227,7 +227,7 @@ class Attempt:
     def record(self) -> Analysis:
         """The analysis of the case's recording, which is made as `bottleneck run` does unless it is there."""
         if self.case.needs is not None and importlib.util.find_spec(self.case.needs) is None:
-            raise Skipped(f"needs {self.case.needs}: pip install torch-bottleneck[corpus]")
+            raise Skipped(f"needs {self.case.needs}: pip install '.[corpus]'")
         target = self.folder / self.case.name
         if not target.exists():
             words = [word for name, text in self.case.settings for word in ("--set", f"{name}={text}")]

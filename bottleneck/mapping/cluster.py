@@ -191,5 +191,5 @@ def _distributed() -> Any:
     except ImportError as exc:
         raise UsageError(
             "--cluster needs Dask, which is not installed here",
-            fix="install it: pip install 'torch-bottleneck[cluster]'",
+            fix="install it: pip install distributed",
         ) from exc

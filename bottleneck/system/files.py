@@ -274,7 +274,7 @@ def _file_system_class(protocol: str) -> Any:
         raise UsageError(
             f"{protocol}:// needs fsspec, which is not installed here",
             why=str(exc),
-            fix="install it: pip install 'torch-bottleneck[remote]'",
+            fix="install it: pip install fsspec",
         ) from exc
     try:
         return fsspec.get_filesystem_class(protocol)
