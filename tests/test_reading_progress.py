@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import shutil
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def test_a_terminal_gets_a_bar_with_the_name_of_the_trace(monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.stderr", terminal := _Terminal())
     _read(1.0, 5)
     assert "reading rank4.json" in terminal.getvalue() and "4/5" in terminal.getvalue()
+
+
+def test_a_named_pipe_is_told_of_since_its_writer_may_not_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "trace.json")
+    with reading_progress() as tell:
+        tell(0, 1, tmp_path / "trace.json")
+        tell(0, 1, SAMPLE)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"bottleneck: {tmp_path}/trace.json is a pipe; reading until its writer closes it"
 
 
 def test_a_full_disk_behind_standard_error_stops_no_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.schema.files import is_remote
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def reading_progress(clock: Callable[[], float] = time.monotonic) -> "Iterator[O
     It takes the number of traces done, of all, the path of the one that is read, and how many bytes of it are.
     """
     if not sys.stderr.isatty():
-        yield _lines(clock)
+        yield _with_pipes(_lines(clock))
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -33,9 +34,24 @@ def reading_progress(clock: Callable[[], float] = time.monotonic) -> "Iterator[O
     description = TextColumn("{task.description}", markup=False)
     progress = Progress(*columns, description, console=Console(stderr=True), transient=True, auto_refresh=False)
     try:
-        yield _bar(progress, clock)
+        yield _with_pipes(_bar(progress, clock))
     finally:
         progress.stop()
+
+
+def _with_pipes(tell: "OnTrace") -> "OnTrace":
+    """The function with a line on each named pipe: a read of one without a writer waits, as in any program.
+
+    The pipes that a shell makes (/dev/fd/63) have their writer.
+    """
+
+    def told(done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:
+        with suppress(OSError):
+            if not size_bytes and not is_remote(path) and path.is_fifo() and not path.is_relative_to("/dev"):
+                print(f"bottleneck: {path} is a pipe; reading until its writer closes it", file=sys.stderr, flush=True)
+        tell(done, total, path, read_bytes, size_bytes)
+
+    return told
 
 
 def _amount(done: int, total: int, read_bytes: int, size_bytes: int) -> str:
