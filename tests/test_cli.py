@@ -200,6 +200,7 @@ def test_help_of_every_command_ends_with_examples_that_parse(
     assert _run(["help", name]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if len(line) > 80 or "<int" in line] == []
+    assert "Examples:" in lines, "the docstring needs a paragraph that begins with \\b and holds an example a line"
     examples = lines[lines.index("Examples:") + 1 :]
     assert any(line.startswith(f"  bottleneck {name}") for line in examples)
     for line in examples:

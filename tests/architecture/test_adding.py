@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -18,20 +18,27 @@ import pandas as pd
 import pytest
 
 import bottleneck
+from benchmarks.corpus.cases import CASES, WORKLOADS
 from bottleneck import advice, cli, cost
 from bottleneck.advice.quantities import claims_of
 from bottleneck.advice.ranking import Draft, up_to
-from bottleneck.commands.report_options import ReportFormat
+from bottleneck.commands.report_options import _FORM_OF_SUFFIX, ReportFormat
 from bottleneck.cost.call import Cost, OpCall
 from bottleneck.devices import catalogue
 from bottleneck.devices.match import device_by_name
+from bottleneck.experiment import interventions
+from bottleneck.experiment.interventions.subject import Change, Subject
 from bottleneck.gate import count, settings
+from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.sensors import make_samplers
 from bottleneck.report import FORMATS
 from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
 from bottleneck.schema.counters import COUNTERS, Counter
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
+from bottleneck.schema.tables import EVENTS, Column
 from bottleneck.trace import kernels
+from bottleneck.trace.read import read_trace
 from scripts import write_counters
 from tests.advice.cases import case_of, cpu_events
 from tests.builders import op, write_trace
@@ -41,26 +48,12 @@ from tests.report.gates import GATES
 PACKAGE = Path(bottleneck.__file__).parent
 ROOT = PACKAGE.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-THINGS = (
-    "device",
-    "cost formula",
-    "kernel family",
-    "idle cause",
-    "advice rule",
-    "intervention",
-    "counter",
-    "report format",
-    "gate format",
-    "accelerator vendor",
-    "command",
-)
-
 
 def rows_of(text: str) -> dict[str, tuple[str, str]]:
     """Places to touch and tests by thing, from the table "to add a … touch …"."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    linked = [(re.match(r"\[an? ([\w ]+)\]\(#[\w-]+\)$", row[0]), row) for row in cells if len(row) == 3]
-    return {match[1]: (row[1], row[2]) for match, row in linked if match}
+    named = [(re.match(r"(\[?)an? ([\w ]+)(?(1)\]\(#[\w-]+\))$", row[0]), row) for row in cells if len(row) == 3]
+    return {match[2]: (row[1], row[2]) for match, row in named if match}
 
 
 def missing_paths(text: str) -> list[str]:
@@ -69,10 +62,18 @@ def missing_paths(text: str) -> list[str]:
     return [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
 
 
-def test_the_table_has_a_row_for_each_thing() -> None:
-    assert set(THINGS) == rows_of(TEXT).keys()
-    assert all(re.search(rf"^### An? {thing}$", TEXT, re.MULTILINE) for thing in THINGS)
+def test_each_row_of_the_table_is_tried_by_a_test() -> None:
+    assert rows_of(TEXT).keys() == TRIED_BY.keys()
     assert all("tests/" in guard for _, guard in rows_of(TEXT).values())
+    assert len(set(TRIED_BY.values())) == len(TRIED_BY)
+    assert rows_of("| [a thing](#a-thing) | here | tests |\n| an idea | there | none |").keys() == {"thing", "idea"}
+
+
+def test_each_row_that_links_has_its_section() -> None:
+    linked = re.findall(r"^\| \[(an? [\w ]+)\]\(#([\w-]+)\) ", TEXT, re.MULTILINE)
+    assert len(linked) > 10
+    assert [thing for thing, _ in linked if f"\n### {thing.capitalize()}\n" not in TEXT] == []
+    assert all(anchor == thing.replace(" ", "-") for thing, anchor in linked)
 
 
 def test_every_path_that_the_page_names_exists() -> None:
@@ -156,6 +157,20 @@ def test_an_advice_rule_is_one_function_and_its_name_in_the_table(
     assert finding.predicted_speedup is not None and finding.predicted_speedup.high > 1
 
 
+def test_an_intervention_is_one_function_and_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "program.py"
+    program.write_text("def workload():\n    return lambda: 20\n")
+
+    def double(subject: Subject) -> Callable[[], object]:
+        return lambda: [subject.step(), subject.step()]
+
+    monkeypatch.setitem(interventions.CHANGES, "example", Change("example", "does it twice", "other work", double))
+    plan = Plan(str(tmp_path), Program(str(program)), RecordOptions(changes=("example",)))
+    with interventions.changed_step(plan) as (step, _):
+        assert step() == [20, 20]
+
+
 def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert COUNTERS.keys() == count._COUNTERS.keys()
     monkeypatch.setitem(COUNTERS, "examples", Counter("examples", "portable", "example", "examples", "for a test"))
@@ -166,6 +181,13 @@ def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_options_of_the_command_are_the_formats_of_a_report() -> None:
     assert [each.value for each in ReportFormat] == [*FORMATS, "perfetto"]
+
+
+def test_each_format_of_a_report_is_chosen_by_a_suffix_and_the_reference_says_so() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    first = {form: suffix for suffix, form in reversed(_FORM_OF_SUFFIX.items())}
+    assert first.keys() == set(ReportFormat) - {"terminal"}
+    assert [suffix for suffix in first.values() if f"`{suffix}`" not in page] == []
 
 
 def test_a_report_format_is_one_function_and_one_line(
@@ -205,6 +227,18 @@ def test_a_command_is_one_file_and_one_line(
     monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, ("hello", settings)))
     assert cli._run(["hello"]) == 0
     assert capsys.readouterr().out == "hello\n"
+
+
+def test_a_workload_of_the_corpus_is_one_file_and_its_row() -> None:
+    assert {case.file for case in CASES} == {path.stem for path in WORKLOADS.glob("*.py")}
+
+
+def test_a_trace_column_is_its_declaration_and_the_code_that_fills_it(tmp_path: Path) -> None:
+    events = read_trace(write_trace(tmp_path / "trace.json", [op("aten::relu", 10, 20)])).events
+    declared = replace(EVENTS, columns={**EVENTS.columns, "example": Column("float64", "for a test")})
+    with pytest.raises(AssertionError, match=r"missing columns \['example'\]"):
+        declared.check(events)
+    assert "example" in declared.check(events.assign(example=0.0))
 
 
 CAUSE_ROW = """    _idle(
@@ -255,3 +289,21 @@ def test_an_idle_cause_is_one_row_and_the_rule_that_finds_it(tmp_path: Path) -> 
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+# The test that adds each thing, or that fails where its row is incomplete.
+TRIED_BY: Mapping[str, Callable[..., None]] = {
+    "device": test_a_device_is_one_row_of_the_table,
+    "cost formula": test_a_cost_formula_is_one_function_and_one_line,
+    "kernel family": test_a_kernel_family_is_one_row,
+    "idle cause": test_an_idle_cause_is_one_row_and_the_rule_that_finds_it,
+    "advice rule": test_an_advice_rule_is_one_function_and_its_name_in_the_table,
+    "intervention": test_an_intervention_is_one_function_and_one_row,
+    "counter": test_a_counter_is_one_row_and_one_count,
+    "report format": test_a_report_format_is_one_function_and_one_line,
+    "gate format": test_a_gate_format_is_one_function_and_one_line,
+    "accelerator vendor": test_a_vendor_is_one_sampler_among_the_others,
+    "command": test_a_command_is_one_file_and_one_line,
+    "workload of the corpus": test_a_workload_of_the_corpus_is_one_file_and_its_row,
+    "trace column": test_a_trace_column_is_its_declaration_and_the_code_that_fills_it,
+}
