@@ -9,7 +9,7 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_range
 from bottleneck.advice.ranking import Draft
-from bottleneck.schema.analysis import CONTENDED, REGIMES
+from bottleneck.schema.analysis import DISTURBED_SLUGS, REGIMES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.units import counted, format_share, format_us
@@ -242,7 +242,7 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     work, analysis = work_of(evidence), evidence.analysis
     if not evidence.is_host_only or analysis.device.source != "measured":
         return None
-    if any(caveat.slug == CONTENDED for caveat in analysis.caveats):
+    if any(caveat.slug in DISTURBED_SLUGS for caveat in analysis.caveats):
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < REGIMES["below_roof"].least)
     thinnest = np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))

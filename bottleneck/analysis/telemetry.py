@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.errors import TraceError
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import CONTENDED, Caveat, TelemetrySummary
+from bottleneck.schema.analysis import CONTENDED, SHARED_PROCESSOR, Caveat, TelemetrySummary
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.linked_trace import Linked
@@ -285,9 +285,11 @@ def find_contention(
     """A caveat when the program got fewer processors than it has threads, for want of free ones, and little adds up.
 
     Threads that compute together wait for the last of them: one that has to wait for a processor makes a tiny op last
-    for a whole time slice of the system, and which op that is, is chance. ``explained`` holds, for each row of KERNELS,
-    the part of its time that a floor explains (0-1, NaN unknown). Only for programs on the host, and only where the ops
-    take enough of the step to change its verdict.
+    for a whole time slice of the system, and which op that is, is chance. A single thread waits for no other: what it
+    waits for a processor falls on its ops by how long they work, so that their shares hold, and floors are held against
+    the time in which it had one. ``explained`` holds, for each row of KERNELS, the part of its time that a floor
+    explains (0-1, NaN unknown). Only for programs on the host, and only where the ops take enough of the step to change
+    its verdict.
     """
     if telemetry is None or not threads or not result.host_only:
         return ()
@@ -302,6 +304,12 @@ def find_contention(
     share = float((result.kernel_us * np.nan_to_num(explained))[works].sum()) / total_us if total_us > 0 else 1.0
     if share >= _EXPLAINED:
         return ()
+    if threads == 1 and share >= _EXPLAINED * got:
+        message = (
+            f"other programs used the processor while the steps ran: the program got {got:.2f} for its thread, so that "
+            "times are longer than on a quiet machine; shares hold, since every op waited alike"
+        )
+        return (Caveat(SHARED_PROCESSOR, message),)
     message = (
         f"other programs used the processors while the steps ran: the program got {got:.2f} for its "
         f"{counted(threads, 'thread')}, and its ops took so much longer than they need that floors "

@@ -8,7 +8,7 @@ from typing import Literal
 from bottleneck.compare.matching import WorkMatch
 from bottleneck.compare.pieces import common_shapes, share_of_time, sizes
 from bottleneck.compare.sides import ComparedSide
-from bottleneck.schema.analysis import Analysis, KernelSummary
+from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, KernelSummary
 from bottleneck.schema.comparison import Condition
 from bottleneck.schema.recording import Recording
 from bottleneck.units import format_share
@@ -102,7 +102,6 @@ def _changed(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> s
 
 
 _Weight = Literal["breaks", "colours"]
-_DISTURBED = ("disturbed-profile", "contended")
 DEVICE = "device"
 _NO_CODE = "a difference in time does not show a change of the code"
 
@@ -182,7 +181,11 @@ def _profiled(analysis: Analysis) -> str:
 
 
 def _disturbed(analysis: Analysis) -> str:
-    return "disturbed by other programs" if any(each.slug in _DISTURBED for each in analysis.caveats) else "undisturbed"
+    return (
+        "disturbed by other programs"
+        if any(each.slug in DISTURBED_SLUGS for each in analysis.caveats)
+        else "undisturbed"
+    )
 
 
 _FACTS: tuple[_Fact, ...] = (

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from bottleneck.compare.sides import ComparedSide
-from bottleneck.schema.analysis import CONTENDED, DISTURBED
+from bottleneck.schema.analysis import DISTURBED_SLUGS
 from bottleneck.schema.comparison import FloorBasis, TimeFloor
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.measurements import Timing
@@ -57,7 +57,7 @@ def _untimed(before: ComparedSide, after: ComparedSide) -> tuple[float, FloorBas
 def _is_disturbed(side: ComparedSide) -> bool:
     """True if other programs were seen to disturb its steps."""
     caveats = () if side.analysis is None else side.analysis.caveats
-    return any(caveat.slug in (CONTENDED, DISTURBED) for caveat in caveats)
+    return any(caveat.slug in DISTURBED_SLUGS for caveat in caveats)
 
 
 def has_few_steps(side: ComparedSide) -> bool:

@@ -107,6 +107,8 @@ GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown
 
 # Slugs of caveats that leave no verdict: much of the device's work is not in the trace, or the times are not its own.
 DISTURBED, CONTENDED = "disturbed-profile", "contended"
+# One thread that shared its processor: times are longer, shares are the program's own.
+SHARED_PROCESSOR = "shared-processor"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
 # The file ends early: what came later is missing.
 TRUNCATED = "truncated"
@@ -114,7 +116,7 @@ TRUNCATED = "truncated"
 ONE_RANK = "one-rank"
 TWO_SIDED = "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
-DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED})
+DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED, SHARED_PROCESSOR})
 BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
 
 

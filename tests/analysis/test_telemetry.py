@@ -10,7 +10,14 @@ from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.analysis.telemetry import Conditions, find_conditions, find_contention
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import CONTENDED, Ledger, LedgerEntry, TelemetrySummary
+from bottleneck.schema.analysis import (
+    BROKEN_TRACE_SLUGS,
+    CONTENDED,
+    SHARED_PROCESSOR,
+    Ledger,
+    LedgerEntry,
+    TelemetrySummary,
+)
 from bottleneck.schema.records import replace
 from tests.analysis.frames import CPU, H100, judge, matmul, stream
 
@@ -155,6 +162,18 @@ def test_ops_that_no_floor_explains_on_full_processors_are_not_judged() -> None:
 )
 def test_a_program_that_had_its_processors_is_judged(telemetry: TelemetrySummary | None) -> None:
     assert find_contention(telemetry, 2, *UNEXPLAINED) == ()
+
+
+def test_a_single_thread_that_shares_its_processor_is_judged_by_the_time_it_had_one() -> None:
+    half = replace(FULL, process_processors=0.5)
+    worked = result(("compute", "memory"), (60.0, 40.0))
+    (told,) = find_contention(half, 1, worked, np.array([0.2, 0.1]))  # 16 % of the time, 32 % of that on a processor
+    assert told.slug == SHARED_PROCESSOR and told.slug not in BROKEN_TRACE_SLUGS
+    assert "got 0.50 for its thread" in told.message
+    (broken,) = find_contention(half, 1, worked, np.array([0.1, 0.1]))  # 20 % of the time on a processor
+    assert broken.slug == CONTENDED
+    (two,) = find_contention(half, 2, worked, np.array([0.2, 0.1]))  # two threads wait for one another
+    assert two.slug == CONTENDED
 
 
 def test_work_that_its_floors_explain_is_judged() -> None:
