@@ -15,7 +15,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, some_rows
 from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.op_names import IN_PLACE
-from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
 
 # What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
@@ -111,6 +111,7 @@ def find_chains(evidence: Evidence) -> Chains:
 def _candidates(work: KernelWork) -> _Candidates:
     bytes_low = work.roof("bytes_low")
     trifle = (bytes_low <= _TRIFLE_BYTES) & ~work.family("matmul", "convolution", "attention", "recurrent")
+    trifle |= _prepares_reduction(work)
     kind = work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & (bytes_low > _TRIFLE_BYTES) & work.in_model
     fusible = kind & (work.bound("memory") | (work.bound("compute") & ~work.family("normalization")))
     fusible &= ~work.op_like(_ADDING_PRODUCT, above=True)
@@ -143,6 +144,12 @@ def _candidates(work: KernelWork) -> _Candidates:
     item = np.minimum(_item_bytes(work)[place], bytes_low[place] / np.maximum(2 * count, 1.0))
     written, again = _handed_on(work, place, count, np.where(hands_on, item, 0.0))
     return some_rows(_Candidates(place, count * item, opens, hands_on, written, again), usable)
+
+
+def _prepares_reduction(work: KernelWork) -> Flags:
+    """Mask of the fills that a reduction on a CPU makes of its result before it adds to it: no op of the program."""
+    parent = np.append(as_integers(work.evidence.linked.ops["parent"]), -1)[work.op]
+    return work.family("fill") & (parent >= 0) & np.isin(parent, work.op[work.family("reduction")])
 
 
 def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -> tuple[Floats, Floats]:

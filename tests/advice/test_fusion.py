@@ -13,7 +13,7 @@ from tests import trace_cache
 from tests.advice.cases import case_of
 from tests.advice.programs import Call, on_cpu, on_gpu
 from tests.analysis.frames import CPU
-from tests.builders import Event, kernel, launch, op, step
+from tests.builders import Event, frame, kernel, launch, op, step
 
 N = 25_000_000  # 100 MB of fp32: 10 ms to move once on the CPU of these tests
 MS = 1000.0
@@ -211,6 +211,21 @@ def test_the_mean_of_columns_ends_a_chain(tmp_path: Path) -> None:
         square = half("pow", 90, x, [], types=["float", "Scalar"])
         less = half("sub", 90, x, [ROWS, 1], types=["float"] * 2)
         assert find_chains(on_gpu(tmp_path / dims, [square, mean, less])).ops.tolist() == ops
+
+
+def test_the_fill_inside_a_reduction_on_a_cpu_cuts_no_chain(tmp_path: Path) -> None:
+    """ATen's sum on a CPU first fills its result: an op of its own in the trace, and none of the program."""
+    rows, x = 100_000, [100_000, 250]  # the result of 400 kB is no trifle
+    events = [frame("train.py(12): train", 0, 200 * MS), step(0, 0, 199 * MS)]
+    events += [
+        op("aten::mul", 1, 20 * MS, dims=[x, []]),
+        op("aten::sum", 21 * MS, 12 * MS, dims=[x, [], [], []], concrete=["", "[-1]", "True", ""]),
+        op("aten::fill_", 21 * MS + 10, 100, dims=[[rows, 1], []]),
+        op("aten::div", 34 * MS, 20 * MS, dims=[x, [rows, 1]]),
+    ]
+    assert find_chains(case_of(tmp_path, events)).ops.tolist() == [3]
+    apart = [each for each in events if each["name"] != "aten::sum"]  # a fill of the program's own
+    assert find_chains(case_of(tmp_path / "apart", apart)).ops.tolist() == []
 
 
 def test_copies_alone_are_no_chain(tmp_path: Path) -> None:
