@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 
+from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -14,6 +15,7 @@ from bottleneck.advice.quantities import (
     idle_rows,
     issue_part_us,
     issue_us,
+    ops_in_window,
     outermost_spans,
     overhead_us_per_op,
     rows_of_ops,
@@ -23,7 +25,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Confidence, Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats
+from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
@@ -45,6 +47,7 @@ _LEAST_NEEDED_US = 1.0
 # Rule 8: an op that picks one row, again and again from one line; its third argument is where.
 _PICKS = ("aten::select", "aten::narrow", "aten::slice")
 _INDEX = re.compile(r'^\["[^"]*", ?"[^"]*", ?"(-?\d{1,18})"')
+_WHOLE = re.compile(r"^-?\d{1,3}$")
 _LOOP_OF = 16
 _LIBRARY_FRAME = re.compile(r"^<|^nn\.Module: |(?:^|[/\\])torch[/\\]")
 _LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
@@ -187,12 +190,12 @@ def small_network(evidence: Evidence) -> Draft | None:
 
 
 def looped_op(evidence: Evidence) -> Draft | None:
-    """Rule 8: one line picks row after row out of a tensor, and works on each of them alone.
+    """Rule 8: one line picks row after row out of a tensor, or unbinds it, and works on each of them alone.
 
     The gain is N - 1 passes at the cost of a launch (CPU: of three ops, the pick, the work and its result), and no
     more than the overhead at that line. Loops of data loaders are another rule's.
     """
-    found = _most_picked(evidence)
+    found = _most_picked(evidence) or _most_unbound(evidence)
     if found is None:
         return None
     source, name, count = found
@@ -221,6 +224,44 @@ def looped_op(evidence: Evidence) -> Draft | None:
     )
 
 
+def _outermost_ops(evidence: Evidence, rows: Integers) -> pd.DataFrame:
+    """Those of these rows of OPS that no other op and no loader calls, at a known line."""
+    ops = evidence.linked.ops
+    rows = rows[(ops["depth"].to_numpy()[rows] == 0) & ops["source"].notna().to_numpy()[rows]]
+    rows = rows[~outermost_spans(evidence, _LOADER).hold(ops["ts_us"].to_numpy()[rows])]
+    columns = ["source", "name", "module", "thread", "step", "signature", "ts_us"]
+    return ops.iloc[rows][columns].reset_index(drop=True)
+
+
+def _most_unbound(evidence: Evidence) -> tuple[str, str, float] | None:
+    """Line, op and calls per step of the op that a loop runs on each row of a tensor: ``for row in x`` unbinds it.
+
+    The op comes after the unbinding, takes a tensor of the row's sizes, and runs as often as there are rows, in one
+    module or one call. Layers that get one row each are different modules. Null where there is none.
+    """
+    unbound = _outermost_ops(evidence, rows_of_ops(evidence, ("aten::unbind",))).dropna(subset=["signature"])
+    work, loops = work_of(evidence), dict[tuple[int, ...], tuple[int, float]]()
+    for at_us, signature in zip(unbound["ts_us"].tolist(), unbound["signature"].tolist(), strict=True):
+        sizes, dim = next(iter(work.sizes_of(signature)), ()), work.text_column("concrete", signature)[1:2]
+        at = int(dim[0]) if dim and _WHOLE.match(str(dim[0])) else 0
+        row = (*sizes[:at], *sizes[at:][1:])
+        if row and -len(sizes) <= at < len(sizes) and sizes[at] >= _LOOP_OF:
+            loops.setdefault(row, (sizes[at], at_us))
+    if not loops:
+        return None
+    ops = _outermost_ops(evidence, np.flatnonzero(ops_in_window(evidence))).dropna(subset=["signature"])
+    taken = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
+    for row, (count, from_us) in loops.items():
+        on_row = ops["signature"].isin([each for each, sizes in taken.items() if row in sizes])
+        body = ops[on_row & (ops["ts_us"] > from_us)]
+        same = ["source", "name", "module", "thread", "step"]
+        for _, group in body.groupby(same, observed=True, dropna=False, sort=False):
+            in_one = group["module"].notna().all() or _runs_in_one_call(evidence, group)
+            if len(group) >= count and in_one:
+                return str(group["source"].iloc[0]), str(group["name"].iloc[0]), float(len(group))
+    return None
+
+
 def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
     """Line, op and calls per step of the op that picks most rows of one tensor from one line, outside other ops.
 
@@ -228,11 +269,7 @@ def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
     the same follows from its sizes and strides: a trace has no addresses. Layers that one line calls one after the
     other are other modules and other calls.
     """
-    ops = evidence.linked.ops
-    rows = rows_of_ops(evidence, _PICKS)
-    rows = rows[(ops["depth"].to_numpy()[rows] == 0) & ops["source"].notna().to_numpy()[rows]]
-    rows = rows[~outermost_spans(evidence, _LOADER).hold(ops["ts_us"].to_numpy()[rows])]
-    picks = ops.iloc[rows][["source", "name", "module", "thread", "step", "signature", "ts_us"]].reset_index(drop=True)
+    picks = _outermost_ops(evidence, rows_of_ops(evidence, _PICKS))
     calls = evidence.linked.trace.signatures.reset_index(drop=True)[["dims", "strides", "concrete"]]
     picks = picks.merge(calls.astype(object), left_on="signature", right_index=True)
     picks["index"] = picks["concrete"].astype(str).str.extract(_INDEX, expand=False)

@@ -140,6 +140,31 @@ def test_the_same_row_again_and_again_is_no_loop(tmp_path: Path) -> None:
     assert looped_op(case_of(tmp_path, rows_one_by_one(40, lambda _: 0))) is None
 
 
+def unbound(count: int, name: str = "aten::mul", modules: bool = False) -> list[dict[str, object]]:
+    """``for row in x`` of so many rows, which unbinds x once and then works on each row in its own call of a cell."""
+    events: list[dict[str, object]] = [step(0, 0, 30 * count + 60), frame("loop.py(7): forward", 0, 30 * count + 60)]
+    events += [op("aten::unbind", 2, 30, dims=[[count, 4, 8], []], concrete=["", "0"])]
+    events += [op("aten::select", 3 + 0.5 * at, 0.4, dims=[[count, 4, 8], [], []]) for at in range(count)]
+    for at in range(count):
+        events += [frame(f"nn.Module: Cell_{at if modules else 0}", 45 + 30 * at, 25)]
+        events += [frame("cell.py(3): forward", 45.5 + 30 * at, 24)]
+        events += [op(name, 50 + 30 * at, 3, dims=[[4, 8], []])]
+    return events
+
+
+def test_a_loop_over_an_unbound_tensor_is_told_by_what_runs_on_each_row(tmp_path: Path) -> None:
+    case = case_of(tmp_path, unbound(40))
+    draft = looped_op(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.evidence[0] == "forward() (cell.py:3) calls aten::mul 40 times per step"
+    assert 0 < draft.gain_us.high <= case.step_us
+
+
+def test_a_tensor_unbound_for_few_rows_or_for_other_layers_is_no_loop(tmp_path: Path) -> None:
+    assert looped_op(case_of(tmp_path / "few", unbound(5))) is None
+    assert looped_op(case_of(tmp_path / "layers", unbound(40, modules=True))) is None
+
+
 def test_layers_below_one_line_are_no_loop(tmp_path: Path) -> None:
     """24 layers of a library, each called anew from one line of the program, pick another row of a table."""
     events = rows_one_by_one(24)
