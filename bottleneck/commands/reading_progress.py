@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bottleneck.schema.files import is_remote
+from bottleneck.system.files import is_remote
 from bottleneck.units import counted
 
 if TYPE_CHECKING:

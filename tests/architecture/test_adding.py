@@ -49,6 +49,7 @@ PACKAGE = Path(bottleneck.__file__).parent
 ROOT = PACKAGE.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
+
 def rows_of(text: str) -> dict[str, tuple[str, str]]:
     """Places to touch and tests by thing, from the table "to add a … touch …"."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
