@@ -243,7 +243,7 @@ def _most_unbound(evidence: Evidence) -> tuple[str, str, float] | None:
     work, loops = work_of(evidence), dict[tuple[int, ...], tuple[int, float]]()
     for at_us, signature in zip(unbound["ts_us"].tolist(), unbound["signature"].tolist(), strict=True):
         sizes, dim = next(iter(work.sizes_of(signature)), ()), work.text_column("concrete", signature)[1:2]
-        at = int(dim[0]) if dim and _WHOLE.match(str(dim[0])) else 0
+        at = int(str(dim[0])) if dim and _WHOLE.match(str(dim[0])) else 0
         row = (*sizes[:at], *sizes[at:][1:])
         if row and -len(sizes) <= at < len(sizes) and sizes[at] >= _LOOP_OF:
             loops.setdefault(row, (sizes[at], at_us))
