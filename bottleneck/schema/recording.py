@@ -161,7 +161,10 @@ def write_recording(folder: Path, recording: Recording) -> Path:
     import msgspec  # noqa: PLC0415 - the user's program shares a process with this module, not with msgspec
 
     path = folder / RECORDING_FILE
-    encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(recording)))
+    plain = msgspec.to_builtins(recording)
+    # Who opens the file finds first what was run.
+    ordered = {name: plain[name] for name in Recording.__annotations__} | plain
+    encoded = msgspec.json.encode(_encodable(ordered))
     write_whole(path, msgspec.json.format(encoded, indent=1) + b"\n")
     return path
 
