@@ -214,15 +214,16 @@ def vector_name(dtype: str) -> str:
     return f"{dtype} multiply"
 
 
-def cpu_probes(bench: CpuBench, working_sets: Mapping[str, int], l1_bytes: int, effort: ProbeEffort) -> list[Probe]:
-    """Every probe of this CPU; ``working_sets`` holds bytes by the level of memory that they are meant for."""
+def cpu_probes(bench: CpuBench, sizes: Mapping[str, int], effort: ProbeEffort) -> list[Probe]:
+    """Every probe of this CPU; ``sizes`` holds bytes to stream over, by the level of memory that should hold them."""
     probes = [probe for dtype in DTYPES for probe in _products(bench, dtype, effort)]
     if bench.native is not None:
         probes += _vectors(bench, bench.native)
-        probes += _native_streams(bench, bench.native, working_sets, l1_bytes)
-    for level, size in working_sets.items():
-        probes += _streams(bench, level, size)
-    return [*probes, _fresh(bench, max(working_sets.values()) // 4), *_tiny(bench)]
+        probes += _native_streams(bench, bench.native, sizes)
+    for level, size in sizes.items():
+        # No op reaches the first caches: calling it takes longer.
+        probes += _streams(bench, level, size) if level != "L1" else []
+    return [*probes, _fresh(bench, max(sizes.values()) // 4), *_tiny(bench)]
 
 
 def _products(bench: CpuBench, dtype: str, effort: ProbeEffort) -> list[Probe]:
@@ -266,10 +267,9 @@ def _vectors(bench: CpuBench, native: Native) -> list[Probe]:
     ]
 
 
-def _native_streams(bench: CpuBench, native: Native, working_sets: Mapping[str, int], l1_bytes: int) -> list[Probe]:
+def _native_streams(bench: CpuBench, native: Native, sizes: Mapping[str, int]) -> list[Probe]:
     """Compiled triads: each thread works on a part of its own. They alone reach the first cache, which no op does."""
     threads = bench.torch.get_num_threads()
-    sizes = {"L1": threads * l1_bytes // 2, **working_sets}
     probes = []
     for level, size in sizes.items():
         share = size // threads
@@ -481,11 +481,10 @@ def measure_cpu(
     torch.set_num_threads(chosen)
     load, before = OtherLoad(), cpu_clock_mhz()
     watch, native = ClockWatch(cpu_clock_mhz), build_native(chosen)
-    bench = CpuBench(torch, native, sizes or CpuSizes())
+    bench, sizes_of_levels = CpuBench(torch, native, sizes or CpuSizes()), working_sets(facts, chosen)
     try:
         with torch.inference_mode():
-            probes = cpu_probes(bench, working_sets(facts, chosen), facts.l1_bytes, effort)
-            outcome = settle(probes, effort, watch, on_progress)
+            outcome = settle(cpu_probes(bench, sizes_of_levels, effort), effort, watch, on_progress)
             # Afterwards: rounds of ceilings end by the time, of which a compiler takes most.
             entering = settle(compiled_probes(bench), effort, watch, on_progress)
             outcome = ProbeResults({**outcome.measured, **entering.measured}, {**outcome.missing, **entering.missing})
@@ -494,7 +493,7 @@ def measure_cpu(
         if native is not None:
             native.close()
     busy, clock = load.busy_processors(), clock_stamp(before, watch.seen_mhz(), cpu_clock_mhz(), None)
-    ceilings = as_ceilings(outcome, level_sizes(facts, chosen))
+    ceilings = as_ceilings(outcome, sizes_of_levels)
     options = "--device cpu" if chosen == usual else f"--device cpu --threads {chosen}"
     return Calibration(
         device=as_device(facts, ceilings, clock),
@@ -518,21 +517,17 @@ def load_note(busy: float) -> str:
 def working_sets(facts: CpuFacts, threads: int) -> dict[str, int]:
     """Bytes to stream over, by the memory that should hold them: half of the caches, twice the last, and far beyond.
 
-    Each thread has its own second-level cache.
+    Each thread has its own caches of the first and second level.
     """
     last = facts.last_level_bytes
     room = (facts.memory_bytes or 2**33) // _MEMORY_SHARE
     return {
+        "L1": threads * facts.l1_bytes // 2,
         "L2": min(facts.l2_bytes * threads, last) // 2,
         "LLC": last // 2,
         "2 x LLC": min(2 * last, room),
         "DRAM": min(max(8 * last, 2**27), _LARGEST_STREAM_BYTES, room),
     }
-
-
-def level_sizes(facts: CpuFacts, threads: int) -> dict[str, int]:
-    """The working sets with that of the first caches, which no op reaches: calling it takes longer."""
-    return {"L1": threads * facts.l1_bytes // 2, **working_sets(facts, threads)}
 
 
 def as_ceilings(outcome: ProbeResults, sizes: Mapping[str, int]) -> tuple[Ceiling, ...]:

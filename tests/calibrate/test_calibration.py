@@ -28,7 +28,6 @@ from bottleneck.calibrate.cpu import (
     calibrate_cpu,
     compiled_probes,
     cpu_probes,
-    level_sizes,
     load_note,
     measure_cpu,
     untouched,
@@ -139,7 +138,7 @@ def test_without_a_compiler_the_native_loops_are_left_out(monkeypatch: pytest.Mo
     monkeypatch.delenv("CXX", raising=False)
     assert native.build_native(1) is None
     torch = pytest.importorskip("torch")
-    found = {probe.ceiling for probe in cpu_probes(CpuBench(torch, None, SMALL), {"L2": 4096}, 2**15, HASTY)}
+    found = {probe.ceiling for probe in cpu_probes(CpuBench(torch, None, SMALL), {"L1": 2**14, "L2": 4096}, HASTY)}
     assert "fp32 product" in found and "L2 stream" in found
     assert not found & {"fp32 multiply", "L1 stream"}
 
@@ -415,7 +414,7 @@ def test_a_hasty_calibration_measures_every_ceiling_and_puts_the_threads_back() 
     assert {"fp32_tensor", "bf16_tensor", "fp64_tensor", "fp32_vector"} <= calibration.device.peaks_flops_per_s.keys()
     sizes = [size for size, _ in calibration.device.bandwidth_by_bytes]
     assert sizes == sorted(sizes) and len(sizes) == (5 if native.build_native(1) else 4)
-    assert sizes[-1] == level_sizes(cpu_facts(), 1)["DRAM"]
+    assert sizes[-1] == working_sets(cpu_facts(), 1)["DRAM"]
     assert 0.01 < (calibration.device.launch_floor_us or 0) < 1000
     assert calibration.device.fresh_bytes_per_s is None or calibration.device.fresh_bytes_per_s > 1e6
     assert calibration.threads == 1 and calibration.missing == {}
@@ -425,7 +424,7 @@ def test_a_hasty_calibration_measures_every_ceiling_and_puts_the_threads_back() 
 def test_a_dtype_that_would_take_too_long_is_measured_small() -> None:
     torch = pytest.importorskip("torch")
     slow = replace(SMALL, products=(64, 4096), product_seconds=0.0)
-    ways = [probe.how for probe in cpu_probes(CpuBench(torch, None, slow), {"L2": 4096}, 2**15, HASTY)]
+    ways = [probe.how for probe in cpu_probes(CpuBench(torch, None, slow), {"L2": 4096}, HASTY)]
     assert "64 x 64" in ways and "4096 x 4096" not in ways
 
 
@@ -443,7 +442,7 @@ def test_data_are_random_numbers_and_never_zeros() -> None:
             seen.append(name)
             return getattr(torch, name)
 
-    probes = cpu_probes(CpuBench(Spy(), built, SMALL), {"L2": 4096}, 2**15, HASTY)
+    probes = cpu_probes(CpuBench(Spy(), built, SMALL), {"L1": 2**14, "L2": 4096}, HASTY)
     settle(probes, HASTY, ClockWatch(lambda: None))
     built.close()
     assert {"randn", "rand"} <= set(seen) and "zeros" not in seen
@@ -472,7 +471,7 @@ def test_entering_compiled_code_takes_longer_than_calling_an_op() -> None:
     effort = ProbeEffort(0.05, most_rounds=1)
     names = ("op dispatch", "compiled call", "compiled call, backward")
     with torch.inference_mode():
-        probes = [*cpu_probes(bench, {"L2": 1 << 20}, 1 << 14, effort), *compiled_probes(bench)]
+        probes = [*cpu_probes(bench, {"L2": 1 << 20}, effort), *compiled_probes(bench)]
         outcome = settle([each for each in probes if each.ceiling in names], effort, ClockWatch(lambda: None))
     assert not outcome.missing
     dispatch_s, forward_s, both_s = (1 / outcome.measured[name].rate for name in names)
