@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bottleneck.errors import UsageError
+from bottleneck.harness.messages import Plan, Program
 from bottleneck.schema.compiled_kernels import compiled_file
 from bottleneck.schema.recording import is_recording, light_file
 from bottleneck.system.files import write_whole
 
 if TYPE_CHECKING:
     from filelock import FileLock
-
-    from bottleneck.harness.messages import Plan, Program
 
 # Every rank has notes of its own; what is being written has another name until it is whole.
 NOTES_FILES = ".notes.rank*.json"
@@ -168,7 +167,7 @@ class RunState:
     ``processors`` are those of its machine; null in states of before that was kept.
     """
 
-    plan: "Plan"
+    plan: Plan
     environment: Mapping[str, str]
     busy_processors: float
     process: int | None = None
@@ -185,8 +184,7 @@ class FolderClaim:
 
     def note(self, state: RunState) -> None:
         """Leaves what is being done; OSError if the disk does not take it."""
-        text = {**asdict(state), "plan": state.plan.to_json()}
-        write_whole(self._folder / CLAIM_FILE, json.dumps(text))
+        write_whole(self._folder / CLAIM_FILE, json.dumps(asdict(state)))
 
     def release(self, *, is_finished: bool = True) -> None:
         """Removes the mark, or leaves it to whoever finishes the work; the folder may be gone already."""
@@ -225,23 +223,16 @@ def read_run_state(folder: Path) -> RunState | None:
 
     The folder may have been moved, or come from anywhere: nothing outside of it is meant.
     """
-    from bottleneck.harness.messages import Plan  # a report of a whole recording needs none
+    import msgspec  # the user's program shares a process with this module, not with msgspec
 
     try:
-        found = json.loads((folder / CLAIM_FILE).read_bytes())
-        plan = replace(Plan.from_json(found["plan"]), folder=str(folder))
-        environment = {str(name): str(value) for name, value in found["environment"].items()}
-        busy = float(found["busy_processors"])
-        numbers = [found.get(name) for name in ("process", "status", "processors")]
-        process, status, processors = (number if isinstance(number, int) else None for number in numbers)
-        told = found.get("versions")
-        versions = None if told is None else {str(name): str(value) for name, value in told.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        state = msgspec.convert(json.loads((folder / CLAIM_FILE).read_bytes()), RunState)
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    return RunState(plan, environment, busy, process, status, versions, processors)
+    return replace(state, plan=replace(state.plan, folder=str(folder)))
 
 
-def program_name(program: "Program") -> str:
+def program_name(program: Program) -> str:
     """The name of the program as part of that of a folder: 'train' of dir/train.py and of the module package.train."""
     file = Path(program.target)
     names = program.target.split(".") if program.module else [file.parent.name, file.stem]
