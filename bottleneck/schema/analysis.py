@@ -291,10 +291,7 @@ class KernelSummary(Struct, frozen=True):
 
 
 class Fold(Struct, frozen=True):
-    """Work folded by op, module path or source line; ``shares`` splits it by group.
-
-    ``idle_us`` is the idle time in which the host was at this line or module; it is no part of ``us``.
-    """
+    """Work folded by op, module path or source line; ``shares`` splits it by group."""
 
     name: Annotated[str, Doc("op, module path or source line")]
     calls: Annotated[float, Doc("number of calls", "1/step")]
@@ -355,10 +352,7 @@ class IdleCause(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """Queue depth: launches issued less kernels finished. ``curve`` holds (us from the window's start, depth) pairs.
-
-    ``empty_idle_share`` is the part of the device's idle time in which the queue was empty: the host was too slow.
-    """
+    """Queue depth: launches issued less kernels finished. ``curve`` holds (us from the window's start, depth) pairs."""
 
     empty_idle_share: Annotated[
         float | None,

@@ -36,11 +36,7 @@ class CompareSide:
 
 @dataclass(frozen=True)
 class Condition:
-    """A difference besides the code, which makes times or counts hard to compare; reported before all else.
-
-    ``weight``: "breaks" where a difference of times does not show the effect of the code (another device), else
-    "colours".
-    """
+    """A difference besides the code, which makes times or counts hard to compare; reported before all else."""
 
     what: Annotated[str, Doc("what differs: the device, a dtype, a setting")]
     before: Annotated[str, Doc("value in the base")]
@@ -54,10 +50,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Bar:
-    """The change of one account of the ledger, in microseconds per step.
-
-    ``source`` is the line that most of the change of a wait comes from ('file.py:57'), null where no line does.
-    """
+    """The change of one account of the ledger, in microseconds per step."""
 
     account: Annotated[str, Doc("such as 'compute', 'memory.copy', 'overhead.input'")]
     group: Annotated[str, Doc("'compute', 'memory', 'overhead', 'communication', 'transfer' or 'unknown'")]
@@ -76,9 +69,7 @@ class Bar:
 class ChangeRow:
     """Work of one or both sides: busy time and calls per step, and the cause of the change.
 
-    ``count_us`` is the change of the number of calls x the mean call before, ``mean_us`` the change of the mean call x
-    the number of calls after; together they are the change. ``source`` is the line after ('file.py:57'; before, where
-    it is gone). ``is_touched``: the diff between the refs touches it; null where there is no diff.
+    ``count_us`` and ``mean_us`` together are the change.
     """
 
     name: Annotated[str, Doc("op or kernel")]

@@ -80,10 +80,7 @@ class GateSettings:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A cause of a counter's change: an op, kernel or module, its change per step, and its source line, where known.
-
-    ``is_touched``: the diff to the base touches that line; null without a diff.
-    """
+    """A cause of a counter's change: an op, kernel or module, its change per step, and its source line, where known."""
 
     what: Annotated[str, Doc("op, kernel or module")]
     change: Annotated[int, Doc("how many more (negative: fewer) per step")]
@@ -94,10 +91,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class CounterChange:
-    """One counter compared with its baseline; null values where a side lacks it, with ``reason``.
-
-    ``limit`` is the limit that was applied; ``is_creep`` where that is the budget against the anchor.
-    """
+    """One counter compared with its baseline; null values where a side lacks it, with ``reason``."""
 
     metric: Annotated[str, Doc("a counter, or one of modules: 'module:decoder.*.launches'")]
     before: Annotated[
@@ -160,7 +154,7 @@ class WorkloadResult:
     """The verdict on one workload, with the counters, times and messages that it rests on.
 
     ``what``, ``why`` and ``fix`` are the three lines of a failure; ``base`` names the baseline ("merge-base
-    1a2b3c4", "the lock-file"). ``counts`` are the candidate's. ``is_new``: it has no lock-file yet.
+    1a2b3c4", "the lock-file").
     """
 
     name: Annotated[str, Doc("name of the workload")]

@@ -125,11 +125,7 @@ class BatchTest:
 
 @dataclass(frozen=True)
 class BatchProof:
-    """Result of the batch test: t = fixed + proportional x batch, with both parts at the original batch size.
-
-    ``agrees``: the ledger's overhead fits into the fixed part; null where that is undecided. ``reason`` is why there
-    are no figures; null where there are.
-    """
+    """Result of the batch test: t = fixed + proportional x batch, with both parts at the original batch size."""
 
     batch_size: Annotated[int | None, Doc("samples in a step; null when not known")]
     once_us: Annotated[
