@@ -125,11 +125,13 @@ def test_two_formulas_for_one_op_are_refused() -> None:
         cost.merge_formulas([{"example::double": abs}, {"example::double": abs}])  # type: ignore[dict-item]
 
 
-def test_a_kernel_family_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_family_is_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert kernels.describe_kernel("example_fft_kernel").family == "other"
-    row = kernels.KernelRule(r"example_fft", "fourier", "vector", None, "example_fft_kernel")
-    compiled = ((re.compile(row.pattern), row.traits), *kernels._compiled())
-    monkeypatch.setattr(kernels, "_compiled", lambda: compiled)
+    table = tmp_path / "kernels.tsv"
+    table.write_text(kernels.TABLE.read_text() + "fourier\tvector\t\t\texample_fft\texample_fft_kernel\n")
+    monkeypatch.setattr(kernels, "TABLE", table)
+    for name in ("kernel_rules", "_compiled"):
+        monkeypatch.setattr(kernels, name, getattr(kernels, name).__wrapped__)  # not the rows that were read before
     assert kernels.describe_kernel("example_fft_kernel").family == "fourier"
 
 
