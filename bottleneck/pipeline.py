@@ -258,7 +258,7 @@ def digest(source: TraceSource, options: Options = DEFAULTS) -> RankDigest:
 
     Depends on the files of the source and the options alone, so that it may run in any process.
     """
-    from bottleneck.analysis.digest import digest_rank  # noqa: PLC0415 - for several ranks only
+    from bottleneck.analysis.ranks import digest_rank  # noqa: PLC0415 - for several ranks only
 
     return digest_rank(examine(source, replace(options, split=False, jobs=1)), source.host)
 

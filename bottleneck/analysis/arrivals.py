@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
+from bottleneck.schema.digest import CollectiveCalls, RankDigest
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import ProcessGroup
 from bottleneck.system.working_memory import Spool
@@ -261,22 +261,21 @@ def _own_us(digest: RankDigest, calls: CollectiveCalls) -> Floats:
     return np.maximum(calls.start_us - ended[:-1], 0.0)
 
 
-def _clock_us(digest: RankDigest, origin_ns: int) -> float | None:
-    return None if digest.start_unix_ns is None else (digest.start_unix_ns - origin_ns) / 1e3
-
-
 class _RankTracks:
     """The calls of the ranks of a group by label, of one rank at a time; ``clocks`` are the wall clocks by row."""
 
     def __init__(self, digests: Sequence[RankDigest], group: Group) -> None:
         self._digests, self._group = digests, group
         origin = min((digest.start_unix_ns or 0 for digest in digests), default=0)
-        self.clocks = [_clock_us(digests[at], origin) for at in group.members]
+        starts = [digests[at].start_unix_ns for at in group.members]
+        self.clocks = [None if start is None else (start - origin) / 1e3 for start in starts]
 
     def read(self, row: int) -> tuple[CollectiveCalls, Mapping[Label, Integers]]:
         """The calls of a rank, and those in the group by label: their rows, in order."""
         calls, group = self._digests[self._group.members[row]].calls.read(), self._group.process_group
-        is_known = np.array([self._belongs(message) for message in calls.messages], dtype=bool)
+        # Where the trace names no group, collectives among another number of ranks are of another group.
+        sizes = {None, len(self._digests)}
+        is_known = np.array([bool(group.name) or message.group_size in sizes for message in calls.messages], dtype=bool)
         mine = np.flatnonzero(calls.group == self._group.codes[row])
         mine = mine[is_known[calls.message[mine]]] if mine.size else mine
         found: dict[Label, list[Integers]] = {}
@@ -287,11 +286,6 @@ class _RankTracks:
                     mine[calls.message[mine] == message]
                 )
         return calls, {label: np.sort(np.concatenate(rows)) for label, rows in found.items()}
-
-    def _belongs(self, message: Message) -> bool:
-        """False for collectives among another number of ranks than are looked at, where the trace names no group."""
-        is_named = bool(self._group.process_group.name)
-        return is_named or message.group_size is None or message.group_size == len(self._digests)
 
     def aligned(self) -> dict[Label, dict[int, tuple[int, int]]]:
         """By label, of each member that could be aligned: the column of its first call, and the number of its calls.

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from bottleneck.analysis.kernel_rows import KernelTimes
 from bottleneck.schema.analysis import CollectiveSummary
-from bottleneck.schema.digest import Message
+from bottleneck.schema.digest import CollectiveCalls, Message
 from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.records import replace
@@ -122,20 +122,17 @@ def fold_collectives(rows: KernelTimes) -> tuple[CollectiveSummary, ...]:
     return tuple(sorted(found, key=lambda one: (-one.us, one.name, one.bytes or 0.0)))
 
 
-def paces(linked: Linked) -> Mapping[Message, Pace]:
-    """The quickest call of each message in a whole trace."""
-    members, code, messages = _messages(linked)
-    return _paces(linked, members, code, messages)
-
-
-def quickest_of(several: Iterable[Mapping[Message, Pace]]) -> Mapping[Message, Pace]:
-    """The quickest call of each message over several ranks."""
-    merged: dict[Message, Pace] = {}
-    for each in several:
-        for message, pace in each.items():
-            known = merged.get(message, Pace(math.inf, 0))
-            merged[message] = Pace(min(known.us, pace.us), known.calls + pace.calls)
-    return merged
+def quickest_calls(several: Iterable[CollectiveCalls]) -> Mapping[Message, Pace]:
+    """The quickest call of each message over the calls of several ranks."""
+    found: dict[Message, Pace] = {}
+    for calls in several:
+        quickest = np.full(len(calls.messages), np.inf)
+        np.minimum.at(quickest, calls.message, calls.end_us - calls.start_us)
+        counts = np.bincount(calls.message, minlength=quickest.size)
+        for message, us, count in zip(calls.messages, quickest.tolist(), counts.tolist(), strict=True):
+            known = found.get(message, Pace(math.inf, 0))
+            found[message] = Pace(min(known.us, us), known.calls + count)
+    return found
 
 
 def repaced(

@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 
 from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group, payloads
+from bottleneck.analysis.collectives import quickest_calls
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.digest import Calls, CollectiveCalls, RankDigest
-from bottleneck.schema.intervals import Flags, Floats, Integers, tally, union
+from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.intervals import Codes, Flags, Floats, Integers, tally, union
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.linked_trace import ProcessGroup
 from bottleneck.units import counted, format_us
@@ -60,32 +61,14 @@ class GroupTimes:
     sent_bytes: float
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A rank or host whose own time is far longer than usual: positions of its ranks, and how much longer it is."""
-
-    name: str
-    members: tuple[int, ...]
-    excess_us: float
-
-
-@dataclass(frozen=True)
-class Delay:
-    """The time that a suspect's lateness costs the others of its groups over all steps, also by kind of collective."""
-
-    us: float
-    by_label: Mapping[str, float]
-
-
 def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
     """The times of one group, from the calls that lie in the windows of its ranks."""
     counts = np.array([digests[at].steps.count for at in arrivals.members], dtype=np.float64)
-    size = len(counts)
+    first = digests[arrivals.members[0]]
+    size, steps, labels = len(counts), max(1, first.step_start_us.size), len(arrivals.labels)
     calls, late, waits, transfers = np.zeros(size, np.int64), np.zeros(size), np.zeros(size), np.zeros(size)
-    steps = _step_count(digests, arrivals)
-    labels = len(arrivals.labels)
     behind, own, by_label = np.zeros((size, steps)), np.zeros((size, steps)), np.zeros((size, labels))
-    payload, sent = payloads(digests[arrivals.members[0]].calls.read()), 0.0
+    payload, sent = payloads(first.calls.read()), 0.0
     for block in arrivals.blocks():
         inside = block.inside
         wait = block.waits_us
@@ -94,11 +77,10 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
         late += (block.late_us * inside).sum(axis=1)
         waits += (wait * inside).sum(axis=1)
         transfers += ((block.end - block.start - wait) * inside).sum(axis=1)
-        beyond, spent = (block.start - _median(block.start)) * inside, block.own_us * inside
-        for row in range(size):
-            behind[row] += tally(block.step, beyond[row], steps)
-            own[row] += tally(block.step, spent[row], steps)
-            by_label[row] += tally(block.label, spent[row], labels)
+        spent = block.own_us * inside
+        behind += _tally_rows(block.step, (block.start - _median(block.start)) * inside, steps)
+        own += _tally_rows(block.step, spent, steps)
+        by_label += _tally_rows(block.label, spent, labels)
     return GroupTimes(
         arrivals=arrivals,
         calls=calls,
@@ -112,8 +94,9 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
     )
 
 
-def _step_count(digests: Sequence[RankDigest], arrivals: Arrivals) -> int:
-    return max(1, digests[arrivals.members[0]].step_start_us.size)
+def _tally_rows(codes: Codes, amounts: Floats, size: int) -> Floats:
+    """Sums of each row of the amounts by the codes of their columns."""
+    return np.stack([tally(codes, row, size) for row in amounts])
 
 
 def _median(values: Floats) -> Floats:
@@ -135,44 +118,54 @@ def summarise_job(
     left_out: Sequence[LeftOut],
 ) -> JobSummary:
     """The summary of the ranks; ``numbers`` are theirs, ``times`` of the groups that could be matched."""
-    job = _Job(digests, numbers, groups, times)
+    job = _Job(digests, numbers, times)
+    kinds = [_kind(group, len(digests)) for group in groups]
     hosts = {digest.host for digest in digests}
-    uses = job.uses()
+    links = sorted((link for _, link in job.links), key=lambda link: (link.usual_us - link.transfer_us, link.ranks))
     return JobSummary(
         ranks=len(digests),
         hosts=None if None in hosts else len(hosts),
         left_out=tuple(sorted(left_out, key=lambda one: one.path)),
-        slow=job.slow()[:_WORST],
-        slow_links=job.slow_links()[:_WORST],
-        groups=uses,
-        wait_share=job.wait_share(),
-        bubble_share=job.bubble_share(),
-        clock_skew_us=job.clock_skew_us(),
+        slow=job.find_slow()[:_WORST],
+        slow_links=tuple(links[:_WORST]),
+        groups=_group_uses(digests, groups, kinds, times),
+        wait_share=_wait_share(digests, times),
+        bubble_share=_bubble_share(
+            digests, [group for group, kind in zip(groups, kinds, strict=True) if kind == "pipeline"]
+        ),
+        clock_skew_us=_clock_skew_us(digests, times),
     )
 
 
-class _Job:
-    """The digests of a job with what is asked of them more than once."""
+@dataclass(frozen=True)
+class Suspect:
+    """A rank or host whose own time is far longer than usual: positions of its ranks, and how much longer it is."""
 
-    def __init__(
-        self,
-        digests: Sequence[RankDigest],
-        numbers: Sequence[int],
-        groups: Sequence[Group],
-        times: Sequence[GroupTimes],
-    ) -> None:
-        self.digests, self.numbers, self.groups, self.times = digests, numbers, groups, times
+    name: str
+    members: tuple[int, ...]
+    excess_us: float
+
+
+class _Job:
+    """The ranks of a job, with what their own times, by rank and step, are longer than those of the median rank."""
+
+    def __init__(self, digests: Sequence[RankDigest], numbers: Sequence[int], times: Sequence[GroupTimes]) -> None:
+        self.digests, self.numbers, self.times = digests, numbers, times
         self.wall_us = float(_median(np.array([[digest.steps.wall_us] for digest in digests]))[0])
+        self.worth_us = self._worth_us(len(digests))
         self.steps = max((one.own_us.shape[1] for one in times), default=1)
-        own_us = self._by_step("own_us")
+        own_us, self.behind_us = self._by_step("own_us"), self._by_step("behind_us")
         known = sorted({at for one in times for at in one.arrivals.members})
         self.longer_us = np.zeros_like(own_us)
         if known:
             self.longer_us[known] = own_us[known] - _median(own_us[known])
-        self.behind_us = self._by_step("behind_us")
         self.excess_us = self.longer_us.sum(axis=1) / np.array([digest.steps.count for digest in digests])
-        self.kinds = {id(group): _kind(group, len(digests)) for group in groups}
+        self.families = _families(times)
         self.links = self._find_links()
+
+    def _worth_us(self, count: int) -> float:
+        """A delay that is worth a name among so many ranks."""
+        return (_WORTH if count >= _MANY else _WORTH_FEW) * self.wall_us
 
     def _by_step(self, name: Literal["own_us", "behind_us"]) -> Floats:
         """One of the amounts of each rank by step, over all of its groups."""
@@ -182,28 +175,23 @@ class _Job:
             found[list(times.arrivals.members), : amount.shape[1]] += amount
         return found
 
-    def slow(self) -> tuple[SlowRank, ...]:
+    def find_slow(self) -> tuple[SlowRank, ...]:
         """Slow hosts and ranks, most costly first; several that are late now and then are ranks in turn."""
-        suspects = self.suspects()
-        slow = self._tell(suspects)
+        suspects = self._suspects()
+        slow = self._costly(suspects)
         if sum(not one.is_steady for one in slow) > 1:
             steady = {one.name for one in slow if one.is_steady}
             suspects = [suspect for suspect in suspects if suspect.name in steady]
-            slow = self._tell(suspects)
-        wandering = self._wandering({at for suspect in suspects for at in suspect.members})
-        found = [*slow, *([] if wandering is None else [wandering])]
-        return tuple(sorted(found, key=lambda one: (-one.cost_us, one.ranks)))
+            slow = self._costly(suspects)
+        slow += self._wandering({at for suspect in suspects for at in suspect.members})
+        return tuple(sorted(slow, key=lambda one: (-one.cost_us, one.ranks)))
 
-    def _tell(self, suspects: Sequence[Suspect]) -> list[SlowRank]:
+    def _costly(self, suspects: Sequence[Suspect]) -> list[SlowRank]:
         """The suspects whose delay costs the job enough to be named."""
-        slow = [self._told(suspect, delay) for suspect, delay in zip(suspects, self._delays(suspects), strict=True)]
-        return [one for one in slow if one.cost_us >= self._worth(len(self.digests)) / 2 * self.wall_us]
+        slow = [self._describe(*each) for each in zip(suspects, self._delays(suspects), strict=True)]
+        return [one for one in slow if one.cost_us >= self.worth_us / 2]
 
-    @staticmethod
-    def _worth(count: int) -> float:
-        return _WORTH if count >= _MANY else _WORTH_FEW
-
-    def suspects(self) -> list[Suspect]:
+    def _suspects(self) -> list[Suspect]:
         """Hosts whose ranks all have a longer own time, and ranks with a longer one than the rest of their host."""
         by_host: dict[str, list[int]] = {}
         for at, digest in enumerate(self.digests):
@@ -211,15 +199,15 @@ class _Job:
                 by_host.setdefault(digest.host, []).append(at)
         shared = {host: at for host, at in sorted(by_host.items()) if len(at) > 1}
         usual = {host: float(_median(self.excess_us[at][:, None])[0]) for host, at in shared.items()}
-        far = self._far(np.array(list(usual.values()))) if len(shared) > 1 else np.zeros(len(shared), bool)
         suspects, rest = [], self.excess_us.copy()
-        for (host, members), is_far in zip(shared.items(), far.tolist(), strict=True):
+        for (host, members), is_far in zip(
+            shared.items(), self._far(np.array([*usual.values()])).tolist(), strict=True
+        ):
             if is_far and self.excess_us[members].min() >= _TOGETHER * usual[host]:
                 suspects.append(Suspect(f"host {host}", tuple(members), usual[host]))
                 rest[members] -= usual[host]
         alone = np.flatnonzero(self._far(rest))
-        suspects += [Suspect(f"rank {self.numbers[at]}", (at,), float(rest[at])) for at in alone.tolist()]
-        return suspects
+        return suspects + [Suspect(f"rank {self.numbers[at]}", (at,), float(rest[at])) for at in alone.tolist()]
 
     def _far(self, values: Floats, worth: float = 1.0) -> Flags:
         """Values that are far above the median of all, and by what is worth a name, or a part of that."""
@@ -227,15 +215,16 @@ class _Job:
             return np.zeros(values.size, dtype=bool)
         middle = float(_median(values[:, None])[0])
         noise = _SIGMAS_PER_MAD * float(np.median(np.abs(values - middle))) if values.size >= _MANY else 0.0
-        return np.asarray(values - middle > max(worth * self._worth(values.size) * self.wall_us, _FAR * noise))
+        return np.asarray(values - middle > max(worth * self._worth_us(values.size), _FAR * noise))
 
-    def _delays(self, suspects: Sequence[Suspect]) -> list[Delay]:
+    def _delays(self, suspects: Sequence[Suspect]) -> list[tuple[float, str | None]]:
         """For each suspect, by how much later collectives begin than they would without it and the other suspects.
 
-        Ranks that these hold up in smaller groups do not count, nor do those behind a slow link.
+        Over all steps, with the kind of collective at which most of it is seen. Ranks that these hold up in smaller
+        groups do not count, nor do those behind a slow link.
         """
         delays = np.zeros(len(suspects))
-        by_label: list[dict[str, float]] = [{} for _ in suspects]
+        by_kind: list[dict[str, float]] = [{} for _ in suspects]
         every = {at for suspect in suspects for at in suspect.members}
         for times in self.times:
             place = {at: row for row, at in enumerate(times.arrivals.members)}
@@ -252,8 +241,9 @@ class _Job:
                         delays[number] += delay.sum()
                         sums = tally(block.label, delay, len(times.arrivals.labels))
                         for (kind, _), us in zip(times.arrivals.labels, sums.tolist(), strict=True):
-                            by_label[number][kind] = by_label[number].get(kind, 0.0) + us
-        return [Delay(us, labels) for us, labels in zip(delays.tolist(), by_label, strict=True)]
+                            by_kind[number][kind] = by_kind[number].get(kind, 0.0) + us
+        worst = (max(sums.items(), key=lambda item: (item[1], item[0]), default=("", 0.0)) for sums in by_kind)
+        return [(us, kind if most > 0 else None) for us, (kind, most) in zip(delays.tolist(), worst, strict=True)]
 
     def _held(self, slow: set[int], size: int) -> set[int]:
         """The slow ranks, those that share a group smaller than ``size`` with one, and those behind a slow link."""
@@ -266,20 +256,19 @@ class _Job:
                 held.update(members)
         return held
 
-    def _told(self, suspect: Suspect, delay: Delay) -> SlowRank:
-        count = self.digests[suspect.members[0]].steps.count
-        cost_us = min(delay.us / count, suspect.excess_us)
-        since, is_steady = self._pattern(suspect.members)
-        behind = [self._behind_us(at) for at in suspect.members]
-        worst = max(delay.by_label.items(), key=lambda item: (item[1], item[0]), default=("", 0.0))
+    def _describe(self, suspect: Suspect, delay: tuple[float, str | None]) -> SlowRank:
+        members, (delay_us, worst) = suspect.members, delay
+        cost_us = min(delay_us / self.digests[members[0]].steps.count, suspect.excess_us)
+        since, is_steady = self._pattern(members)
+        behind = [float(self.behind_us[at].sum()) / self.digests[at].steps.count for at in members]
         return SlowRank(
             name=suspect.name,
-            ranks=tuple(sorted(self.numbers[at] for at in suspect.members)),
-            host=self._host(suspect.members),
+            ranks=tuple(sorted(self.numbers[at] for at in members)),
+            host=self._host(members),
             late_us=max(float(np.mean(behind)), 0.0),
             cost_us=cost_us,
-            cost_rank_hours=self._rank_hours(cost_us, len(suspect.members)),
-            worst_collective=worst[0] if worst[1] > 0 else None,
+            cost_rank_hours=self._rank_hours(cost_us, len(members)),
+            worst_collective=worst,
             since_step=since,
             is_steady=is_steady,
             cause=self._cause(suspect),
@@ -292,15 +281,12 @@ class _Job:
         hosts = {self.digests[at].host for at in members}
         return hosts.pop() if len(hosts) == 1 else None
 
-    def _behind_us(self, at: int) -> float:
-        """Delay of a rank beyond the median of its groups, per step."""
-        return float(self.behind_us[at].sum()) / self.digests[at].steps.count
-
-    def _steps(self, members: Sequence[int]) -> Integers:
-        """Positions of the steps that a rank explains."""
-        each = self.digests[members[0]].steps.each
-        kept = [number for number, step in enumerate(each) if step.set_aside is None]
-        return np.array(kept or range(self.digests[members[0]].steps.count), dtype=np.int64)
+    def _steps(self, member: int) -> Integers:
+        """Positions of the steps that a rank explains, as far as own times are known."""
+        steps = self.digests[member].steps
+        kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
+        found = np.array(kept or range(steps.count), dtype=np.int64)
+        return found[found < self.steps]
 
     def _pattern(self, members: Sequence[int]) -> tuple[int | None, bool]:
         """The first late step, where it is not the first of all, and whether most of the steps from there are late.
@@ -308,13 +294,12 @@ class _Job:
         A step is late when its own time is longer by half of what is usual in the late ones, and worth a name. Fewer
         than three late steps at the end of a recording could be chance.
         """
-        steps = self._steps(members)
-        delay = self.longer_us[list(members)].mean(axis=0)[steps[steps < self.steps]]
-        worth_us = self._worth(len(self.digests)) / 2 * self.wall_us
-        usual = delay[delay >= worth_us]
+        steps = self._steps(members[0])
+        delay = self.longer_us[list(members)].mean(axis=0)[steps]
+        usual = delay[delay >= self.worth_us / 2]
         if not usual.size:
             return None, False
-        late = delay >= max(worth_us, float(np.median(usual)) / 2)
+        late = delay >= max(self.worth_us / 2, float(np.median(usual)) / 2)
         first = int(np.argmax(late))
         is_steady = bool(
             late[first:].mean() >= _MOST_STEPS and late.sum() >= min(_STEADY_STEPS, _MOST_STEPS * late.size)
@@ -326,15 +311,13 @@ class _Job:
 
         An account that is longer by little beside what the suspect takes too long is no cause of it.
         """
-        members = suspect.members
-        names = sorted({e.account for digest in self.digests for e in digest.ledger if e.group != COMMUNICATION})
-        place = {name: column for column, name in enumerate(names)}
-        spent = np.zeros((len(self.digests), len(names)))
-        for row, digest in enumerate(self.digests):
-            for entry in digest.ledger:
-                if entry.account in place:
-                    spent[row, place[entry.account]] += entry.us
-        usual, own = _median(spent), spent[list(members)].mean(axis=0)
+        members = list(suspect.members)
+        ledgers = [
+            {each.account: each.us for each in one.ledger if each.group != COMMUNICATION} for one in self.digests
+        ]
+        names = sorted({name for ledger in ledgers for name in ledger})
+        spent = np.array([[ledger.get(name, 0.0) for name in names] for ledger in ledgers])
+        usual, own = _median(spent), spent[members].mean(axis=0)
         more = np.maximum(own - usual, 0.0)
         order = np.argsort(-more, kind="stable")[:2].tolist()
         largest_us = float(more[order[0]]) if order else 0.0
@@ -348,63 +331,53 @@ class _Job:
         ]
         return "; ".join(parts) or "no account of its ledger is longer by as much"
 
-    def _factor(self, members: Sequence[int]) -> float | None:
+    def _factor(self, members: list[int]) -> float | None:
         """The factor by which the own times are longer than the median's, if one explains most of it; else null."""
         columns: dict[object, Floats] = {}
-        for family in self._families():
+        for number, family in enumerate(self.families):
             for times in family:
                 for label, us in zip(times.arrivals.labels, times.own_by_label_us.T, strict=True):
-                    column = columns.setdefault((id(family), label), np.zeros(len(self.digests)))
+                    column = columns.setdefault((number, label), np.zeros(len(self.digests)))
                     column[list(times.arrivals.members)] += us
         if len(columns) < 2:
             return None
         own = np.stack(list(columns.values()), axis=1)
-        usual, mine = _median(own), own[list(members)].mean(axis=0)
-        longer = mine - usual
+        usual = _median(own)
+        longer = own[members].mean(axis=0) - usual
         both = float(longer @ usual)
         is_constant = both > 0 and both**2 >= _CONSTANT * float(usual @ usual) * float(longer @ longer)
         return 1.0 + both / float(usual @ usual) if is_constant else None
 
-    def _wandering(self, known: set[int]) -> SlowRank | None:
+    def _wandering(self, known: set[int]) -> list[SlowRank]:
         """Ranks that are late in some steps each, so that the job waits for another one from step to step."""
-        count = len(self.digests)
-        steps = self._steps((0,))
-        steps = steps[steps < self.steps]
+        count, steps = len(self.digests), self._steps(0)
         free = [at for at in range(count) if at not in known]
         if len(free) < 2 or not steps.size:
-            return None
+            return []
         longer = np.minimum(self.longer_us, self.behind_us)[free][:, steps]
         noise = _SIGMAS_PER_MAD * np.median(np.abs(longer - np.median(longer, axis=0)), axis=0)
         worst, worst_us = longer.argmax(axis=0), longer.max(axis=0)
         late = worst_us > np.maximum(_WORTH_FEW * self.wall_us, _FAR * noise if count >= _MANY else 0.0)
         cost_us = float(np.where(late, worst_us - np.sort(longer, axis=0)[-2], 0.0).mean())
-        if cost_us < self._worth(count) * self.wall_us:
-            return None
-        ranks = sorted({self.numbers[free[row]] for row in worst[late].tolist()})
+        if cost_us < self.worth_us:
+            return []
+        members = [free[row] for row in np.unique(worst[late]).tolist()]
+        ranks = sorted({self.numbers[at] for at in members})
         alone = len(ranks) == 1
-        at = free[int(worst[late][0])]
-        return SlowRank(
+        cause = f"late in {int(late.sum())} of {counted(late.size, 'step')}"
+        in_turn = SlowRank(
             name=f"rank {ranks[0]}" if alone else "other ranks in turn",
             ranks=tuple(ranks),
-            host=self._host((at,)) if alone else None,
+            host=self._host(members) if alone else None,
             late_us=float(np.where(late, worst_us, 0.0).mean()),
             cost_us=cost_us,
             cost_rank_hours=self._rank_hours(cost_us, 1),
             worst_collective=None,
             since_step=None,
             is_steady=False,
-            cause=f"late in {int(late.sum())} of {counted(late.size, 'step')}"
-            + ("" if alone else ", another rank each time: its data, or a resource that they share"),
+            cause=cause if alone else f"{cause}, another rank each time: its data, or a resource that they share",
         )
-
-    def _families(self) -> list[list[GroupTimes]]:
-        """Groups side by side: of equal description, size and kinds of collectives."""
-        found: dict[object, list[GroupTimes]] = {}
-        for times in self.times:
-            group = times.arrivals.group
-            kinds = tuple(kind for kind, _ in times.arrivals.labels)
-            found.setdefault((_described(group), len(times.arrivals.members), kinds), []).append(times)
-        return list(found.values())
+        return [in_turn]
 
     def _find_links(self) -> list[tuple[tuple[int, ...], SlowLink]]:
         """Groups whose transfers are far slower than those of the groups beside them, with positions of their ranks.
@@ -412,123 +385,131 @@ class _Job:
         Transfers vary less than work does: half of what a rank must be late is enough.
         """
         found = []
-        for family in self._families():
+        for family in self.families:
             if len(family) < _LEAST_GROUPS:
                 continue
             spent = np.array([float(np.median(times.transfer_us)) for times in family])
             sent = np.array([times.sent_bytes for times in family])
-            usual, usual_bytes = float(_median(spent[:, None])[0]), float(_median(sent[:, None])[0])
+            usual, usual_bytes = _median(np.stack((spent, sent), axis=1)).tolist()
             equal = ~(np.abs(sent - usual_bytes) > _EQUAL_BYTES * usual_bytes)
             slow = equal & self._far(spent, 0.5) & (spent > _SLOW_LINK * usual)
             for at in np.flatnonzero(slow).tolist():
-                arrivals = family[at].arrivals
-                ranks = tuple(sorted(self.numbers[member] for member in arrivals.members))
-                hours = self._rank_hours(float(spent[at]) - usual, 0)
+                arrivals, transfer_us = family[at].arrivals, float(spent[at])
                 link = SlowLink(
                     name=arrivals.group.description or f"group {arrivals.group.name}",
-                    ranks=ranks,
+                    ranks=tuple(sorted(self.numbers[member] for member in arrivals.members)),
                     host=self._host(arrivals.members),
-                    transfer_us=float(spent[at]),
+                    transfer_us=transfer_us,
                     usual_us=usual,
                     groups=len(family),
-                    cost_rank_hours=hours,
+                    cost_rank_hours=self._rank_hours(transfer_us - usual, 0),
                 )
                 found.append((arrivals.members, link))
         return found
 
-    def slow_links(self) -> tuple[SlowLink, ...]:
-        """Groups with slow transfers, the most costly first."""
-        links = [link for _, link in self.links]
-        return tuple(sorted(links, key=lambda link: (link.usual_us - link.transfer_us, link.ranks)))
 
-    def wait_share(self) -> float | None:
-        """Part of the step that the ranks wait in collectives, at most what the ledger has of exposed communication."""
-        if not self.times:
-            return None
-        waits = np.zeros(len(self.digests))
-        for times in self.times:
-            waits[list(times.arrivals.members)] += times.wait_us
-        shares = [
-            min(wait_us, _exposed_us(digest)) / digest.steps.wall_us
-            for wait_us, digest in zip(waits.tolist(), self.digests, strict=True)
-            if digest.steps.wall_us > 0
-        ]
-        return max(float(np.mean(shares)), 0.0) if shares else None
+def _families(several: Sequence[GroupTimes]) -> list[list[GroupTimes]]:
+    """Groups side by side: of equal description, size and kinds of collectives."""
+    found: dict[object, list[GroupTimes]] = {}
+    for times in several:
+        arrivals = times.arrivals
+        kinds = tuple(kind for kind, _ in arrivals.labels)
+        found.setdefault((_described(arrivals.group), len(arrivals.members), kinds), []).append(times)
+    return list(found.values())
 
-    def bubble_share(self) -> float | None:
-        """Part of the step that the stages of pipelines wait in sends and receives, averaged over their ranks.
 
-        Time in them when nothing else runs (at most the exposed communication of the ledger), less that of the quickest
-        call of each size for all calls, which is the transfer.
-        """
-        pipelines = [group for group in self.groups if self.kinds[id(group)] == "pipeline"]
-        shares = []
-        for group in pipelines:
-            quickest = _quickest([self.digests[at].calls for at in group.members])
-            for at, code in zip(group.members, group.codes, strict=True):
-                digest = self.digests[at]
-                own = digest.calls.read()
-                wall_us = digest.steps.wall_us
-                rows = np.flatnonzero((own.group == code) & own.is_inside & _are(own, SEND_RECV))
-                open_us = union(own.start_us[rows], own.end_us[rows]).total() / digest.steps.count
-                least = np.array([quickest.get(message, 0.0) for message in own.messages])
-                moved_us = float(least[own.message[rows]].sum()) / digest.steps.count if rows.size else 0.0
-                exposed_us = min(open_us, _exposed_us(digest))
-                shares.append(max(exposed_us - moved_us, 0.0) / wall_us if wall_us > 0 else 0.0)
-        return float(np.mean(shares)) if shares else None
+def _wait_share(digests: Sequence[RankDigest], several: Sequence[GroupTimes]) -> float | None:
+    """Part of the step that the ranks wait in collectives, at most what the ledger has of exposed communication."""
+    if not several:
+        return None
+    waits = np.zeros(len(digests))
+    for times in several:
+        waits[list(times.arrivals.members)] += times.wait_us
+    shares = [
+        min(wait_us, _exposed_us(digest)) / digest.steps.wall_us
+        for wait_us, digest in zip(waits.tolist(), digests, strict=True)
+        if digest.steps.wall_us > 0
+    ]
+    return max(float(np.mean(shares)), 0.0) if shares else None
 
-    def uses(self) -> tuple[GroupUse, ...]:
-        """Time in the collectives of each group, those side by side as one, most time first."""
-        matched = {times.arrivals.group: times for times in self.times}
-        found: dict[object, list[Group]] = {}
-        for group in self.groups:
-            kind = self.kinds[id(group)]
-            key = (_described(group.process_group), len(group.members), kind, group.usages[0].kinds)
-            found.setdefault(key, []).append(group)
-        uses = [self._use(groups, matched) for groups in found.values()]
-        return tuple(sorted(uses, key=lambda use: (-use.us, use.name, use.size)))
 
-    def _use(self, groups: Sequence[Group], matched: Mapping[ProcessGroup, GroupTimes]) -> GroupUse:
-        first = groups[0].process_group
-        own = [
-            (usage.calls / self.digests[at].steps.count, usage.us / self.digests[at].steps.count)
-            for group in groups
-            for at, usage in zip(group.members, group.usages, strict=True)
-        ]
-        known = [matched[group.process_group] for group in groups if group.process_group in matched]
-        transfer, wait = (
-            np.concatenate([getattr(times, name) for times in known]) if known else None
-            for name in ("transfer_us", "wait_us")
-        )
-        kind = self.kinds[id(groups[0])]
-        uneven = [_imbalance(self.digests, group) for group in groups] if kind == "expert" else []
-        told = [each for each in uneven if each is not None]
-        return GroupUse(
-            name=_described(first) or self._unnamed(groups),
-            kind=kind,
-            size=first.size,
-            groups=len(groups),
-            calls=float(np.mean([calls for calls, _ in own])),
-            us=float(np.mean([us for _, us in own])),
-            transfer_us=None if transfer is None else float(transfer.mean()),
-            wait_us=None if wait is None else float(wait.mean()),
-            imbalance=max(told) if told else None,
-        )
+def _bubble_share(digests: Sequence[RankDigest], pipelines: Sequence[Group]) -> float | None:
+    """Part of the step that the stages of pipelines wait in sends and receives, averaged over their ranks.
 
-    def _unnamed(self, groups: Sequence[Group]) -> str:
-        if len(groups[0].members) == len(self.digests):
-            return "all ranks"
-        return f"group {groups[0].process_group.name}" if len(groups) == 1 else "not named"
+    Time in them when nothing else runs (at most the exposed communication of the ledger), less that of the quickest
+    call of each size for all calls, which is the transfer.
+    """
+    shares = []
+    for group in pipelines:
+        quickest = quickest_calls(digests[at].calls.read() for at in group.members)
+        for at, code in zip(group.members, group.codes, strict=True):
+            digest, own = digests[at], digests[at].calls.read()
+            is_sent = np.array([message.name == SEND_RECV for message in own.messages] or [False])
+            rows = np.flatnonzero((own.group == code) & own.is_inside)
+            rows = rows[is_sent[own.message[rows]]]
+            open_us = union(own.start_us[rows], own.end_us[rows]).total() / digest.steps.count
+            least = np.array([quickest[message].us for message in own.messages])
+            moved_us = float(least[own.message[rows]].sum()) / digest.steps.count if rows.size else 0.0
+            exposed_us, wall_us = min(open_us, _exposed_us(digest)), digest.steps.wall_us
+            shares.append(max(exposed_us - moved_us, 0.0) / wall_us if wall_us > 0 else 0.0)
+    return float(np.mean(shares)) if shares else None
 
-    def clock_skew_us(self) -> float | None:
-        """Largest difference between the clocks of two hosts, by the ends of the collectives that they share."""
-        clocks = clock_offsets(self.digests, self.times)
-        by_host: dict[str, list[float]] = {}
-        for digest, clock_us in zip(self.digests, clocks, strict=True):
-            if digest.host is not None and clock_us is not None and digest.start_unix_ns is not None:
-                by_host.setdefault(digest.host, []).append(clock_us)
-        hosts = [float(np.median(found)) for found in by_host.values()]
-        return float(np.ptp(hosts)) if len(hosts) > 1 else None
+
+def _group_uses(
+    digests: Sequence[RankDigest], groups: Sequence[Group], kinds: Sequence[str | None], times: Sequence[GroupTimes]
+) -> tuple[GroupUse, ...]:
+    """Time in the collectives of each group, those side by side as one, most time first."""
+    matched = {each.arrivals.group: each for each in times}
+    alike: dict[object, tuple[str | None, list[Group]]] = {}
+    for group, kind in zip(groups, kinds, strict=True):
+        key = (_described(group.process_group), len(group.members), kind, group.usages[0].kinds)
+        alike.setdefault(key, (kind, []))[1].append(group)
+    uses = [_use(digests, *each, matched) for each in alike.values()]
+    return tuple(sorted(uses, key=lambda use: (-use.us, use.name, use.size)))
+
+
+def _use(
+    digests: Sequence[RankDigest],
+    kind: str | None,
+    groups: Sequence[Group],
+    matched: Mapping[ProcessGroup, GroupTimes],
+) -> GroupUse:
+    first, several = groups[0].process_group, len(groups) > 1
+    # Calls, time and bytes of all-to-alls per step, of each rank of each group.
+    used = [
+        np.array([(usage.calls, usage.us, usage.all_to_all_bytes) for usage in group.usages])
+        / np.array([[digests[at].steps.count] for at in group.members])
+        for group in groups
+    ]
+    calls, us, _ = np.concatenate(used).T
+    known = [matched[group.process_group] for group in groups if group.process_group in matched]
+    transfer_us, wait_us = (
+        float(np.concatenate([getattr(times, name) for times in known]).mean()) if known else None
+        for name in ("transfer_us", "wait_us")
+    )
+    sent = [each[:, 2] for each in used if kind == "expert" and each[:, 2].mean() > 0]
+    unnamed = "not named" if several else f"group {first.name}"
+    return GroupUse(
+        name=_described(first) or ("all ranks" if len(groups[0].members) == len(digests) else unnamed),
+        kind=kind,
+        size=first.size,
+        groups=len(groups),
+        calls=float(calls.mean()),
+        us=float(us.mean()),
+        transfer_us=transfer_us,
+        wait_us=wait_us,
+        imbalance=max((float(each.max() / each.mean()) for each in sent), default=None),
+    )
+
+
+def _clock_skew_us(digests: Sequence[RankDigest], times: Sequence[GroupTimes]) -> float | None:
+    """Largest difference between the clocks of two hosts, by the ends of the collectives that they share."""
+    by_host: dict[str, list[float]] = {}
+    for digest, clock_us in zip(digests, clock_offsets(digests, times), strict=True):
+        if digest.host is not None and clock_us is not None and digest.start_unix_ns is not None:
+            by_host.setdefault(digest.host, []).append(clock_us)
+    hosts = [float(np.median(found)) for found in by_host.values()]
+    return float(np.ptp(hosts)) if len(hosts) > 1 else None
 
 
 def clock_offsets(digests: Sequence[RankDigest], times: Sequence[GroupTimes]) -> list[float | None]:
@@ -542,38 +523,11 @@ def clock_offsets(digests: Sequence[RankDigest], times: Sequence[GroupTimes]) ->
         if ready is None:
             break
         waiting.remove(ready)
-        known = [(clocks[at], own) for at, own in zip(ready.members, ready.clock_us.tolist(), strict=True)]
-        origin = float(np.median([clock - own for clock, own in known if clock is not None]))
-        for at, own in zip(ready.members, ready.clock_us.tolist(), strict=True):
-            if clocks[at] is None:
-                clocks[at] = origin + own
+        own = dict(zip(ready.members, ready.clock_us.tolist(), strict=True))
+        origin = float(np.median([clock - own[at] for at in own if (clock := clocks[at]) is not None]))
+        for at, clock_us in own.items():
+            clocks[at] = origin + clock_us if clocks[at] is None else clocks[at]
     return clocks
-
-
-def _are(calls: CollectiveCalls, name: str) -> Flags:
-    """Mask of the calls of a kind."""
-    is_of_kind = np.array([message.name == name for message in calls.messages], dtype=bool)
-    return is_of_kind[calls.message] if calls.message.size else np.zeros(0, dtype=bool)
-
-
-def _imbalance(digests: Sequence[RankDigest], group: Group) -> float | None:
-    """Most bytes that a rank sends in all-to-alls / mean of the group; null where sizes are not known."""
-    sent = [
-        usage.all_to_all_bytes / digests[at].steps.count for at, usage in zip(group.members, group.usages, strict=True)
-    ]
-    mean = float(np.mean(sent))
-    return max(sent) / mean if mean > 0 else None
-
-
-def _quickest(calls: Sequence[Calls]) -> dict[object, float]:
-    """Time of the quickest call of each message over several ranks."""
-    found: dict[object, float] = {}
-    for own in (one.read() for one in calls):
-        least = np.full(len(own.messages), np.inf)
-        np.minimum.at(least, own.message, own.end_us - own.start_us)
-        for message, us in zip(own.messages, least.tolist(), strict=True):
-            found[message] = min(found.get(message, np.inf), us)
-    return found
 
 
 def _described(group: ProcessGroup) -> str:
@@ -603,9 +557,6 @@ def _kind(group: Group, ranks: int) -> str | None:
         return told
     first = group.usages[0]
     names = first.kinds - {"barrier"}
-    if len(names) == 1:
-        only = next(iter(names))
-        alone = {SEND_RECV: "pipeline", "all_to_all": "expert"}.get(only)
-        if alone is not None:
-            return alone
+    if names in ({SEND_RECV}, {"all_to_all"}):
+        return "pipeline" if SEND_RECV in names else "expert"
     return "data" if len(group.members) == ranks and names <= _GRADIENTS and first.has_sizes else None

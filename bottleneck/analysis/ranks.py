@@ -1,19 +1,25 @@
-"""Reduces the digests of several ranks: who waits for whom, from the arrival of each rank at each collective."""
+"""Reduces each rank of a job to a digest, and the digests to who waits for whom.
 
-from collections.abc import Sequence, Set
+That follows from the arrival of each rank at each collective.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from bottleneck.analysis.arrivals import Arrivals, find_groups, match_collectives
-from bottleneck.analysis.collectives import Pace, message_of, quickest_of, repaced, with_transfer
+from bottleneck.analysis.collectives import message_of, messages_of, quickest_calls, repaced, with_transfer
 from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, measure, summarise_job
+from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.analysis import ONE_RANK, Caveat, CollectiveSummary, RankSummary
-from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
+from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, CollectiveSummary, RankSummary
+from bottleneck.schema.digest import CollectiveCalls, RankDigest
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats
+from bottleneck.schema.intervals import Integers
 from bottleneck.schema.job import JobSummary, LeftOut, SlowRank
+from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.records import replace
 from bottleneck.system.working_memory import Spool
@@ -23,6 +29,60 @@ from bottleneck.units import counted, format_share, format_us
 _STRAGGLING = 0.05
 # Between hosts, clocks kept by NTP agree to about this.
 _CLOCKS_AGREE_US = 1000.0
+# Ranks that are named one by one.
+_MOST_LISTED = 8
+
+Value = TypeVar("Value")
+
+
+def digest_rank(evidence: Evidence, host: str | None = None) -> RankDigest:
+    """The digest of one rank; ``host`` is where it ran, as its folder or file name tells."""
+    analysis, linked = evidence.analysis, evidence.linked
+    window = linked.window
+    steps = sorted([*window.steps, *(step for step, _ in window.set_aside)], key=lambda step: step.start_us)
+    return RankDigest(
+        path=analysis.recording.path,
+        host=host,
+        rank=linked.trace.rank,
+        world_size=linked.trace.world_size,
+        start_unix_ns=linked.trace.start_unix_ns,
+        steps=analysis.steps,
+        ledger=analysis.ledger,
+        collectives=analysis.collectives,
+        bound=find_bound(grounds_of(evidence)).bound,
+        calls=_collective_calls(linked),
+        process_groups=linked.trace.process_groups,
+        step_start_us=np.array([step.start_us for step in steps], dtype=np.float64),
+        step_wall_us=np.array([step.us for step in steps], dtype=np.float64),
+        is_cut_off=any(caveat.slug == TRUNCATED for caveat in analysis.caveats),
+    )
+
+
+def _collective_calls(linked: Linked) -> CollectiveCalls:
+    """Every collective of the trace, in and outside the window."""
+    kernels, window = linked.kernels, linked.window
+    rows = np.flatnonzero((kernels["kind"] == "collective").to_numpy())
+    rows = rows[np.argsort(kernels["ts_us"].to_numpy()[rows], kind="stable")]
+    start_us = kernels["ts_us"].to_numpy()[rows]
+    end_us = start_us + kernels["dur_us"].to_numpy()[rows]
+    named = linked.trace.device_args.set_index("event")["process_group"].reindex(kernels["event"].to_numpy()[rows])
+    message, messages = _coded(messages_of(linked, rows))
+    group, groups = _coded([*named.astype(object).where(named.notna(), "")])
+    return CollectiveCalls(
+        messages=messages,
+        groups=groups,
+        message=message,
+        group=group,
+        start_us=start_us,
+        end_us=end_us,
+        is_inside=np.asarray((end_us > window.start_us) & (start_us < window.end_us)),
+    )
+
+
+def _coded(values: Sequence[Value]) -> tuple[Integers, tuple[Value, ...]]:
+    """The position of each value among the distinct ones, and those in the order met."""
+    code = {value: position for position, value in enumerate(dict.fromkeys(values))}
+    return np.array([code[value] for value in values], dtype=np.int64), tuple(code)
 
 
 @dataclass(frozen=True)
@@ -39,10 +99,6 @@ class Reduced:
     caveats: tuple[Caveat, ...]
     job: JobSummary
     straggler: str | None
-
-
-# Ranks that are named one by one.
-_MOST_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -195,8 +251,7 @@ def _collectives(
     Where no call of one size was quickest, the rank that came last to a call tells: it waited for nobody.
     """
     mine = ordered[position]
-    wanted = {message_of(one) for one in mine.collectives}
-    found = repaced(mine.collectives, quickest_of(_paces(one.calls.read(), wanted) for one in ordered))
+    found = repaced(mine.collectives, quickest_calls(one.calls.read() for one in ordered))
     messages = mine.calls.read().messages
     size = len(messages)
     spent, least = np.zeros(size), np.zeros(size)
@@ -208,24 +263,12 @@ def _collectives(
                 dur = (block.end - block.start)[:, inside]
                 np.add.at(spent, block.message[row][inside], dur[row])
                 np.add.at(least, block.message[row][inside], dur.min(axis=0))
-    share = {message: us for message, us in zip(messages, _ratios(least, spent).tolist(), strict=True) if us}
+    ratios = np.divide(least, spent, out=np.zeros(size), where=spent > 0)
+    share = {message: ratio for message, ratio in zip(messages, ratios.tolist(), strict=True) if ratio}
     return tuple(
         with_transfer(one, share[message_of(one)]) if one.transfer_us is None and message_of(one) in share else one
         for one in found
     )
-
-
-def _ratios(part: Floats, whole: Floats) -> Floats:
-    return np.divide(part, whole, out=np.zeros(part.size), where=whole > 0)
-
-
-def _paces(calls: CollectiveCalls, wanted: Set[Message]) -> dict[Message, Pace]:
-    """The quickest call of each of these messages on a rank."""
-    quickest = np.full(len(calls.messages), np.inf)
-    np.minimum.at(quickest, calls.message, calls.end_us - calls.start_us)
-    counts = np.bincount(calls.message, minlength=len(calls.messages))
-    found = zip(calls.messages, quickest.tolist(), counts.tolist(), strict=True)
-    return {message: Pace(us, count) for message, us, count in found if count and message in wanted}
 
 
 def _chosen(steps: StepTimes) -> str:
@@ -237,31 +280,23 @@ def _chosen(steps: StepTimes) -> str:
 def _caveats(
     ordered: Sequence[RankDigest], numbers: Sequence[int], times: Sequence[GroupTimes], left_out: Sequence[LeftOut]
 ) -> tuple[Caveat, ...]:
-    caveats = []
+    found: dict[str, str] = {}
     world = max((one.world_size or 0 for one in ordered), default=0)
     if world > len(ordered):
-        caveats.append(Caveat("missing-ranks", f"{len(ordered)} of {world} ranks were given: {_listed(numbers)}"))
+        found["missing-ranks"] = f"{len(ordered)} of {world} ranks were given: {_listed(numbers)}"
     if left_out:
         first = min(left_out, key=lambda one: one.path)
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        caveats.append(Caveat("left-out-ranks", f"{first.path} is left out: {first.reason}{more}"))
+        found["left-out-ranks"] = f"{first.path} is left out: {first.reason}{more}"
     if numbers != [one.rank for one in ordered]:
-        caveats.append(
-            Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given")
-        )
+        found["unnumbered-ranks"] = "the traces do not tell their ranks apart; they are counted as given"
     chosen = [_chosen(one.steps) for one in ordered]
     if len(set(chosen)) > 1:
-        found = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
-        message = f"the ranks do not explain the same steps ({found}); --steps A:B takes the same of all"
-        caveats.append(Caveat("other-steps", message))
+        several = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
+        found["other-steps"] = f"the ranks do not explain the same steps ({several}); --steps A:B takes the same of all"
     if not times:
-        caveats.append(
-            Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown")
-        )
+        found["unmatched-ranks"] = "no collective could be matched across the ranks: lateness is unknown"
     clocks = [clock_us for clock_us in clock_offsets(ordered, times) if clock_us is not None]
-    if clocks and float(np.ptp(clocks)) > _CLOCKS_AGREE_US:
-        apart = format_us(float(np.ptp(clocks)))
-        caveats.append(
-            Caveat("rank-clocks", f"the ranks' clocks are {apart} apart; the ends of collectives align them")
-        )
-    return tuple(caveats)
+    if clocks and (apart_us := float(np.ptp(clocks))) > _CLOCKS_AGREE_US:
+        found["rank-clocks"] = f"the ranks' clocks are {format_us(apart_us)} apart; the ends of collectives align them"
+    return tuple(Caveat(slug, message) for slug, message in found.items())

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.analysis.digest import digest_rank
+from bottleneck.analysis.ranks import digest_rank
 from bottleneck.pipeline import digest
 from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
 from bottleneck.schema.linked_trace import ProcessGroup, Step

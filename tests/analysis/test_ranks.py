@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from bottleneck.analysis.arrivals import CallBlock, find_groups, match_collectives
-from bottleneck.analysis.digest import digest_rank
-from bottleneck.analysis.ranks import combine_ranks, reduce_ranks
+from bottleneck.analysis.ranks import combine_ranks, digest_rank, reduce_ranks
 from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.evidence import Evidence

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottleneck.analysis.digest import digest_rank
+from bottleneck.analysis.ranks import digest_rank
 from bottleneck.mapping.rank_reading import DigestFolder
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.records import replace
