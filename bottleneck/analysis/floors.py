@@ -129,12 +129,6 @@ LAUNCH_FLOOR_BLOCKS = 32  # a kernel of so few blocks has hardly any work
 LAUNCH_FLOOR_KERNELS = 5  # fewer kernels say nothing
 LAUNCH_FLOOR_LONGEST_US = 20.0  # a longer kernel does real work however few its blocks
 
-REGISTERS = 65536  # 32-bit registers of a multiprocessor, on every GPU since 2012
-HIDING_THREADS = 512  # a quarter of what a multiprocessor holds; fewer do not hide the latency of memory
-LATENCY_US = 0.6  # from a load to its data in DRAM, on a GPU
-SLIM_BYTES = 16.0  # per thread: one load of the widest kind; less is gone before the block has started
-GRAIN_BYTES = 4.0 * 32768  # at most one thread's share of a loop: 32768 elements, read and written (ATen's GRAIN_SIZE)
-
 GPU = Thresholds()
 # An op's self time under the profiler is overhead below three dispatch floors: the profiler hides most of what it adds.
 # What an op costs per call differs from op to op on a CPU, so that no number of floors excludes overhead.
@@ -207,6 +201,16 @@ class Labelled(Struct, frozen=True):
 
     codes: Integers
     labels: tuple[str, ...]
+
+
+def choose(*choices: tuple[Flags, Labelled | str]) -> Labelled:
+    """Per row the text of the first choice that holds, which may be null; null where none does."""
+    codes, labels = list[Integers](), tuple[str, ...]()
+    for holds, texts in choices:
+        own = Labelled(np.zeros(holds.size, dtype=np.int64), (texts,)) if isinstance(texts, str) else texts
+        codes.append(np.where(own.codes < 0, -1, len(labels) + own.codes))
+        labels += own.labels
+    return Labelled(np.select([holds for holds, _ in choices], codes, -1), labels)
 
 
 def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:

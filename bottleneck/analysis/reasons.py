@@ -7,36 +7,17 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.floors import (
-    GRAIN_BYTES,
-    HIDING_THREADS,
-    LATENCY_US,
-    REGISTERS,
-    SLIM_BYTES,
-    Floors,
-    Labelled,
-    RooflineInput,
-)
-from bottleneck.schema.intervals import Flags, Floats, shared_us
+from bottleneck.analysis.floors import Floors, Labelled, RooflineInput, choose
+from bottleneck.schema.intervals import Flags, Floats, Integers, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_si, format_us
 
-NO_PEAKS = "no peaks known for this device"
-NO_PEAK = "no peak known for its dtype"
-NO_BANDWIDTH = "no bandwidth known for this device"
-FROM_CACHE = "served from cache"
-TOO_FAST = "faster than its floor: cost or peak is wrong"
-BALANCED_COMPUTE = "by machine balance: more FLOPs per byte than the ridge of any device that this may be"
-BALANCED_MEMORY = "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be"
-
-_NO_COST = (
-    "replayed by a graph launch, which has no op of its own",
-    "no op issued it",
-    "shapes were not recorded",
-    "no modelled op among those that issued it",
-    "compiled region, whose kernels record no shapes",
-)
+REGISTERS = 65536  # 32-bit registers of a multiprocessor, on every GPU since 2012
+HIDING_THREADS = 512  # a quarter of what a multiprocessor holds; fewer do not hide the latency of memory
+LATENCY_US = 0.6  # from a load to its data in DRAM, on a GPU
+SLIM_BYTES = 16.0  # per thread: one load of the widest kind; less is gone before the block has started
+GRAIN_BYTES = 4.0 * 32768  # at most one thread's share of a loop: 32768 elements, read and written (ATen's GRAIN_SIZE)
 
 
 def why_unmodelled(work: RooflineInput) -> Labelled:
@@ -45,27 +26,23 @@ def why_unmodelled(work: RooflineInput) -> Labelled:
     op = as_integers(work.kernels["op"])[main]
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     by_cost, cost_reasons = pd.factorize(work.costs["reason"])
-    unlinked = work.kernels["unlinked"].cat
-    recorded = unlinked.codes.to_numpy(dtype=np.int64)[main]
-    first_cost = len(_NO_COST) + len(unlinked.categories)
-    cost = np.append(by_cost.astype(np.int64), -1)[signature]
-    compiled = np.append(text_matches(work.ops["name"], lambda name: name.startswith(COMPILED_REGION)), False)[op]
+    reason_of: Integers = np.append(by_cost.astype(np.int64), -1)
+    cost = Labelled(reason_of[signature], tuple(cost_reasons))
     # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
-    replayed_cost = np.append(by_cost.astype(np.int64), -1)[np.where(work.groups.modelled, -1, work.groups.signature)]
-    code = np.select(
-        [
-            replayed_cost >= 0,
-            recorded >= 0,
-            work.kernels["replayed"].to_numpy()[main],
-            op < 0,
-            compiled,
-            signature < 0,
-            cost >= 0,
-        ],
-        [first_cost + replayed_cost, len(_NO_COST) + recorded, 0, 1, 4, 2, first_cost + cost],
-        default=3,
+    replayed = Labelled(reason_of[np.where(work.groups.modelled, -1, work.groups.signature)], tuple(cost_reasons))
+    unlinked = work.kernels["unlinked"].cat
+    recorded = Labelled(unlinked.codes.to_numpy(dtype=np.int64)[main], tuple(unlinked.categories))
+    compiled = np.append(text_matches(work.ops["name"], lambda name: name.startswith(COMPILED_REGION)), False)[op]
+    return choose(
+        (replayed.codes >= 0, replayed),
+        (recorded.codes >= 0, recorded),
+        (work.kernels["replayed"].to_numpy()[main], "replayed by a graph launch, which has no op of its own"),
+        (op < 0, "no op issued it"),
+        (compiled, "compiled region, whose kernels record no shapes"),
+        (signature < 0, "shapes were not recorded"),
+        (cost.codes >= 0, cost),
+        (np.ones(op.size, dtype=bool), "no modelled op among those that issued it"),
     )
-    return Labelled(code, (*_NO_COST, *unlinked.categories, *cost_reasons))
 
 
 UNEXPLAINED = "unexplained"
@@ -330,16 +307,11 @@ def _legacy_words(name: str, needed: str) -> str:
 
 
 def _strided(work: RooflineInput) -> Shortfall:
-    return Shortfall(
-        work.per_name(_ELEMENTWISE.search) > 0,
-        lambda code: f"strided access: {_matched(_ELEMENTWISE, _name(work, code))} moves single elements, not vectors",
-        (_name_codes(work),),
-    )
+    def words(code: float) -> str:
+        text = next(_ELEMENTWISE.finditer(_name(work, code)))[0]
+        return f"strided access: {text}{'>' * ('<' in text)} moves single elements, not vectors"
 
-
-def _matched(pattern: re.Pattern[str], name: str) -> str:
-    text = match[0] if (match := pattern.search(name)) else name
-    return f"{text}>" if "<" in text else text
+    return Shortfall(work.per_name(_ELEMENTWISE.search) > 0, words, (_name_codes(work),))
 
 
 def _crowded(work: RooflineInput) -> Shortfall:

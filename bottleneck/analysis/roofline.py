@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis import reasons
 from bottleneck.analysis.floors import (
     MATRIX_PEAKS,
     VECTOR_PEAKS,
@@ -16,6 +15,7 @@ from bottleneck.analysis.floors import (
     Labelled,
     RooflineInput,
     by_name,
+    choose,
     fastest_us,
     floors,
     fold,
@@ -24,7 +24,7 @@ from bottleneck.analysis.floors import (
     settle_compute_us,
     settle_memory_us,
 )
-from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits
+from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits, why_unmodelled
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.device import Device
@@ -190,10 +190,14 @@ def classify(
     columns["regime"] = decision.regime[of_kernel]
     columns["explained"] = _explained(times, decision)[of_kernel]
     columns["confidence"] = _confidence(work, bounds, times, decision)[of_kernel]
-    columns["reason"] = reason.codes[of_kernel]
     copies = copy_floors(work)
-    judged = _judge_others(work, columns, copies, len(reason.labels))
-    return _frame(judged, (*reason.labels, *copies.reason.labels), attribution["family"])
+    others = (kernels["kind"] == "collective").to_numpy() | copies.is_copy | attribution["dispatches"].to_numpy()
+    of_work = Labelled(reason.codes[of_kernel], reason.labels)
+    return _frame(
+        _judge_others(work, columns, copies, others),
+        choose((~others, of_work), (others, copies.reason)),
+        attribution["family"],
+    )
 
 
 def _times(work: RooflineInput, bounds: Floors) -> _Times:
@@ -342,51 +346,25 @@ def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _B
 def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Labelled:
     """Reasons of rows that are unknown, below their roof or too fast (beyond DRAM, or impossible)."""
     wanted = (decision.regime > _NEAR) | _mostly_idle(work, times, decision)
-    unmodelled = reasons.why_unmodelled(work)
     overhead = decision.bound == _OVERHEAD
     rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
     short = first_that_holds(rules, wanted)
     # Half of a roof is usual enough to need no reason, where none can be proven.
     is_usual = (short.codes == 0) & (decision.regime == _BELOW)
-    fixed = (
-        reasons.TOO_FAST,
-        reasons.NO_PEAKS,
-        reasons.NO_PEAK,
-        reasons.NO_BANDWIDTH,
-        reasons.FROM_CACHE,
-        reasons.BALANCED_COMPUTE,
-        reasons.BALANCED_MEMORY,
-    )
-    too_fast, no_peaks, no_peak, no_bandwidth, from_cache, balanced_compute, balanced_memory = range(len(fixed))
-    balanced = _by_balance(times, decision)
-    is_unknown = decision.bound == _UNKNOWN
+    balanced, is_unknown = _by_balance(times, decision), decision.bound == _UNKNOWN
     bare = not work.device.peaks_flops_per_s and work.device.bandwidth_bytes_per_s is None
-    codes = np.select(
-        [
-            _too_fast(work, times),
-            is_unknown & ~work.groups.modelled,
-            is_unknown & bare,
-            is_unknown & np.isnan(times.compute),
-            is_unknown,
-            wanted & ~is_usual,
-            balanced & (decision.bound == _COMPUTE),
-            balanced,
-            (decision.bound == _MEMORY) & _from_cache(work, bounds, times),
-        ],
-        [
-            too_fast,
-            len(fixed) + unmodelled.codes,
-            no_peaks,
-            no_peak,
-            no_bandwidth,
-            len(fixed) + len(unmodelled.labels) + short.codes,
-            balanced_compute,
-            balanced_memory,
-            from_cache,
-        ],
-        -1,
+    by_balance = "by machine balance: {} FLOPs per byte than the ridge of any device that this may be"
+    return choose(
+        (_too_fast(work, times), "faster than its floor: cost or peak is wrong"),
+        (is_unknown & ~work.groups.modelled, why_unmodelled(work)),
+        (is_unknown & bare, "no peaks known for this device"),
+        (is_unknown & np.isnan(times.compute), "no peak known for its dtype"),
+        (is_unknown, "no bandwidth known for this device"),
+        (wanted & ~is_usual, short),
+        (balanced & (decision.bound == _COMPUTE), by_balance.format("more")),
+        (balanced, by_balance.format("fewer")),
+        ((decision.bound == _MEMORY) & _from_cache(work, bounds, times), "served from cache"),
     )
-    return Labelled(codes, (*fixed, *unmodelled.labels, *short.labels))
 
 
 def _mostly_idle(work: RooflineInput, times: _Times, decision: _BoundRows) -> Flags:
@@ -411,15 +389,11 @@ def _amounts(work: RooflineInput, times: _Times) -> dict[str, Floats | Integers]
 
 
 def _judge_others(
-    work: RooflineInput, columns: dict[str, Floats | Integers], copies: Copies, first: int
+    work: RooflineInput, columns: dict[str, Floats | Integers], copies: Copies, others: Flags
 ) -> dict[str, Floats | Integers]:
-    """The columns with the rows that no roofline applies to: collectives, copies, ops that only call others.
-
-    ``first`` is the code of the first reason that copies give.
-    """
+    """The columns with ``others``, the rows that no roofline applies to: collectives, copies, ops that only call."""
     duration = work.kernels["dur_us"].to_numpy()
     collective = (work.kernels["kind"] == "collective").to_numpy()
-    other = collective | copies.is_copy | work.attribution["dispatches"].to_numpy()
     largest = np.fmax(copies.memory_us, columns["launch_us"])
     known = ~np.isnan(copies.memory_us)
     replaced = {
@@ -430,21 +404,16 @@ def _judge_others(
         "explained": np.where(known, np.minimum(1.0, largest / np.maximum(duration, 1e-9)), np.nan),
         "confidence": np.where(copies.is_copy & ~known, _MEDIUM, _HIGH),
         "memory_us": copies.memory_us,
-        "reason": np.where(copies.reason.codes < 0, -1, first + copies.reason.codes),
     }
-    return columns | {name: np.where(other, values, columns[name]) for name, values in replaced.items()}
+    return columns | {name: np.where(others, values, columns[name]) for name, values in replaced.items()}
 
 
-def _frame(
-    columns: dict[str, Floats | Integers], reason_labels: tuple[str, ...], family: "pd.Series[str]"
-) -> pd.DataFrame:
+def _frame(columns: dict[str, Floats | Integers], reason: Labelled, family: "pd.Series[str]") -> pd.DataFrame:
     """ROOFLINE from numbers and codes; reasons that nobody gives are left out of the categories."""
-    used, codes = np.unique(columns["reason"], return_inverse=True)
-    given = [reason_labels[code] for code in used if code >= 0]
-    distinct = list(dict.fromkeys(given))
-    position = np.array(
-        [-1] * bool(len(used) > len(given)) + [distinct.index(label) for label in given], dtype=np.int64
-    )
+    used, codes = np.unique(reason.codes, return_inverse=True)
+    given = [reason.labels[code] if code >= 0 else None for code in used.tolist()]
+    distinct = [label for label in dict.fromkeys(given) if label is not None]
+    position = np.array([-1 if label is None else distinct.index(label) for label in given], dtype=np.int64)
     texts = {
         "bound": category(columns["bound"].astype(np.int64), BOUNDS),
         "regime": category(columns["regime"].astype(np.int64), list(REGIMES)),
