@@ -11,9 +11,9 @@ from bottleneck.analysis.idle import Gaps, Pieces, explain, split_gaps
 from bottleneck.analysis.ledger import accounts_of, devices_used, host_timeline, read_device
 from bottleneck.analysis.queue import marked_rows
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
-from bottleneck.schema.analysis import GROUPS, IdleCause
+from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats, Integers, grouped
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import Linked, Step
 from bottleneck.schema.step_tracks import Curve, Lane, StepTracks
 from bottleneck.schema.tables import as_integers
@@ -24,30 +24,26 @@ _OVERHEAD = GROUPS.index("overhead")
 _MOST_LANES = 24  # of host threads: those with the most events
 
 
+Span = tuple[float, float]
+
+
 @dataclass(frozen=True)
 class _Track:
-    """The events of one lane on the clock of EVENTS; ``nests`` where they may lie inside one another."""
+    """The events of one lane: start, end, name, group, row, module; ``nests`` where they may lie inside one another."""
 
     title: str
     kind: str
-    start: Floats
-    end: Floats
-    name: Sequence[str]
-    group: Integers
-    row: Integers
-    module: Integers
+    events: pd.DataFrame
     nests: bool = False
 
 
 def lay_out(evidence: Evidence) -> StepTracks | None:
     """The step of median length; null where nothing of it was recorded."""
-    linked = evidence.linked
-    step, low, high = _median_step(linked)
-    host = read_host(linked)
-    span = low, high
-    tracks = [*_device_tracks(evidence, span), *_idle_tracks(evidence, host), *_host_tracks(evidence, host, span)]
-    inside = [part for track in tracks if (part := _inside(track, low, high)).start.size]
-    return _packed(inside, step, low, high, evidence) if inside and high > low else None
+    step, low, high = _median_step(evidence.linked)
+    span, host = (low, high), read_host(evidence.linked)
+    tracks = [*_device_tracks(evidence, span), *_idle_tracks(evidence, host, span), *_host_tracks(evidence, host, span)]
+    inside = [track for track in tracks if len(track.events)]
+    return _packed(inside, step, span, evidence) if inside and high > low else None
 
 
 def _median_step(linked: Linked) -> tuple[str, float, float]:
@@ -62,116 +58,94 @@ def _median_step(linked: Linked) -> tuple[str, float, float]:
     return step.name, step.start_us, max(step.end_us, float(ends.max(initial=step.end_us)))
 
 
-def _device_tracks(evidence: Evidence, span: tuple[float, float]) -> list[_Track]:
-    """A track for each stream of each device, with the work that overlaps a span of time."""
+def _events(span: Span, start: Floats, end: Floats, **columns: object) -> pd.DataFrame:
+    """The events that overlap a span of time, with their positions as index."""
+    return pd.DataFrame({"start": start, "end": end, **columns})[(start < span[1]) & (end > span[0])]
+
+
+def _device_tracks(evidence: Evidence, span: Span) -> list[_Track]:
+    """A track for each stream of each device."""
     linked = evidence.linked
     if linked.is_host_only:
         return []
     kernels, several = linked.kernels, len(set(linked.kernels["device"].tolist())) > 1
-    (group, row), module = _accounts(evidence), _modules(evidence)
     start = kernels["ts_us"].to_numpy()
     end = start + kernels["dur_us"].to_numpy()
-    shown = np.flatnonzero((start < span[1]) & (end > span[0]))
+    events = _events(span, start, end, name=kernels["name"].array, **_places(evidence))
+    stream = kernels["stream"].cat
     tracks = []
-    for code, members in grouped(kernels["stream"].cat.codes.to_numpy()[shown].astype(np.int64)):
-        rows = shown[members]
-        title = f"stream {str(kernels['stream'].cat.categories[code]).rpartition('/')[2]}"
-        whole = f"device {kernels['device'].iloc[rows[0]]}, {title}" if several else title
-        told = _labels_of(kernels["name"], rows), group[rows], row[rows], module[rows]
-        tracks.append(_Track(whole, "device", start[rows], end[rows], *told))
-    return sorted(tracks, key=lambda track: -float(np.sum(track.end - track.start)))
+    for code, mine in events.groupby(stream.codes.to_numpy()[events.index.to_numpy()]):
+        title = f"stream {str(stream.categories[code]).rpartition('/')[2]}"
+        device = kernels["device"].iloc[mine.index[0]]
+        tracks.append(_Track(f"device {device}, {title}" if several else title, "device", mine))
+    return sorted(tracks, key=lambda track: -float(np.sum((track.events["end"] - track.events["start"]).to_numpy())))
 
 
-def _labels_of(names: "pd.Series[str]", rows: Integers) -> list[str]:
-    labels = names.cat.categories.tolist()
-    return [labels[code] for code in names.cat.codes.to_numpy()[rows].tolist()]
-
-
-def _accounts(evidence: Evidence) -> tuple[Integers, Integers]:
-    """Group of the ledger and row of the analysis of each row of KERNELS; -1 for none."""
+def _places(evidence: Evidence) -> dict[str, Integers]:
+    """Group of the ledger, row and module of the analysis of each row of KERNELS; -1 for none."""
+    modules = {fold.name: at for at, fold in enumerate(evidence.analysis.modules)}
+    module = evidence.linked.kernels["module"].cat
+    of_code = np.array([*(modules.get(str(name), -1) for name in module.categories), -1], dtype=np.int64)
     charged = evidence.kernel_time
     if charged is None:
-        nothing = np.full(len(evidence.linked.kernels), -1, dtype=np.int64)
-        return nothing, nothing
-    groups = [GROUPS.index(ACCOUNTS[name].group) for name in charged["account"].cat.categories]
-    group = np.array([*groups, -1], dtype=np.int64)[charged["account"].cat.codes.to_numpy()]
-    return group, as_integers(charged["row"])
+        group = row = np.full(len(evidence.linked.kernels), -1, dtype=np.int64)
+    else:
+        groups = [GROUPS.index(ACCOUNTS[name].group) for name in charged["account"].cat.categories]
+        group = np.array([*groups, -1], dtype=np.int64)[charged["account"].cat.codes.to_numpy()]
+        row = as_integers(charged["row"])
+    return {"group": group, "row": row, "module": of_code[module.codes.to_numpy()]}
 
 
-def _modules(evidence: Evidence) -> Integers:
-    """Position in the analysis' modules of each row of KERNELS; -1 for none."""
-    places = {fold.name: at for at, fold in enumerate(evidence.analysis.modules)}
-    module = evidence.linked.kernels["module"].cat
-    of_code = [places.get(str(name), -1) for name in module.categories]
-    return np.array([*of_code, -1], dtype=np.int64)[module.codes.to_numpy()]
-
-
-def _idle_tracks(evidence: Evidence, host: Host) -> list[_Track]:
+def _idle_tracks(evidence: Evidence, host: Host, span: Span) -> list[_Track]:
     """A track of idle gaps by cause for each device; for a CPU that of the step's threads."""
     linked = evidence.linked
     if linked.is_host_only:
         timeline = host_timeline(linked, host)
-        return [_idle_track("idle: why", timeline.pieces, timeline.idle, evidence, host)]
+        return [_Track("idle: why", "idle", _idle_events(timeline.pieces, timeline.idle, evidence, host, span))]
     tracks = []
     devices, account = devices_used(linked), accounts_of(linked, evidence.roofline, host)
     for device in devices:
         idle = read_device(linked, device, account).idle
         title = f"idle: why (device {device})" if len(devices) > 1 else "idle: why"
-        tracks.append(_idle_track(title, split_gaps(idle, linked, host), idle, evidence, host))
+        tracks.append(_Track(title, "idle", _idle_events(split_gaps(idle, linked, host), idle, evidence, host, span)))
     return tracks
 
 
-def _idle_track(title: str, pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host) -> _Track:
+def _idle_events(pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host, span: Span) -> pd.DataFrame:
     waits = explain(pieces, idle, evidence.linked, host)
-    places = {_key(cause): at for at, cause in enumerate(evidence.analysis.idle)}
+    known = evidence.analysis.idle
+    rows = {(each.cause, each.source, each.module, each.detail): at for at, each in enumerate(known)}
     causes = [IDLE_CAUSES[code] for code in waits.cause.tolist()]
     texts = zip(causes, waits.source.texts(), waits.module.texts(), waits.detail.texts(), strict=True)
-    row = np.array([places.get(key, -1) for key in texts], dtype=np.int64)
-    names = [label_of(f"overhead.{cause}") for cause in causes]
-    group, module = (np.full(row.size, code, dtype=np.int64) for code in (_OVERHEAD, -1))
-    return _Track(title, "idle", pieces.start, pieces.end, names, group, row, module)
+    row = np.array([rows.get(key, -1) for key in texts], dtype=np.int64)
+    names = pd.Series([label_of(f"overhead.{cause}") for cause in causes], dtype=object)
+    return _events(span, pieces.start, pieces.end, name=names, group=_OVERHEAD, row=row, module=-1)
 
 
-def _key(cause: IdleCause) -> tuple[str, str | None, str | None, str | None]:
-    return cause.cause, cause.source, cause.module, cause.detail
-
-
-def _host_tracks(evidence: Evidence, host: Host, span: tuple[float, float]) -> list[_Track]:
-    """The ranges that the program marked, then ops and calls of each host thread in a span, the main thread first."""
+def _host_tracks(evidence: Evidence, host: Host, span: Span) -> list[_Track]:
+    """The ranges that the program marked, then ops and calls of each host thread, the main thread first."""
     linked = evidence.linked
-    events, ops = linked.trace.events, linked.ops
-    thread = events["thread"].cat.codes.to_numpy().astype(np.int64)
-    start = events["ts_us"].to_numpy()
-    end = start + events["dur_us"].to_numpy()
-    group, row, module = (np.full(len(events), -1, dtype=np.int64) for _ in range(3))
+    events = linked.trace.events
+    threads, start = events["thread"].cat, events["ts_us"].to_numpy()
+    thread = threads.codes.to_numpy().astype(np.int64)
+    places = {name: np.full(len(events), -1, dtype=np.int64) for name in ("group", "row", "module")}
     if linked.is_host_only:
-        of_op = ops["event"].to_numpy()
-        (group[of_op], row[of_op]), module[of_op] = _accounts(evidence), _modules(evidence)
+        for name, codes in _places(evidence).items():
+            places[name][linked.ops["event"].to_numpy()] = codes
+    shown = _events(span, start, start + events["dur_us"].to_numpy(), name=events["name"].array, **places)
 
-    def track(title: str, kind: str, rows: Integers) -> _Track:
-        rows = rows[(start[rows] < span[1]) & (end[rows] > span[0])]
-        told = _labels_of(events["name"], rows), group[rows], row[rows], module[rows]
-        return _Track(title, kind, start[rows], end[rows], *told, nests=True)
+    def track(title: str, kind: str, chosen: Flags) -> _Track:
+        return _Track(title, kind, shown[chosen[shown.index.to_numpy()]], nests=True)
 
-    ranges = np.flatnonzero((events["category"] == "annotation").to_numpy() & (thread == host.main_thread))
-    calls = np.flatnonzero(events["category"].isin(("op", "runtime")).to_numpy())
-    counts = np.bincount(thread[calls], minlength=len(events["thread"].cat.categories))
+    is_main, is_call = thread == host.main_thread, events["category"].isin(("op", "runtime")).to_numpy()
+    counts = np.bincount(thread[is_call], minlength=len(threads.categories))
     order = sorted(np.flatnonzero(counts).tolist(), key=lambda code: (code != host.main_thread, -counts[code]))
-    tracks = [track("marked ranges", "ranges", ranges)]
+    tracks = [track("marked ranges", "ranges", (events["category"] == "annotation").to_numpy() & is_main)]
     for code in order[:_MOST_LANES]:
-        label = str(events["thread"].cat.categories[code]).rpartition("/")[2]
+        label = str(threads.categories[code]).rpartition("/")[2]
         title = "main thread" if code == host.main_thread else f"thread {label}"
-        tracks.append(track(title, "host", calls[thread[calls] == code]))
+        tracks.append(track(title, "host", is_call & (thread == code)))
     return tracks
-
-
-def _inside(track: _Track, low: float, high: float) -> _Track:
-    """The part of a track in a stretch of time, cut at its ends."""
-    rows = np.flatnonzero((track.start < high) & (track.end > low))
-    names = [track.name[at] for at in rows.tolist()]
-    start, end = np.maximum(track.start[rows], low), np.minimum(track.end[rows], high)
-    told = names, track.group[rows], track.row[rows], track.module[rows]
-    return _Track(track.title, track.kind, start, end, *told, nests=track.nests)
 
 
 # Readings that are drawn below the step, in this order: title, unit, whether they are shares.
@@ -212,25 +186,12 @@ def _curves(evidence: Evidence, low: float, high: float) -> tuple[Curve, ...]:
     return tuple(curves)
 
 
-def _packed(tracks: Sequence[_Track], step: str, low: float, high: float, evidence: Evidence) -> StepTracks:
-    """All tracks as arrays, the longest events where there are too many."""
-    frame = pd.concat(
-        [
-            pd.DataFrame(
-                {
-                    "lane": lane,
-                    "start": track.start - low,
-                    "dur": track.end - track.start,
-                    "name": pd.Series(list(track.name), dtype=object),
-                    "group": track.group,
-                    "row": track.row,
-                    "module": track.module,
-                }
-            )
-            for lane, track in enumerate(tracks)
-        ],
-        ignore_index=True,
-    )
+def _packed(tracks: Sequence[_Track], step: str, span: Span, evidence: Evidence) -> StepTracks:
+    """All tracks as arrays, cut at the ends of the span; the longest events where there are too many."""
+    low, high = span
+    frame = pd.concat([track.events.astype({"name": object}).assign(lane=lane) for lane, track in enumerate(tracks)])
+    start = frame["start"].clip(lower=low)
+    frame = frame.assign(start=start - low, dur=frame["end"].clip(upper=high) - start).reset_index(drop=True)
     left_out = max(len(frame) - MOST_EVENTS, 0)
     if left_out:
         frame = frame.iloc[np.argsort(-frame["dur"].to_numpy(), kind="stable")[:MOST_EVENTS]]

@@ -96,28 +96,20 @@ def _joined(work: _Work, pieces: Pieces, idle: Gaps, linked: Linked, host: Host)
     waits = explain(pieces, idle, linked, host)
     texts = {name: pd.Series(getattr(waits, name).texts(), dtype=object) for name in IDLE_TEXTS}
     idle_rows = {"start_us": pieces.start, "end_us": pieces.end, "account": IDLE_ACCOUNTS[pieces.cause], **texts}
-    busy = np.array(list(_stretches(work)), dtype=np.float64).reshape(-1, 3)
-    nothing = {name: pd.Series([None] * len(busy), dtype=object) for name in IDLE_TEXTS}
-    busy_rows = {"start_us": busy[:, 0], "end_us": busy[:, 1], "account": busy[:, 2].astype(np.int64), **nothing}
+    start, end, account = np.array(list(_divided(work)), dtype=np.float64).reshape(-1, 3).T
+    # Stretches of one account that touch are joined.
+    first = np.flatnonzero(np.append(True, (start[1:] != end[:-1]) | (account[1:] != account[:-1]))[: start.size])
+    last = np.append(first[1:], start.size)[: first.size] - 1
+    nothing = {name: pd.Series([None] * first.size, dtype=object) for name in IDLE_TEXTS}
+    busy_rows = {"start_us": start[first], "end_us": end[last], "account": account[first].astype(np.int64), **nothing}
     return pd.concat((pd.DataFrame(busy_rows), pd.DataFrame(idle_rows)), ignore_index=True)
 
 
-def _stretches(work: _Work) -> Iterator[tuple[float, float, int]]:
-    """Start, end and account of each stretch in which work runs, in order; stretches that touch are joined."""
-    held: tuple[float, float, int] | None = None
-    for start, end, account in _divided(work):
-        if held is not None and held[1:] == (start, account):
-            held = (held[0], end, account)
-            continue
-        if held is not None:
-            yield held
-        held = (start, end, account)
-    if held is not None:
-        yield held
-
-
 def _divided(work: _Work) -> Iterator[tuple[float, float, int]]:
-    """The same, cut wherever an interval begins or ends, and divided between the accounts that are active then."""
+    """Start, end and account of stretches of work: cut wherever an interval begins or ends.
+
+    Each is divided between the accounts that are active then.
+    """
     count = work.start.size
     times = np.concatenate((work.start, work.end))
     order = np.argsort(times, kind="stable").tolist()
