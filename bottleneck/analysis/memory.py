@@ -8,6 +8,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.host import places_of
+from bottleneck.analysis.idle import coded
 from bottleneck.analysis.ledger import allocates, open_ops
 from bottleneck.analysis.phases import NAMES, find_phases
 from bottleneck.analysis.queue import marked_rows
@@ -184,19 +185,11 @@ class _Origins:
 
     def kinds(self, rows: Integers) -> tuple[list[MemoryKind], list[str | None]]:
         """Kind of each allocation, and why it is not known where it is not."""
-        phases, until, freed = self.phases(rows), self._phase_end(rows), self._events.freed_us[rows]
-        ops = self._linked.ops
-        root_end = np.append((ops["ts_us"] + ops["dur_us"]).to_numpy(), np.inf)[self._root[rows]]
-        outlives_phase, outlives_op = (freed > until).tolist(), (freed > root_end).tolist()
-        kinds: list[MemoryKind] = []
-        reasons: list[str | None] = []
-        for phase, past_phase, past_op, root in zip(
-            phases, outlives_phase, outlives_op, self._root[rows].tolist(), strict=True
-        ):
-            kind, reason = _kind(phase, past_phase, past_op and root >= 0)
-            kinds.append(kind)
-            reasons.append(reason)
-        return kinds, reasons
+        ops, root, freed = self._linked.ops, self._root[rows], self._events.freed_us[rows]
+        root_end = np.append((ops["ts_us"] + ops["dur_us"]).to_numpy(), np.inf)[root]
+        outlives = (freed > self._phase_end(rows)).tolist(), ((freed > root_end) & (root >= 0)).tolist()
+        found = [_kind(*each) for each in zip(self.phases(rows), *outlives, strict=True)]
+        return [kind for kind, _ in found], [reason for _, reason in found]
 
     def earlier_parts(self, earlier: int) -> list[KindBytes]:
         """Memory of a device from before the recording, as far as gradients tell what it holds."""
@@ -207,7 +200,7 @@ class _Origins:
         if 0 < gradients <= left:
             parts.append(KindBytes("parameters", gradients, None, "as many bytes as their gradients"))
             left -= gradients
-            if 2 * gradients <= left and self._has_two_moments():
+            if 2 * gradients <= left and text_matches(self._linked.trace.events["name"], _TWO_MOMENTS.search).any():
                 reason = "two moments per parameter, as this optimizer keeps"
                 parts.append(KindBytes("optimizer state", 2 * gradients, None, reason))
                 left -= 2 * gradients
@@ -226,9 +219,6 @@ class _Origins:
         kinds, _ = self.kinds(made)
         return int(sum(self._events.bytes[row] for row, kind in zip(made, kinds, strict=True) if kind == "gradients"))
 
-    def _has_two_moments(self) -> bool:
-        return bool(text_matches(self._linked.trace.events["name"], _TWO_MOMENTS.search).any())
-
     def places(self, rows: Integers) -> list[tuple[str | None, str | None, str | None]]:
         """Op, module and line of each; an op that only allocates stands for the op that called it."""
         linked, op = self._linked, self.op[rows]
@@ -236,13 +226,11 @@ class _Origins:
         op = np.where((op >= 0) & (np.append(working, -1)[op] >= 0), np.append(working, -1)[op], op)
         place = self._place_rows(rows)
 
-        def text(name: str) -> list[str | None]:
-            told = [_texts(linked.ops[name], op)]
-            if linked.places is not None:
-                told.append(_texts(linked.places[name], place))
-            return [next((each for each in several if each is not None), None) for several in zip(*told, strict=True)]
+        def texts(name: str) -> list[str | None]:
+            of_op = coded(linked.ops[name]).on(op)
+            return (of_op if linked.places is None else of_op.or_else(coded(linked.places[name]).on(place))).texts()
 
-        return list(zip(_texts(linked.ops["name"], op), text("module"), text("source"), strict=True))
+        return list(zip(coded(linked.ops["name"]).on(op).texts(), texts("module"), texts("source"), strict=True))
 
     def _place_rows(self, rows: Integers) -> Integers:
         """Row in PLACES of each, -1 where not known."""
@@ -292,19 +280,11 @@ def _kinds(
         KindBytes(kind, int(events.bytes[row]), 1, reason)
         for row, kind, reason in zip(live, kinds, reasons, strict=True)
     ]
-    several: dict[MemoryKind, list[KindBytes]] = defaultdict(list)
-    for part in (*each, *earlier):
-        several[part.kind].append(part)
     made = []
-    for kind, parts in several.items():
+    for kind in dict.fromkeys(part.kind for part in (*each, *earlier)):
+        parts = [part for part in (*each, *earlier) if part.kind == kind]
         counts = [part.count for part in parts]
         known = None if None in counts else sum(count or 0 for count in counts)
         told = "; ".join(dict.fromkeys(part.reason for part in parts if part.reason)) or None
         made.append(KindBytes(kind, sum(part.bytes for part in parts), known, told))
     return tuple(sorted(made, key=lambda part: -part.bytes))
-
-
-def _texts(column: "pd.Series[str]", rows: Integers) -> list[str | None]:
-    """Texts of some rows of a category column, null for row -1."""
-    labels = [*map(str, column.cat.categories), None]
-    return [labels[code] for code in np.append(column.cat.codes.to_numpy(), -1)[rows].tolist()]

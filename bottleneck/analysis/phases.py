@@ -149,45 +149,28 @@ def _phases(rows: KernelTimes, moments: _Moments) -> tuple[Phase, ...]:
     edges, code = found
     # Before the first edge and after the last there is no mark; so there is at an unknown instant.
     padded = np.concatenate(([_OTHER], code, [_OTHER]))
-    split, parts = np.zeros((len(NAMES), len(GROUPS))), _Parts(int(moments.row.max(initial=-1)) + 1)
+    rows_shown, count = int(moments.row.max(initial=-1)) + 1, len(NAMES)
+    split, by_row, by_account = (np.zeros((count, size)) for size in (len(GROUPS), rows_shown, len(ACCOUNTS)))
     for some in _cut_at(moments, edges):
         at = (some.start + some.end) / 2
         phase = np.where(np.isnan(at), _OTHER, padded[np.searchsorted(edges, at, side="right")])
         phase = np.where(some.account == _INPUT, _DATA, phase)
         phase = np.where(some.is_collective, _COMMUNICATION, phase)
         _add_by_group(split, phase, some)
-        parts.add(phase, some)
+        is_row = some.row >= 0
+        np.add.at(by_row, (phase[is_row], some.row[is_row]), some.us[is_row])
+        np.add.at(by_account, (phase[~is_row], some.account[~is_row]), some.us[~is_row])
     us = split.sum(axis=1)
     if not us[[_DATA, _FORWARD, _BACKWARD, _OPTIMIZER]].any():
         return ()
-    return tuple(
-        Phase(name, float(us[code]), float(us[code]) / rows.wall_us, _shares(split[code]), *parts.of(code))
-        for code, name in enumerate(NAMES)
-        if us[code] > 0
-    )
-
-
-class _Parts:
-    """Time of each phase by row of the analysis' kernels, and of the rest by account."""
-
-    def __init__(self, rows: int) -> None:
-        self._by_row = np.zeros((len(NAMES), rows))
-        self._by_account = np.zeros((len(NAMES), len(ACCOUNTS)))
-
-    def add(self, phase: Integers, moments: _Moments) -> None:
-        """Adds the time of some moments."""
-        for sums, mine, column in (
-            (self._by_row, moments.row >= 0, moments.row),
-            (self._by_account, moments.row < 0, moments.account),
-        ):
-            np.add.at(sums, (phase[mine], column[mine]), moments.us[mine])
-
-    def of(self, phase: int) -> tuple[tuple[tuple[int, float], ...], dict[str, float]]:
-        """Time of a phase by row, most time first, and by account."""
-        by_row, by_account = self._by_row[phase], self._by_account[phase].tolist()
-        order = [row for row in np.argsort(-by_row, kind="stable").tolist() if by_row[row] > 0]
-        other_us = {account: us for account, us in zip(ACCOUNTS, by_account, strict=True) if us > 0}
-        return tuple((row, float(by_row[row])) for row in order), other_us
+    phases = []
+    for place in np.flatnonzero(us > 0).tolist():
+        row_us, phase_us = by_row[place], float(us[place])
+        most_first = np.argsort(-row_us, kind="stable")
+        kernels = tuple((row, float(row_us[row])) for row in most_first[row_us[most_first] > 0].tolist())
+        others = {name: spent for name, spent in zip(ACCOUNTS, by_account[place].tolist(), strict=True) if spent > 0}
+        phases.append(Phase(NAMES[place], phase_us, phase_us / rows.wall_us, _shares(split[place]), kernels, others))
+    return tuple(phases)
 
 
 _INPUT = tuple(ACCOUNTS).index("overhead.input")

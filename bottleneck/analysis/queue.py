@@ -11,13 +11,6 @@ MOST_POINTS = 400
 _POINTS_PER_PART = 4  # first, last, lowest, highest
 
 
-class _Launched(Struct, frozen=True):
-    """Launches on one device: issued and done, in us from the window's start. A graph is one launch of many kernels."""
-
-    issued: Floats
-    done: Floats
-
-
 class _Depth(Struct, frozen=True):
     """The depth from each instant on, until the next; the first instant is the window's start, the last its end."""
 
@@ -40,10 +33,10 @@ def measure_queue(linked: Linked, devices: tuple[int, ...]) -> Queue | None:
     found = []
     for device in devices:
         rows = np.flatnonzero(linked.kernels["device"].to_numpy() == device)
-        launches = _launches(linked, rows)
-        if launches.issued.size:
-            depth = _depth(launches, linked.window.wall_us)
-            found.append((launches.issued.size, depth, _idle(linked, rows, depth)))
+        issued, done = _launches(linked, rows)
+        if issued.size:
+            depth = _depth(issued, done, linked.window.wall_us)
+            found.append((issued.size, depth, _idle(linked, rows, depth)))
     if not found or not linked.window.wall_us > 0:
         return None
     _, depth, _ = max(found, key=lambda each: each[0])
@@ -56,8 +49,11 @@ def measure_queue(linked: Linked, devices: tuple[int, ...]) -> Queue | None:
     )
 
 
-def _launches(linked: Linked, rows: Integers) -> _Launched:
-    """Launches of some device work, also those that lie outside the window."""
+def _launches(linked: Linked, rows: Integers) -> tuple[Floats, Floats]:
+    """When each launch of some device work was issued and done, in us from the window's start, also outside of it.
+
+    A graph is one launch of many kernels.
+    """
     kernels, origin = linked.kernels, linked.window.start_us
     launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[rows]
     rows, launch = rows[launch >= 0], launch[launch >= 0]
@@ -69,13 +65,13 @@ def _launches(linked: Linked, rows: Integers) -> _Launched:
     issued, done = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(issued, of_launch, np.minimum(called, start))
     np.maximum.at(done, of_launch, end)
-    return _Launched(issued, done)
+    return issued, done
 
 
-def _depth(launches: _Launched, wall_us: float) -> _Depth:
+def _depth(issued: Floats, done: Floats, wall_us: float) -> _Depth:
     """The steps of the depth inside the window."""
-    times = np.rint(np.concatenate((launches.issued, launches.done)) * 1e3) / 1e3
-    change = np.repeat([1, -1], launches.issued.size)
+    times = np.rint(np.concatenate((issued, done)) * 1e3) / 1e3
+    change = np.repeat([1, -1], issued.size)
     at, which = np.unique(np.clip(times, 0.0, wall_us), return_inverse=True)
     # What is issued or done outside the window counts at its edge; only the depth at the very end is that of all.
     depth = np.cumsum(np.bincount(which, weights=change, minlength=at.size).astype(np.int64))

@@ -74,7 +74,8 @@ def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | N
         is_op = {kind: kind != _WORK and ACCOUNTS[kind].is_host_state for kind in us}
         at_ops = {kind for kind in us if is_op[kind] and ACCOUNTS[kind].cause not in _TOLD_BY_FRAMES}
         us = _shortened(us, at_ops, each_us * np.count_nonzero(inside) / steps - around_us)
-    is_fixed = {kind for kind in us if not host_only and (kind == _WORK or not _is_scaled(kind))}
+    scaled = _scaled_accounts(host_only=False)
+    is_fixed = {kind for kind in us if not host_only and (kind == _WORK or kind not in scaled)}
     fixed_us, rest_us = (
         sum(amount for kind, amount in us.items() if (kind in is_fixed) is chosen) for chosen in (True, False)
     )
@@ -94,10 +95,6 @@ def _kind_of(account: str, host_only: bool, known: Container[str]) -> str:
     if cause in _TOLD_BY_FRAMES:
         return account if account in known and account != _UNKNOWN else _PYTHON
     return account if account == "communication" or (cause is not None and not host_only) else _WORK
-
-
-def _is_scaled(account: str) -> bool:
-    return ACCOUNTS[account].cause is not None and ACCOUNTS[account].is_scaled
 
 
 def _by_kind(result: LedgerResult, own: Floats, known: Container[str]) -> dict[str, float]:
@@ -301,11 +298,11 @@ def _with_doubt(scaled: Caveat, work: float) -> tuple[Caveat, ...]:
     """The caveat, and another one where the work had to be scaled by far less than 1."""
     if work >= _LEAST_AGREEMENT:
         return (scaled,)
-    disturbed = "the work in the profiled steps alone took far longer than whole steps without the profiler: other"
-    return (
-        scaled,
-        Caveat(DISTURBED, f"{disturbed} programs disturbed this recording", scaled.share),
+    disturbed = (
+        "the work in the profiled steps alone took far longer than whole steps without the profiler: other programs "
+        "disturbed this recording"
     )
+    return (scaled, Caveat(DISTURBED, disturbed, scaled.share))
 
 
 # How many times longer the host takes with the ops and one or all of these options recorded: the least and the most of

@@ -35,7 +35,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Integers, tally
-from bottleneck.schema.linked_trace import Linked, Window
+from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.system.working_memory import return_freed_memory
@@ -45,30 +45,32 @@ _NO_PEAK = "a trace counts host memory from where it begins, not what was in use
 _UNMODELLED = tuple(tuple(ACCOUNTS).index(name) for name in UNMODELLED_ACCOUNTS)
 
 
-def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSummary], device: Device) -> Totals:
+def total(rows: KernelTimes, kernels: Sequence[KernelSummary], device: Device) -> Totals:
     """Work, traffic and counts of one step, and the part of the device's ceilings that they use.
 
     ``kernels`` are the folded kernels, which know their dtype and engine. Sums over several devices are their mean.
     """
-    kind = rows.linked.kernels["kind"]
-    copies = (kind == "copy").to_numpy()
-    works = ~(copies | (kind == "fill").to_numpy()) & (rows.codes("bound") != _code(rows.labels("bound"), "dispatch"))
+    linked, result = rows.linked, rows.result
+    copies, is_fill = ((linked.kernels["kind"] == kind).to_numpy() for kind in ("copy", "fill"))
+    works = ~(copies | is_fill) & (rows.roofline["bound"] != "dispatch").to_numpy()
     amounts = {name: _known_total(rows, name) for name in ("flops", "bytes_low", "bytes_high")}
     amounts["flops"] = (amounts["flops"] or 0.0) + lost_products(rows)[1] or amounts["flops"]
-    wall_us, steps = result.ledger.wall_us, max(len(rows.linked.window.steps), 1)
+    wall_us, steps = result.ledger.wall_us, max(len(linked.window.steps), 1)
+    launch = codes_of(linked.kernels["launch"])[rows.runs > 0]
+    begun_us, (low_us, high_us) = linked.ops["ts_us"].to_numpy(), linked.window.host_us
     peak = _peak(kernels, device)
     return Totals(
         busy_us=result.busy_us,
         idle_us=max(wall_us - result.busy_us, 0.0),
         **amounts,
         kernel_count=float(rows.runs[works].sum()) / rows.repeats,
-        op_count=_ops_inside(rows) / steps,
-        launch_count=_launches(rows) / rows.repeats,
+        op_count=int(np.count_nonzero((begun_us >= low_us) & (begun_us < high_us))) / steps,
+        launch_count=int(pd.unique(launch[launch >= 0]).size) / rows.repeats,
         sync_count=result.sync_count / steps,
         copy_count=float(rows.runs[copies].sum()) / rows.repeats,
         h2d_bytes=_copied(rows, copies, r"HtoD|HostToDevice"),
         d2h_bytes=_copied(rows, copies, r"DtoH|DeviceToHost"),
-        peak_memory_bytes=_peak_memory(rows, result),
+        peak_memory_bytes=None if result.host_only else _peak_memory(linked),
         peak_memory_reason=_NO_PEAK if result.host_only else None,
         model_flops_utilization=_utilisation(amounts["flops"], device.peaks_flops_per_s.get(peak or ""), wall_us),
         bandwidth_utilization=_utilisation(amounts["bytes_low"], _bandwidth(device), wall_us),
@@ -76,9 +78,9 @@ def total(rows: KernelTimes, result: LedgerResult, kernels: Sequence[KernelSumma
     )
 
 
-def cover(rows: KernelTimes, result: LedgerResult) -> Coverage:
+def cover(rows: KernelTimes) -> Coverage:
     """Shares of busy time that are tied to ops and modelled, and what has no cost, most time first."""
-    busy_us = result.busy_us
+    busy_us = rows.result.busy_us
     unknown = np.flatnonzero(np.isin(rows.account, _UNMODELLED) & (rows.us > 0))
     unknown_us = float(rows.us[unknown].sum())
     return Coverage(
@@ -104,24 +106,10 @@ def _unknown_work(rows: KernelTimes, unknown: Integers) -> tuple[UnknownWork, ..
     return tuple(UnknownWork(name, amount, reason) for (name, reason), amount in ranked)
 
 
-def _code(labels: "pd.Index[str]", label: str) -> int:
-    return list(labels).index(label) if label in labels else -2
-
-
 def _known_total(rows: KernelTimes, column: str) -> float | None:
     values = rows.roofline[column].to_numpy()
     known = ~np.isnan(values) & (rows.runs > 0)
     return float((values[known] * rows.runs[known]).sum()) / rows.repeats if known.any() else None
-
-
-def _ops_inside(rows: KernelTimes) -> int:
-    start, (low, high) = rows.linked.ops["ts_us"].to_numpy(), rows.linked.window.host_us
-    return int(np.count_nonzero((start >= low) & (start < high)))
-
-
-def _launches(rows: KernelTimes) -> int:
-    launch = codes_of(rows.linked.kernels["launch"])[rows.runs > 0]
-    return int(pd.unique(launch[launch >= 0]).size)
 
 
 def _copied(rows: KernelTimes, copies: Flags, pattern: str) -> float | None:
@@ -134,11 +122,9 @@ def _copied(rows: KernelTimes, copies: Flags, pattern: str) -> float | None:
     return None if np.isnan(amount).any() else float(amount.sum()) / rows.repeats
 
 
-def _peak_memory(rows: KernelTimes, result: LedgerResult) -> int | None:
-    """The most that the device's allocator had handed out; null on a CPU, where a trace counts from its own start."""
-    if result.host_only:
-        return None
-    memory = rows.linked.trace.memory
+def _peak_memory(linked: Linked) -> int | None:
+    """The most that the device's allocator had handed out; of a host a trace counts from its own start."""
+    memory = linked.trace.memory
     totals = memory["total_allocated"][memory["on_device"]].dropna()
     return int(totals.max()) if len(totals) and totals.max() > 0 else None
 
@@ -334,8 +320,9 @@ def assemble(
 ) -> StepAnalysis:
     """The analysis of one trace, per step. ``unprofiled`` are step times without the profiler, where measured."""
     linked, result = rows.linked, rows.result
-    kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows, result)
-    totals = total(rows, result, kernels, device)
+    kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows)
+    totals = total(rows, kernels, device)
+    sides = "" if result.sides is None else f"{describe_sides(result.sides)}: each side has its own bound"
     return_freed_memory()
     phases, ranges = divide(rows)
     memory, memory_reason = measure_memory(linked)
@@ -367,7 +354,7 @@ def assemble(
             *_lost_product_caveats(rows, totals),
             *_coverage_caveats(coverage, result),
             *completed_caveats(rows),
-            *_sides_caveats(result),
+            *((Caveat(TWO_SIDED, sides),) if sides else ()),
             *_one_rank_caveats(linked, result),
         ),
         queue=None if result.host_only else measure_queue(linked, result.devices),
@@ -392,24 +379,21 @@ def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
 
 def _step_times(linked: Linked, unprofiled: Timing | None) -> StepTimes:
     """Times of the steps. ``perturbation`` is how many times longer a profiled step takes than an unprofiled one."""
-    count = max(len(linked.window.steps), 1)
-    profiled_us = linked.window.wall_us / count
+    window = linked.window
+    count = max(len(window.steps), 1)
+    profiled_us = window.wall_us / count
     undisturbed_us = unprofiled.median if unprofiled is not None and unprofiled.median > 0 else None
+    # Every step that was found, in order, those set aside too.
+    every = sorted([*((step, None) for step in window.steps), *window.set_aside], key=lambda each: each[0].start_us)
     return StepTimes(
         count=count,
         wall_us=profiled_us if undisturbed_us is None else undisturbed_us,
-        profiled_us=summarise_durations([step.us for step in linked.window.steps]),
+        profiled_us=summarise_durations([step.us for step in window.steps]),
         unprofiled_us=unprofiled,
         perturbation=None if undisturbed_us is None else profiled_us / undisturbed_us,
-        source=linked.window.source,
-        each=_each(linked.window),
+        source=window.source,
+        each=tuple(StepTime(step.name, step.us, why) for step, why in every),
     )
-
-
-def _each(window: Window) -> tuple[StepTime, ...]:
-    """Every step that was found, in order, those set aside too."""
-    steps = [*((step, None) for step in window.steps), *window.set_aside]
-    return tuple(StepTime(step.name, step.us, why) for step, why in sorted(steps, key=lambda each: each[0].start_us))
 
 
 def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat, ...]:
@@ -436,12 +420,6 @@ def _lost_product_caveats(rows: KernelTimes, totals: Totals) -> tuple[Caveat, ..
     )
     is_decisive = flops > DECISIVE_LOSS * (totals.flops or 0.0)
     return (Caveat(KERNELS_MISSING if is_decisive else "lost-products", message),)
-
-
-def _sides_caveats(result: LedgerResult) -> tuple[Caveat, ...]:
-    if result.sides is None:
-        return ()
-    return (Caveat(TWO_SIDED, f"{describe_sides(result.sides)}: each side has its own bound"),)
 
 
 def _one_rank_caveats(linked: Linked, result: LedgerResult) -> tuple[Caveat, ...]:

@@ -279,7 +279,7 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> str:
     if decision.by_kind:
         likely = _likely_shares(grounds.ledger)
         opening = ", ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
-        known = f"{_capital(_GROUP_WORDS[first])} probably holds"
+        known = f"{_GROUP_WORDS[first].capitalize()} probably holds"
         held = "No single bound holds" if decision.bound == "mixed" else known
         return f"{held} the {wall} step back, by the kinds of its work: {opening}; {_kinds(grounds)}"
     if decision.bound == "mixed":
@@ -290,13 +290,9 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> str:
         )
     close = f", {REGIMES[decision.regime].words}," if decision.regime else ""
     return (
-        f"{_capital(_GROUP_WORDS[first])}{close} holds the step back: {_shown(grounds, first)} of {wall}, "
+        f"{_GROUP_WORDS[first].capitalize()}{close} holds the step back: {_shown(grounds, first)} of {wall}, "
         f"its largest part {_contributor(grounds, first)}"
     )
-
-
-def _capital(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}"
 
 
 def _shown(grounds: Grounds, group: str) -> str:
