@@ -132,7 +132,8 @@ def find_target(kind: str, glob: str, line: str, evidence: Evidence) -> Target:
     points = np.zeros(graph.awaited.size, dtype=bool)
     if kind in _DEVICE_KINDS:
         device = _of_kind(kind, evidence) & _fits(kernels["name"], glob)
-        points = _waits_for(device, evidence) if kind == "copy" else points
+        if kind == "copy":
+            points = _copy_calls(evidence) & graph.waits & np.append(device, False)[graph.awaited.clip(-1)]
     elif kind in _OP_KINDS:
         ops = np.append(_ops_chosen(kind, glob, evidence), False)
         device, host = ops[as_integers(kernels["op"])], ops[graph.host.op]
@@ -197,20 +198,9 @@ def _copy_calls(evidence: Evidence) -> Flags:
     return text_matches(_calls(evidence), lambda name: "Memcpy" in name)
 
 
-def _waits_for(device: Flags, evidence: Evidence) -> Flags:
-    """Mask of the points at which a call waits for some of this work."""
-    graph = graph_of(evidence)
-    return np.asarray(_copy_calls(evidence) & graph.waits & np.append(device, False)[graph.awaited.clip(-1)])
-
-
 def _fits(names: "pd.Series[str]", glob: str) -> Flags:
-    """Mask of the names that fit a pattern."""
-    return text_matches(names, lambda name: _fits_name(name, glob))
-
-
-def _fits_name(name: str, glob: str) -> bool:
-    """True if a name fits a pattern; one without wildcards, or that begins as words do, may fit any part of it."""
-    return fnmatchcase(name, glob) or fnmatchcase(name, f"*{glob}*")
+    """Mask of the names of which a part fits a pattern."""
+    return text_matches(names, lambda name: fnmatchcase(name, f"*{glob}*"))
 
 
 def _ops_chosen(kind: str, glob: str, evidence: Evidence) -> Flags:
@@ -221,14 +211,14 @@ def _ops_chosen(kind: str, glob: str, evidence: Evidence) -> Flags:
         return nearest_ancestor(as_integers(ops["parent"]), chosen) >= 0
     if kind == "line":
         return text_matches(ops["source"], lambda source: fnmatchcase(source, glob or "*"))
-    return text_matches(ops["module"], lambda path: _is_module(path, glob or "*"))
 
+    def is_module(path: str) -> bool:
+        """True if the path, or the class or name of one of its modules, fits."""
+        modules = path.split(".")
+        names = (path, *modules, *(_NUMBERED.sub("", module) for module in modules))
+        return any(fnmatchcase(name, glob or "*") for name in names)
 
-def _is_module(path: str, glob: str) -> bool:
-    """True if the path, or the class or name of one of its modules, fits."""
-    return fnmatchcase(path, glob) or any(
-        fnmatchcase(part, glob) or fnmatchcase(_NUMBERED.sub("", part), glob) for part in path.split(".")
-    )
+    return text_matches(ops["module"], is_module)
 
 
 def _remove(_text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:

@@ -189,15 +189,20 @@ def graph_of(evidence: Evidence) -> StepGraph:
         kept = max(1, steps * MOST_KERNELS // rows.size)
         high, wall_us, steps = window.steps[kept - 1].end_us, wall_us * kept / steps, kept
         rows = rows[as_integers(linked.kernels["step"])[rows] < kept]
-    rows = rows[_launch_order(linked, rows)]
+    begun_us, start_us = (linked.kernels[name].to_numpy()[rows] for name in ("launch_ts_us", "ts_us"))
+    rows = rows[np.lexsort((start_us, np.where(np.isnan(begun_us), start_us, begun_us)))]
     host = host_of(evidence)
-    chain = _Chain(host, _autograd_threads(linked, host), low, high)
+    thread_of = linked.trace.events["thread"].cat.codes.to_numpy()
+    nodes = text_matches(linked.trace.events["name"], _BACKWARD.match, 200)
+    autograd = tuple(code for code in np.unique(thread_of[nodes]).tolist() if code != host.main_thread)
+    chain = _Chain(host, autograd, low, high)
     issue_us = _issue_us(linked, rows)
     launch = as_integers(linked.kernels["launch"])[rows]
+    is_foreign = ~np.isin(thread_of[launch[launch >= 0]], chain.threads)
     is_issued = (launch >= 0) & (issue_us >= first_us) & (issue_us < high)
     issued, first = np.unique(launch[is_issued], return_index=True)
-    waits, batches = _waits(linked, chain, rows), _batches(linked, chain)
-    waits = joined([waits, batches])
+    batches = _batches(linked, chain)
+    waits = joined([_waits(linked, chain, rows), batches])
     at_us = np.concatenate((issue_us[is_issued][first], waits.end_us))
     position = np.full(len(linked.kernels), -1, dtype=np.int64)
     position[rows] = np.arange(rows.size)
@@ -222,14 +227,8 @@ def graph_of(evidence: Evidence) -> StepGraph:
         host=_host_work(linked, chain, waits, at_us[order]),
         device=device,
         backlog_us=backlog_us,
-        foreign_share=_foreign_share(linked, chain, launch[launch >= 0]),
+        foreign_share=float(np.mean(is_foreign)) if is_foreign.size else 0.0,
     )
-
-
-def _launch_order(linked: Linked, rows: Integers) -> Integers:
-    launch_us = linked.kernels["launch_ts_us"].to_numpy()[rows]
-    start = linked.kernels["ts_us"].to_numpy()[rows]
-    return np.lexsort((start, np.where(np.isnan(launch_us), start, launch_us)))
 
 
 def _issue_us(linked: Linked, rows: Integers) -> Floats:
@@ -242,20 +241,6 @@ def _issue_us(linked: Linked, rows: Integers) -> Floats:
     is_kernel = (kernels["kind"] == "compute").to_numpy()[rows]
     at_end = (ended - begun > _LATENCY_US) & (is_kernel | (start >= ended - _CLOCKS_US))
     return np.asarray(np.where(at_end, np.clip(start, begun, ended), begun))
-
-
-def _autograd_threads(linked: Linked, host: Host) -> tuple[int, ...]:
-    """Threads of the autograd engine, by code of EVENTS.thread, other than the main one."""
-    events = linked.trace.events
-    is_node = text_matches(events["name"], _BACKWARD.match, 200)
-    codes = np.unique(events["thread"].cat.codes.to_numpy()[is_node]).tolist()
-    return tuple(int(code) for code in codes if code != host.main_thread)
-
-
-def _foreign_share(linked: Linked, chain: _Chain, launch: Integers) -> float:
-    """Share of these calls (rows of EVENTS) that were made by threads outside of the chain."""
-    thread = linked.trace.events["thread"].cat.codes.to_numpy()[launch]
-    return float(np.mean(~np.isin(thread, chain.threads))) if launch.size else 0.0
 
 
 def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:

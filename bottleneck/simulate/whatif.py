@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,21 +45,14 @@ _NUMBERED = re.compile(r"_\d+$")
 _NOT_FUSED = ("matmul", "convolution", "attention", "recurrent", "communication")
 
 
-@dataclass(frozen=True)
-class _HostPace:
-    """Factors on the host's issue time between which its pace without the profiler lies."""
-
-    low: float
-    high: float
-
-
 @remembered
 def check_replay(evidence: Evidence) -> ReplayCheck:
     """The error with which the recorded step is reproduced, and why no change can be predicted where it is not."""
     graph = graph_of(evidence)
     if not graph.wall_us > 0:
         return ReplayCheck(0.0, 0.0, 0.0, graph.steps, "the window has no length")
-    played = _as_recorded(evidence)
+    # With the host at the pace that was recorded.
+    played = _unchanged(evidence) if _pace(evidence).high == 1.0 else replay_steps(graph)
     once_us, delays = played.first_us, bool(graph.device.held_us.any() or graph.host.held.any())
     held = 1.0 - time_once(graph, WITHOUT_DELAYS) / once_us if delays and once_us > 0 else 0.0
     error, settled = once_us / graph.wall_us - 1.0, played.wall_us / graph.wall_us - 1.0
@@ -78,21 +71,19 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
     return ReplayCheck(error, max(held, 0.0), settled, graph.steps, reason)
 
 
-def _as_recorded(evidence: Evidence) -> StepReplay:
-    """The steps with the host at the pace that was recorded."""
-    return _unchanged(evidence) if _pace(evidence).high == 1.0 else replay_steps(graph_of(evidence))
-
-
 @remembered
-def _pace(evidence: Evidence) -> _HostPace:
-    """The pace of the host without the profiler: known where the step was also timed without it, else an interval."""
+def _pace(evidence: Evidence) -> Interval:
+    """Factors on the host's issue time between which its pace without the profiler lies.
+
+    Both are equal where the step was also timed without it.
+    """
     steps, graph = evidence.analysis.steps, graph_of(evidence)
     if steps.unprofiled_us is not None:
         factor = _factor_for(evidence, steps.wall_us * graph.steps)
-        return _HostPace(factor, factor)
+        return Interval(factor, factor)
     trace = evidence.linked.trace
     has_options = evidence.linked.places is not None or trace.signatures["dims"].notna().any() or len(trace.memory) > 0
-    return _HostPace(1.0 / (_MOST_STRETCH if has_options else _LIGHT_STRETCH), 1.0)
+    return Interval(1.0 / (_MOST_STRETCH if has_options else _LIGHT_STRETCH), 1.0)
 
 
 def _factor_for(evidence: Evidence, wall_us: float) -> float:
@@ -196,12 +187,12 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
     Raises UsageError for a text that is no change or fits nothing in the trace.
     """
     change, pace, path = change_of(tuple(texts), evidence), _pace(evidence), find_critical_path(evidence)
-    factor, base = _pace(evidence).high, _unchanged(evidence)
+    base = _unchanged(evidence)
     step_us = evidence.analysis.steps.wall_us
     answer = WhatIf(
         trace=evidence.analysis.recording.path,
         step_us=step_us,
-        host_pace=Interval(pace.low, pace.high),
+        host_pace=pace,
         path=path,
         ledger=_ledger(evidence, base, base),
         version=evidence.analysis.version,
@@ -210,7 +201,7 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
         return answer
     if not texts:
         return replace(answer, best=best_changes(evidence))
-    played = replay_steps(graph_of(evidence), _on_host(evidence, factor) & change)
+    played = replay_steps(graph_of(evidence), _on_host(evidence, pace.high) & change)
     new_us = step_us * played.wall_us / base.wall_us
     parts = path_parts(evidence, played, new_us) if new_us > 0 else ()
     return replace(
@@ -249,19 +240,19 @@ def _ledger(evidence: Evidence, played: StepReplay, base: StepReplay) -> tuple[L
 
 def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
     """The single changes that would help most, of those that the steps show a reason for."""
-    graph = graph_of(evidence)
-    factor, base = _pace(evidence).high, _unchanged(evidence)
+    graph, base = graph_of(evidence), _unchanged(evidence)
     found = []
     for text in dict.fromkeys(_candidates(evidence)):
         try:
             change = change_of((text,), evidence)
         except UsageError:  # a name that no pattern can spell
             continue
-        faster = base.wall_us / max(time_steps(graph, _on_host(evidence, factor) & change), 1e-9)
+        changed_us = time_steps(graph, _on_host(evidence, _pace(evidence).high) & change)
+        faster = base.wall_us / max(changed_us, 1e-9)
         found.append((faster, text, change))
     found.sort(key=lambda each: -each[0])
-    best = [_changed(evidence, (text,), change) for faster, text, change in found[:_BEST] if faster > _LEAST_SPEEDUP]
-    return tuple(best)
+    best = [(text, change) for faster, text, change in found[:_BEST] if faster > _LEAST_SPEEDUP]
+    return tuple(_changed(evidence, (text,), change) for text, change in best)
 
 
 def _candidates(evidence: Evidence) -> tuple[str, ...]:
