@@ -12,47 +12,28 @@ Role = Literal["op", "launch", "device", "frame", "plain"]
 # Annotations of these names are work: gloo and similar backends mark the work of their threads per collective.
 HOST_COLLECTIVE, _CARRIERS = "host collective", ("gloo:", "mpi:", "ucc:")
 
-# Raw category in lower case -> category. All others are 'other'.
-BY_RAW_NAME = {
-    "cpu_op": "op",
-    "operator": "op",
-    "user_annotation": "annotation",
-    HOST_COLLECTIVE: "collective",
-    "python_function": "python",
-    "python_line": "line",
-    "runtime": "runtime",
-    "driver": "runtime",
-    "cuda_runtime": "runtime",
-    "cuda_driver": "runtime",
-    "hip_runtime": "runtime",
-    "xpu_runtime": "runtime",
-    "xpu_driver": "runtime",
-    "mtia_runtime": "runtime",
-    "glow_runtime": "runtime",
-    "privateuse1_runtime": "runtime",
-    "privateuse1_driver": "runtime",
-    "hpu_op": "runtime",
-    "enqueue": "runtime",
-    "dequeue": "runtime",
-    "kernel": "kernel",
-    "concurrent_kernel": "kernel",
-    "mtia_ccp_events": "kernel",
-    "memcpy": "copy",
-    "gpu_memcpy": "copy",
-    "memset": "fill",
-    "gpu_memset": "fill",
-    "cuda_sync": "sync",
-    "xpu_sync": "sync",
-    "gpu_user_annotation": "gpu_annotation",
-    "overhead": "profiler",
-    "trace": "profiler",
-    "cuda_profiler_range": "profiler",
-    "xpu_scope_profiler": "profiler",
-    "mtia_insight": "profiler",
-    "mtia_counters": "profiler",
-    "hardware_counters": "profiler",
-    "external_correlation": "profiler",
+# Category -> raw categories in lower case. All others are 'other'.
+_RAW_NAMES = {
+    "op": "cpu_op operator",
+    "annotation": "user_annotation",
+    "python": "python_function",
+    "line": "python_line",
+    "runtime": """
+        runtime driver cuda_runtime cuda_driver hip_runtime xpu_runtime xpu_driver mtia_runtime glow_runtime
+        privateuse1_runtime privateuse1_driver hpu_op enqueue dequeue
+    """,
+    "kernel": "kernel concurrent_kernel mtia_ccp_events",
+    "copy": "memcpy gpu_memcpy",
+    "fill": "memset gpu_memset",
+    "sync": "cuda_sync xpu_sync",
+    "gpu_annotation": "gpu_user_annotation",
+    "profiler": """
+        overhead trace cuda_profiler_range xpu_scope_profiler mtia_insight mtia_counters hardware_counters
+        external_correlation
+    """,
 }
+BY_RAW_NAME = {raw: category for category, raws in _RAW_NAMES.items() for raw in raws.split()}
+BY_RAW_NAME[HOST_COLLECTIVE] = "collective"
 
 # Raw categories that `implied_category` gives to events without one, so that they are counted by kind.
 LEGACY_OP, LEGACY_KERNEL, ASCEND_TASK, ASCEND_HOST = "CPU functions", "CUDA functions", "Task Type", "CANN"

@@ -60,23 +60,16 @@ _BY_KEY: tuple[tuple[str, str], ...] = (
     ("ledger", "an analysis of bottleneck, not a trace"),
 )
 
-# A raw event category, or its start -> the format.
-_BY_CATEGORY: tuple[tuple[str, str], ...] = (
-    ("FEE", "a VizTracer trace"),
-    ("dynamo_timed", "a torch.compile chromium_events file; it holds compile times, no ops and no kernels"),
-    ("Session", "an ONNX Runtime profile"),
-    ("Node", "an ONNX Runtime profile"),
-    ("toplevel", "a Chrome browser trace"),
-    ("v8", "a Chrome browser trace"),
-    ("disabled-by-default", "a Chrome browser trace"),
-    ("devtools", "a Chrome browser trace"),
-    ("__metadata", "a Chrome browser trace"),
-    ("webkit", "a Chrome browser trace"),
-    ("event,trainer", "a Composer profiler trace"),
-    ("after_dataloader", "a Composer profiler trace"),
-    ("hip_api", "a rocprof trace"),
-    ("Horovod", "a Horovod timeline"),
-)
+# The format -> raw event categories, or their starts.
+_CATEGORIES_OF = {
+    "a VizTracer trace": "FEE",
+    "a torch.compile chromium_events file; it holds compile times, no ops and no kernels": "dynamo_timed",
+    "an ONNX Runtime profile": "Session Node",
+    "a Chrome browser trace": "toplevel v8 disabled-by-default devtools __metadata webkit",
+    "a Composer profiler trace": "event,trainer after_dataloader",
+    "a rocprof trace": "hip_api",
+    "a Horovod timeline": "Horovod",
+}
 
 
 def reject_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
@@ -101,7 +94,8 @@ def _recognise(top: object, categories: list[str]) -> str | None:
     found = [kind for key, kind in _BY_KEY if key in keys]
     found += [
         kind
-        for start, kind in _BY_CATEGORY
+        for kind, starts in _CATEGORIES_OF.items()
+        for start in starts.split()
         if any(category.startswith(start) or f",{start}" in category for category in categories)
     ]
     return found[0] if found else None

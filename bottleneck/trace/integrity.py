@@ -139,56 +139,33 @@ def check_host_work(linked: Linked) -> list[Check]:
         Check(SAMPLED, _HOST, "ops", "limited", each.message, "", "record again, and keep the whole file", decides=True)
         for each in sampled_caveats(linked.trace)
     ]
+    check = partial(Check, "ops-overlap", _HOST, "ops nest")
     if not over_us.size:
-        nested = Check(
-            "ops-overlap", _HOST, "ops nest", "ok", f"{counted(len(ops), 'op')}, each inside or beside the others"
-        )
-        return [nested, *sampled]
-    return [
-        *sampled,
-        Check(
-            "ops-overlap",
-            _HOST,
-            "ops nest",
-            "limited",
-            f"{over_us.size:,} of {len(ops):,} outlast the op around them, by up to {format_us(float(over_us.max()))}",
-            "they are cut where that ends, so that no time counts twice",
-            "record without with_stack, which is known to stretch ops (pytorch#174555)",
-            share=over_us.size / len(ops),
-            decides=True,
-        ),
-    ]
+        return [check("ok", f"{counted(len(ops), 'op')}, each inside or beside the others"), *sampled]
+    overlap = check(
+        "limited",
+        f"{over_us.size:,} of {len(ops):,} outlast the op around them, by up to {format_us(float(over_us.max()))}",
+        "they are cut where that ends, so that no time counts twice",
+        "record without with_stack, which is known to stretch ops (pytorch#174555)",
+        share=over_us.size / len(ops),
+        decides=True,
+    )
+    return [*sampled, overlap]
 
 
 def _no_device_work(trace: Trace) -> Check:
+    check = partial(Check, "no-device-events", _DEVICE, "device")
+    missing = partial(check, "missing", share=1.0, decides=True)
     messages = {caveat.slug: caveat.message for caveat in trace.caveats}
-    message = messages.get("no-device-events")
     if HALF_RECORDED in messages:
-        return Check(
-            "no-device-events",
-            _DEVICE,
-            "device",
-            "missing",
-            "ops ran on a device, but the trace holds none of its work",
-            messages[HALF_RECORDED],
-            "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-            share=1.0,
-            decides=True,
-        )
+        fact = "ops ran on a device, but the trace holds none of its work"
+        remedy = "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        return missing(fact, messages[HALF_RECORDED], remedy)
+    message = messages.get("no-device-events")
     if message is None:
-        return Check("no-device-events", _DEVICE, "device", "ok", "a CPU trace: no kernel was launched")
-    return Check(
-        "no-device-events",
-        _DEVICE,
-        "device",
-        "missing",
-        "kernels were launched, but the trace holds none of them",
-        message.partition("; ")[2] or message,
-        "see what the machine says",
-        "bottleneck doctor",
-        share=1.0,
-        decides=True,
-    )
+        return check("ok", "a CPU trace: no kernel was launched")
+    fact = "kernels were launched, but the trace holds none of them"
+    return missing(fact, message.partition("; ")[2] or message, "see what the machine says", "bottleneck doctor")
 
 
 def _launches(found: Launches) -> Check:
@@ -201,21 +178,18 @@ def _launches(found: Launches) -> Check:
         return check("ok", f"of {found.total - found.captured:,}, none lacks its kernel{captured}")
     places = ((found.lead, "before the first"), (found.between, "between"), (found.tail, "after the last"))
     where = ", ".join(f"{count:,} {place}" for count, place in places if count)
+    remedy = "synchronize the device before the profiler stops (torch.cuda.synchronize()), or record fewer steps"
+    if found.lead > max(found.between, found.tail):
+        remedy = "let the profiler warm up: schedule(wait=1, warmup=2, active=3); an idle GPU loses its first kernels"
     bare = f"; none at all in {_some(found.bare_steps)}" if found.bare_steps else ""
     return check(
         _status(share),
         f"{found.lost:,} of {found.total:,} ({format_share(share)}) have no kernel{bare}{captured}",
         f"{where} of those that have one; the profiler dropped them or stopped before they ran",
-        _remedy_of(found),
+        remedy,
         share=share,
         decides=True,
     )
-
-
-def _remedy_of(found: Launches) -> str:
-    if found.lead > max(found.between, found.tail):
-        return "let the profiler warm up: schedule(wait=1, warmup=2, active=3); an idle GPU loses its first kernels"
-    return "synchronize the device before the profiler stops (torch.cuda.synchronize()), or record fewer steps"
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -246,17 +220,18 @@ def _losses(linked: Linked) -> list[Check]:
     if linked.losses is None:
         return []
     holes, products = int(linked.losses.holes.sum()), len(linked.losses.products)
-    row = partial(Check, group=_DEVICE, status="limited", remedy=_SHORTER, decides=True)
-    found = []
-    if holes:
-        where = "inside one replay or beside launches without kernel"
-        fact = f"{counted(holes, 'time')} the device rests with work queued, {where}"
-        found.append(row("holes", title="queues", fact=fact, why="the profiler lost what ran there"))
-    if products:
-        fact = f"only the fill of a workspace is left of {counted(products, 'matrix product')}"
-        why = "they ran, but the profiler lost their kernels"
-        found.append(row("lost-products", title="products", fact=fact, why=why))
-    return found
+    where = "inside one replay or beside launches without kernel"
+    rests = f"{counted(holes, 'time')} the device rests with work queued, {where}"
+    filled = f"only the fill of a workspace is left of {counted(products, 'matrix product')}"
+    rows = (
+        (holes, "holes", "queues", rests, "the profiler lost what ran there"),
+        (products, "lost-products", "products", filled, "they ran, but the profiler lost their kernels"),
+    )
+    return [
+        Check(slug, _DEVICE, title, "limited", fact, why, _SHORTER, decides=True)
+        for count, slug, title, fact, why in rows
+        if count
+    ]
 
 
 def _orphans(linked: Linked) -> Check:
