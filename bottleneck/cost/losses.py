@@ -31,24 +31,19 @@ def _elementwise_backward(operand_count: int, flops: float, call: OpCall) -> Cos
     return stream(FAMILY, *operands, dx, vector_flops=flops * dx.numel)
 
 
-def _nll(call: OpCall) -> Cost:
-    """nll_loss_forward(x, target, weight, …): one element of x per target, from a sector of its own at most."""
-    return _one_per_target(call.tensor(0), call.tensor(1))
+def _nll(first: int, call: OpCall) -> Cost:
+    """The cost of nll_loss_forward(x, target, weight, …) and nll_loss_backward(dy, x, target, weight, …).
 
-
-def _nll_backward(call: OpCall) -> Cost:
-    """nll_loss_backward(dy, x, target, weight, …): one element per target written; a child op clears the others."""
-    cost = _one_per_target(call.tensor(1), call.tensor(2))
-    return replace(cost, bytes_high=cost.bytes_high + call.tensor(0).bytes)
-
-
-def _one_per_target(x: Tensor, target: Tensor) -> Cost:
+    One element of x per target, from a sector of its own at most; the backward pass writes it, and a child op clears
+    the others. ``first`` is the position of x.
+    """
+    x, target = call.tensor(first), call.tensor(first + 1)
     moved = target.bytes + target.numel * x.item_bytes
     return Cost(
         FAMILY,
         vector_flops=float(target.numel),
         bytes_low=moved,
-        bytes_high=moved + target.numel * SECTOR_BYTES,
+        bytes_high=moved + target.numel * SECTOR_BYTES + (call.tensor(0).bytes if first else 0.0),
         math_dtype=math_dtype(x),
     )
 
@@ -68,7 +63,7 @@ FORMULAS: Formulas = named(
         "mse_loss_backward smooth_l1_loss_backward huber_loss_backward": partial(_elementwise_backward, 3, 3.0),
         "soft_margin_loss_backward": partial(_elementwise_backward, 3, 5.0),
         "binary_cross_entropy_backward": partial(_elementwise_backward, 4, 5.0),
-        "nll_loss_forward nll_loss2d_forward": _nll,
-        "nll_loss_backward nll_loss2d_backward": _nll_backward,
+        "nll_loss_forward nll_loss2d_forward": partial(_nll, 0),
+        "nll_loss_backward nll_loss2d_backward": partial(_nll, 1),
     }
 )

@@ -1,7 +1,6 @@
 """Cost of normalisation and softmax: rows or channels are reduced to a few numbers, then applied to every element."""
 
 import math
-import re
 from dataclasses import replace
 from functools import partial
 
@@ -28,43 +27,22 @@ def _like(tensor: Tensor) -> Tensor:
     return Tensor(tensor.shape, tensor.dtype)
 
 
-def _row_elements(call: OpCall, x: Tensor, shape_position: int, weight: Tensor | None) -> int:
-    """Elements that share one mean: by the normalized shape, else by the weight, else one row of the last dimension."""
-    shape = call.integers(shape_position)
-    if shape:
-        return math.prod(shape)
-    return weight.numel if weight is not None else (x.shape[-1] if x.shape else 1)
-
-
-def _rows(x: Tensor, row_elements: int) -> Tensor:
-    """One statistic per row."""
-    return Tensor((x.numel // max(1, row_elements),), _STATISTIC)
-
-
 def _parameters(call: OpCall, *positions: int) -> tuple[Tensor, ...]:
     """The tensors among optional arguments."""
     found = (call.optional_tensor(position) for position in positions)
     return tuple(tensor for tensor in found if tensor is not None)
 
 
-def _mask(call: OpCall, position: int) -> list[bool]:
-    """The flags of an output mask; all true when it was not recorded."""
-    flags = re.findall("True|False", call.text(position))
-    return [flag == "True" for flag in flags] or [True, True, True]
+def _row_norm(statistics: int, parameters: tuple[int, ...], flops: float, call: OpCall) -> Cost:
+    """The cost of native_layer_norm(x, shape, weight, bias, eps) and _fused_rms_norm(x, shape, weight, eps).
 
-
-def _layer_norm(call: OpCall) -> Cost:
-    """native_layer_norm(x, shape, weight, bias, eps): x read, the result and two statistics per row written."""
-    x, parameters = call.tensor(0), _parameters(call, 2, 3)
-    rows = _rows(x, _row_elements(call, x, 1, parameters[0] if parameters else None))
-    return _norm((x, _like(x), *parameters, rows, rows), (), 8.0 * x.numel)
-
-
-def _rms_norm(call: OpCall) -> Cost:
-    """_fused_rms_norm(x, shape, weight, eps): like layer norm, with one statistic and no mean to take off."""
-    x, parameters = call.tensor(0), _parameters(call, 2)
-    rows = _rows(x, _row_elements(call, x, 1, parameters[0] if parameters else None))
-    return _norm((x, _like(x), *parameters, rows), (), 4.0 * x.numel)
+    x is read, the result and so many statistics per row are written. Elements that share one mean are given by the
+    shape, else by the weight, else they are one row of the last dimension.
+    """
+    x, weights = call.tensor(0), _parameters(call, *parameters)
+    shape = call.integers(1) or (weights[0].shape if weights else x.shape[-1:])
+    rows = Tensor((x.numel // max(1, math.prod(shape)),), _STATISTIC)
+    return _norm((x, _like(x), *weights, *[rows] * statistics), (), flops * x.numel)
 
 
 def _row_norm_backward(statistics: tuple[int, ...], parameters: tuple[int, ...], flops: float, call: OpCall) -> Cost:
@@ -74,7 +52,7 @@ def _row_norm_backward(statistics: tuple[int, ...], parameters: tuple[int, ...],
     """
     dy, x = call.tensor(0), call.tensor(1)
     weights = _parameters(call, *parameters)
-    mask = _mask(call, parameters[-1] + 1)
+    mask = call.flags(parameters[-1] + 1) or (True, True, True)
     gradients = [_like(tensor) for tensor, wanted in zip((x, *weights), mask, strict=False) if wanted]
     again = (dy, x) if weights and mask[0] and any(mask[1:]) else ()
     moved = (dy, x, *_parameters(call, *statistics), *weights[:1], *gradients)
@@ -135,9 +113,9 @@ _BATCH_BACKWARD = Streams(NORMALIZATION, 2, (0,), 12.0, optional=(2,), again=(0,
 
 FORMULAS: Formulas = named(
     {
-        "native_layer_norm": _layer_norm,
+        "native_layer_norm": partial(_row_norm, 2, (2, 3), 8.0),
         "native_layer_norm_backward": partial(_row_norm_backward, (3, 4), (5, 6), 14.0),
-        "_fused_rms_norm": _rms_norm,
+        "_fused_rms_norm": partial(_row_norm, 1, (2,), 4.0),
         "_fused_rms_norm_backward": partial(_row_norm_backward, (3,), (4,), 10.0),
         "native_group_norm": Streams(NORMALIZATION, 1, flops=8.0, optional=(1, 2), again=(0,)),
         "native_group_norm_backward": _GROUP_BACKWARD,

@@ -25,6 +25,7 @@ import pandas as pd
 from bottleneck.cost.call import load_json
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
+from bottleneck.cost.traffic import named
 from bottleneck.schema.intervals import Integers, numbered
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.records import replace
@@ -365,29 +366,16 @@ Row = dict[str, Any]
 
 # Integer and boolean arguments by the schemas of the ops that traces without dtypes (torch 1.8) hold; the others follow
 # the data.
-_MASK_ARGUMENTS = {
-    "aten::_masked_scale": (1,),
-    "aten::_s_where": (0,),
-    "aten::masked_fill": (1,),
-    "aten::masked_fill_": (1,),
-    "aten::masked_scatter_": (1,),
-    "aten::masked_select": (1,),
-    "aten::where": (0,),
-}
-_INDEX_ARGUMENTS = {
-    "aten::embedding": (1,),
-    "aten::embedding_dense_backward": (1,),
-    "aten::gather": (2,),
-    "aten::index_select": (2,),
-    "aten::max_pool2d_with_indices_backward": (7,),
-    "aten::max_pool3d_with_indices_backward": (7,),
-    "aten::nll_loss_backward": (2,),
-    "aten::nll_loss_forward": (1,),
-    "aten::nll_loss2d_backward": (2,),
-    "aten::nll_loss2d_forward": (1,),
-    "aten::scatter_": (2,),
-    "aten::scatter_add_": (2,),
-}
+_MASK_ARGUMENTS = named(
+    {"_masked_scale masked_fill masked_fill_ masked_scatter_ masked_select": (1,), "_s_where where": (0,)}
+)
+_INDEX_ARGUMENTS = named(
+    {
+        "embedding embedding_dense_backward nll_loss_forward nll_loss2d_forward": (1,),
+        "gather index_select nll_loss_backward nll_loss2d_backward scatter_ scatter_add_": (2,),
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward": (7,),
+    }
+)
 _INTEGERS = ("long int", "int", "long", "short", "bool", "unsigned char", "signed char")
 
 
