@@ -200,24 +200,20 @@ def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
 
     The step of an optimizer begins after the last backward node in it.
     """
-    rows = rows_of_events(evidence, pattern)
-    is_host = evidence.linked.trace.events["category"].isin(("annotation", "op")).to_numpy()
-    starts, ends = mark_spans(evidence, rows[is_host[rows]])
-    outer = np.flatnonzero(starts >= np.concatenate(([-np.inf], np.maximum.accumulate(ends)))[: ends.size])
-    return Spans(starts[outer], ends[outer], outer)
+    return _outermost_of(evidence, pattern, ("annotation", "op"))
 
 
 def outermost_frames(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
     """Spans of the outermost Python frames of the window whose names the pattern finds."""
+    return _outermost_of(evidence, pattern, ("python",))
+
+
+def _outermost_of(evidence: Evidence, pattern: "re.Pattern[str]", categories: tuple[str, ...]) -> Spans:
     rows = rows_of_events(evidence, pattern)
-    events = evidence.linked.trace.events.iloc[rows]
-    is_frame = (events["category"] == "python").to_numpy()
-    start = events["ts_us"].to_numpy()[is_frame]
-    end = start + events["dur_us"].to_numpy()[is_frame]
-    order = np.lexsort((-end, start))
-    start, end = start[order], end[order]
-    outer = np.flatnonzero(start >= np.concatenate(([-np.inf], np.maximum.accumulate(end)))[: end.size])
-    return Spans(start[outer], end[outer], outer)
+    is_wanted = evidence.linked.trace.events["category"].isin(categories).to_numpy()
+    starts, ends = mark_spans(evidence, rows[is_wanted[rows]])
+    outer = np.flatnonzero(starts >= np.concatenate(([-np.inf], np.maximum.accumulate(ends)))[: ends.size])
+    return Spans(starts[outer], ends[outer], outer)
 
 
 def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
