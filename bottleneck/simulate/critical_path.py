@@ -25,7 +25,7 @@ from bottleneck.schema.intervals import (
     union,
 )
 from bottleneck.schema.tables import text_matches
-from bottleneck.simulate.graph import ALL_WORK, StepGraph, Texts, graph_of, sources_of_host
+from bottleneck.simulate.graph import ALL_WORK, StepGraph, Texts, graph_of, sources_of_host, texts_at
 from bottleneck.simulate.replay import BY_ISSUE, BY_OTHER_STREAM, BY_STREAM, StepReplay
 
 LAUNCHING = "from launch to start"
@@ -72,7 +72,7 @@ def path_parts(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[
         *_folded(
             kernels.codes.to_numpy().astype(np.int64)[rows],
             np.array([*map(str, kernels.categories)], dtype=object),
-            _sources_of_device(evidence),
+            texts_at(linked.kernels["source"], rows),
             ("device", times.device_us),
         ),
         *_folded(np.where(of_op >= 0, of_op, of_state), names, sources_of_host(evidence), ("host", times.host_us)),
@@ -83,13 +83,6 @@ def path_parts(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[
         for what, name, source, us in found
     ]
     return tuple(sorted(parts, key=lambda part: -part.us))
-
-
-def _sources_of_device(evidence: Evidence) -> Texts:
-    """The line of each piece of device work; empty text where it is not known."""
-    source = evidence.linked.kernels["source"].cat
-    labels = np.array([*map(str, source.categories), ""], dtype=object)
-    return np.asarray(labels[source.codes.to_numpy()[graph_of(evidence).device.row]])
 
 
 def _folded(

@@ -426,9 +426,9 @@ def _ended_before(start: Floats, end: Floats, stream: Integers, held: Floats) ->
 def sources_of_host(evidence: Evidence) -> Texts:
     """The line of the program at each host stretch of the graph; empty text where it is not known."""
     graph, linked = graph_of(evidence), evidence.linked
-    source = _texts(linked.ops["source"], graph.host.op)
+    source = texts_at(linked.ops["source"], graph.host.op)
     if linked.places is not None:
-        source = np.where(source == "", _texts(linked.places["source"], graph.host.place), source)
+        source = np.where(source == "", texts_at(linked.places["source"], graph.host.place), source)
     return source
 
 
@@ -449,6 +449,7 @@ def _stretch_before(graph: StepGraph) -> Integers:
     return np.searchsorted(graph.host.point, np.arange(graph.awaited.size), side="right") - 1
 
 
-def _texts(column: "pd.Series[str]", rows: Integers) -> Texts:
+def texts_at(column: "pd.Series[str]", rows: Integers) -> Texts:
+    """Texts of some rows of a category column; empty text for null and for row -1."""
     labels = np.append(column.cat.categories.to_numpy(dtype=object), "")
     return np.asarray(labels[np.append(column.cat.codes.to_numpy().astype(np.int64), -1)[rows]])

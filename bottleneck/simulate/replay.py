@@ -192,39 +192,36 @@ class _Player:
 
 def replay_steps(graph: StepGraph, change: GraphChange = NO_CHANGE) -> StepReplay:
     """Runs the steps of the graph with a change; steps that repeat as often as it takes until their time settles."""
-    if not graph.repeats:
-        return replay_once(graph, change)
-    player, done = _settled(graph, change)
-    last = player.result(done[-2], max(done[-1], done[-2] + change.least_us))
-    return replace(last, first_us=max(done[1] - done[0], change.least_us))
+    return _replay(graph, change, _MOST_ROUNDS if graph.repeats else 1)
 
 
 def replay_once(graph: StepGraph, change: GraphChange = NO_CHANGE) -> StepReplay:
     """Runs the steps of the graph one time, from the state in which the recording found host and device."""
-    player = _Player(graph, change)
-    player.run(0)
-    return player.result(graph.lag_us, max(player.done_us, graph.lag_us + change.least_us))
+    return _replay(graph, change, 1)
+
+
+def _replay(graph: StepGraph, change: GraphChange, rounds: int) -> StepReplay:
+    player, done = _run(graph, change, rounds)
+    last = player.result(done[-2], max(done[-1], done[-2] + change.least_us))
+    return replace(last, first_us=max(done[1], done[0] + change.least_us) - done[0])
 
 
 def time_steps(graph: StepGraph, change: GraphChange = NO_CHANGE) -> float:
     """The time of ``replay_steps``, in microseconds, without the arrays that tell when each piece of work ran."""
-    if not graph.repeats:
-        return time_once(graph, change)
-    _, done = _settled(graph, change)
+    _, done = _run(graph, change, _MOST_ROUNDS if graph.repeats else 1)
     return max(done[-1], done[-2] + change.least_us) - done[-2]
 
 
 def time_once(graph: StepGraph, change: GraphChange = NO_CHANGE) -> float:
     """The time of ``replay_once`` in microseconds."""
-    player = _Player(graph, change)
-    player.run(0)
-    return max(player.done_us, graph.lag_us + change.least_us) - graph.lag_us
+    _, done = _run(graph, change, 1)
+    return max(done[-1], done[-2] + change.least_us) - done[-2]
 
 
-def _settled(graph: StepGraph, change: GraphChange) -> tuple[_Player, list[float]]:
+def _run(graph: StepGraph, change: GraphChange, rounds: int) -> tuple[_Player, list[float]]:
     """The steps after their last run, and when each run was done, behind the beginning of the first."""
     player, done = _Player(graph, change), [graph.lag_us]
-    for turn in range(_MOST_ROUNDS):
+    for turn in range(rounds):
         player.run(turn)
         done.append(max(player.done_us, graph.lag_us))
         if turn > 0 and abs(done[-1] - 2 * done[-2] + done[-3]) <= _SETTLED * (done[-1] - done[-2]):
