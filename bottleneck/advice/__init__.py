@@ -26,9 +26,8 @@ from bottleneck.advice import (
     transfers,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
-from bottleneck.advice.measured import with_measured_gain
+from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
 from bottleneck.advice.ranking import Draft, rank
-from bottleneck.advice.replayed import with_replayed_gain
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording

@@ -1,9 +1,13 @@
-"""Takes the gain of a finding from pieces of the step that were timed on its recorded shapes, where there are any."""
+"""Takes the gain of a finding from what is better known than its rule's formula: timed pieces of the step, or a replay.
+
+Pieces are timed on the recorded shapes; the replay is of the change that the rule's advice makes.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bottleneck.advice.quantities import claims_of
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
@@ -12,6 +16,8 @@ from bottleneck.units import counted, format_share, format_us
 
 # A gain below this share of the step counts as none.
 _LEAST_GAIN = 0.001
+# Without a replay the lower end is this part of what the rule's formula gives.
+_DOUBT = 0.5
 # A recorded time of up to this multiple of the time alone is explained by the shapes.
 _ALIKE = 2.0
 # The change of pieces that the library does by one op in place of several; `bottleneck verify` cannot make it.
@@ -140,17 +146,11 @@ def _gain(evidence: Evidence, piece: MeasuredPiece) -> Interval:
     if piece.recorded_us is not None and _ALIKE * alone_us < piece.recorded_us:
         amounts.append(alone_us)
     most = max(piece.ratio.high, piece.at_worst.high if piece.at_worst is not None else 0.0)
-    least = piece.ratio.low - _entry_ratio(evidence, piece)
+    # Entering compiled code takes a part of each call, which a model that is compiled as a whole does once.
+    entry_us = evidence.analysis.device.compiled_call_us if piece.kind == "chain" else None
+    least = piece.ratio.low - (entry_us / piece.as_is_us.median if entry_us else 0.0)
     lows, highs = [us * (1.0 - most) for us in amounts], [us * (1.0 - max(least, 0.0)) for us in amounts]
     return Interval(min(lows), max(highs))
-
-
-def _entry_ratio(evidence: Evidence, piece: MeasuredPiece) -> float:
-    """The part of a call that entering compiled code takes, which a model that is compiled as a whole does once."""
-    entry_us = evidence.analysis.device.compiled_call_us
-    if piece.kind != "chain" or entry_us is None or piece.as_is_us is None:
-        return 0.0
-    return entry_us / piece.as_is_us.median
 
 
 def _entered_us(evidence: Evidence, pieces: Sequence[MeasuredPiece]) -> float:
@@ -198,3 +198,24 @@ def _loss_words(pieces: Sequence[MeasuredPiece]) -> str:
         f"{worst.what} takes {format_us(worst.changed_us.median)} with the change and "
         f"{format_us(worst.as_is_us.median)} without, measured here"
     )
+
+
+def with_replayed_gain(evidence: Evidence, draft: Draft) -> Draft | None:
+    """The finding with the gain that a replay of its change gives; null where the change saves nothing.
+
+    On a CPU ops follow one another, so that the formulas of the rules add up what a replay would. Where a trace cannot
+    be replayed the formula stays, with a wider interval. A replayed gain is no larger than the formula's bound, unless
+    the rule names the accounts that it comes from.
+    """
+    made = draft.transformation
+    if made is None or draft.gain_us is None or evidence.is_host_only or evidence.predict is None:
+        return draft
+    saved_us = evidence.predict(evidence, made.changes)
+    if saved_us is None:
+        return replace(draft, gain_us=Interval(_DOUBT * draft.gain_us.low, draft.gain_us.high))
+    high_us = made.most * saved_us
+    high_us = min(high_us, evidence.account_us(*made.accounts) if made.accounts else draft.gain_us.high)
+    if high_us < _LEAST_GAIN * evidence.step_us:
+        return None
+    claims = claims_of(evidence, *made.accounts, most_us=high_us) if made.accounts else draft.claims
+    return replace(draft, gain_us=Interval(high_us * made.least / made.most, high_us), claims=claims)

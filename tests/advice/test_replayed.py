@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
+from bottleneck.advice.measured import with_replayed_gain
 from bottleneck.advice.ranking import Draft, Transformation
-from bottleneck.advice.replayed import with_replayed_gain
 from bottleneck.schema.analysis import Finding, Interval
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, cpu_events, gpu_events
