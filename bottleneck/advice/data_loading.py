@@ -52,6 +52,11 @@ def input_wait(evidence: Evidence) -> Draft | None:
     warm_us = _warming_us(evidence)
     around = (entry.account for entry in evidence.analysis.ledger if entry.account != INPUT)
     several, first_us = SEVERAL_PROCESSES in loader_kinds(evidence), start_up(evidence).first_us
+    slow_workers = (
+        f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
+        if first_us > wait_us / 2
+        else "the loader has worker processes, and they do not keep up"
+    )
     workers, bunch = _bunches(evidence) or (None, None)
     enough = None if workers is None else _enough_workers(evidence, workers)
     return Draft(
@@ -60,7 +65,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
         evidence=(
             f"waiting for data takes {format_us(wait_us)} of the {format_us(evidence.step_us)} step "
             f"({format_share(share)}): {'severe' if share >= _SEVERE else 'moderate'}",
-            *((_of_workers(first_us, wait_us),) if several else ()),
+            *((slow_workers,) if several else ()),
             *(() if bunch is None else (bunch,)),
             *(() if enough is None else (f"about {counted(enough, 'worker')} would keep up, on as many processors",)),
             *idle_lines(evidence, "input", most=2),
@@ -121,13 +126,6 @@ def _enough_workers(evidence: Evidence, workers: int) -> int | None:
     return count if count <= _NAMED_WORKERS else None
 
 
-def _of_workers(first_us: float, wait_us: float) -> str:
-    """Advice for a loader with workers: they are just starting, or too slow."""
-    if first_us > wait_us / 2:
-        return f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
-    return "the loader has worker processes, and they do not keep up"
-
-
 def _warming_us(evidence: Evidence) -> float:
     """Upper bound of the gain of a CPU step whose caches no loader evicts: the time to refill them."""
     if not evidence.is_host_only or ONE_PROCESS not in loader_kinds(evidence):
@@ -157,9 +155,8 @@ class StartUp(Struct, frozen=True):
 def start_up(evidence: Evidence) -> StartUp:
     """Time spent on starting workers in the window; null where the trace has no Python frames."""
     events = evidence.linked.trace.events
-    starts, ends = rows_of_events(evidence, _STARTS_WORKERS), rows_of_events(evidence, _ENDS_WORKERS)
+    starts, ends, loads = (rows_of_events(evidence, each) for each in (_STARTS_WORKERS, _ENDS_WORKERS, LOADER))
     at_us, dur_us = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
-    loads = rows_of_events(evidence, LOADER)
     follows = np.unique(np.searchsorted(at_us[loads], at_us[starts]))
     first = loads[follows[follows < loads.size]]
     scale = evidence.host_scale / evidence.steps

@@ -74,6 +74,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
     high_us = late_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
+    empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share
     stops = f"; {format_count(waits)} waiting calls per step stand in the way of one graph" if waits else ""
     return Draft(
         slug="late-launches",
@@ -82,7 +83,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
             f"idle for {format_us(late_us)} of each step ({format_share(evidence.share_of_step(late_us))}) while the "
             f"host prepares "
             f"{counted(format_count(evidence.analysis.totals.launch_count), 'launch', 'launches')}{stops}",
-            *_queue_words(evidence),
+            *(() if empty is None else (f"no kernel was queued in {format_share(empty)} of the idle time",)),
             *idle_lines(evidence, "dispatch", "python", "launch"),
         ),
         advice="Replay the step as a CUDA graph, so that one call launches all of its kernels.",
@@ -93,13 +94,6 @@ def late_launches(evidence: Evidence) -> Draft | None:
         confidence="low" if waits else timing_confidence(evidence),
         transformation=Transformation(("graph",), least=0.25 if waits else 0.5),
     )
-
-
-def _queue_words(evidence: Evidence) -> tuple[str, ...]:
-    queue = evidence.analysis.queue
-    if queue is None or queue.empty_idle_share is None:
-        return ()
-    return (f"no kernel was queued in {format_share(queue.empty_idle_share)} of the idle time",)
 
 
 def _replays_graphs(evidence: Evidence) -> bool:
@@ -183,9 +177,11 @@ def tiny_kernels(evidence: Evidence) -> Draft | None:
     Fusing takes away launches: half to all of the time that these kernels spend on their launch floor. Where the
     device waits for the host instead, that is the larger loss, which the rules above cover.
     """
-    typical_us, floor_us = _median_kernel_us(evidence), evidence.analysis.device.launch_floor_us
-    if evidence.is_host_only or typical_us is None or floor_us is None:
+    durations_us = evidence.linked.kernels["dur_us"].to_numpy()[work_in_window(evidence)]
+    floor_us = evidence.analysis.device.launch_floor_us
+    if evidence.is_host_only or not durations_us.size or floor_us is None:
         return None
+    typical_us = float(np.median(durations_us))
     count, paid_us = evidence.kernels_per_step, evidence.account_us("overhead.launch_floor")
     late_us = issue_us(evidence)
     if typical_us >= _SHORT_US or count <= _MANY or evidence.share_of_step(late_us) >= _LATE_SHARE:
@@ -206,12 +202,6 @@ def tiny_kernels(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, "overhead.launch_floor"),
         tries=("compile", "compile-max-autotune"),
     )
-
-
-def _median_kernel_us(evidence: Evidence) -> float | None:
-    """Median duration of the kernels that compute; null without any."""
-    durations = evidence.linked.kernels["dur_us"].to_numpy()[work_in_window(evidence)]
-    return float(np.median(durations)) if durations.size else None
 
 
 # A call of compiled code on a CPU (guards, wrappers, with gradients autograd's entry and its backward node), in times
@@ -309,8 +299,12 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
     if not evidence.is_host_only or is_compiled(evidence):
         return None
     calls = _model_calls(evidence)
-    unit_us = evidence.analysis.device.launch_floor_us or max(_OP_US, _SMALLEST_OP * calls.each_us)
-    call_low, call_high = (each * calls.entries for each in _compiled_call_us(evidence, unit_us))
+    device, trains = evidence.analysis.device, has_backward_marks(evidence)
+    # A call of the compiled model beyond its work: as calibrated, else in times of the smallest op.
+    known_us = device.compiled_call_backward_us if trains else device.compiled_call_us
+    unit_us = device.launch_floor_us or max(_OP_US, _SMALLEST_OP * calls.each_us)
+    factors, us = (_CALL_OPS[trains], unit_us) if known_us is None else (_MODEL_CALLS[trains], known_us)
+    call_low, call_high = (factor * us * calls.entries for factor in factors)
     low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_high
     high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_low
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us))
@@ -319,14 +313,6 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
 def pays(evidence: Evidence, gain: Interval) -> bool:
     """True if such a gain of compiling is worth advising: little is lost at its low end, and its middle is 5 %."""
     return gain.low >= -_MAY_LOSE * gain.high and evidence.share_of_step((gain.low + gain.high) / 2) >= COMPILE_PAYS
-
-
-def _compiled_call_us(evidence: Evidence, unit_us: float) -> tuple[float, float]:
-    """Cost of one call of the compiled model beyond its work: as calibrated, else in times of the smallest op."""
-    device, trains = evidence.analysis.device, has_backward_marks(evidence)
-    known_us = device.compiled_call_backward_us if trains else device.compiled_call_us
-    (low, high), us = (_CALL_OPS[trains], unit_us) if known_us is None else (_MODEL_CALLS[trains], known_us)
-    return low * us, high * us
 
 
 def host_overhead(evidence: Evidence) -> Draft | None:

@@ -42,6 +42,9 @@ def late_rank(evidence: Evidence) -> Draft | None:
     if late is None or evidence.share_of_step(late.waited_us.high) < _LATE:
         return None
     number, waited_us = late.rank.rank, late.waited_us.high
+    # The longest part of the delay, if it is a wait whose line is known.
+    cause = late.longer[0][0].removeprefix("overhead.") if late.longer else ""
+    has_line = any(row.source for row in idle_rows(evidence, cause)[:1])
     return Draft(
         slug="late-rank",
         title=f"All ranks wait for rank {number}",
@@ -54,7 +57,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
                 for name, us in late.longer[:2]
                 if us >= _LEAST_PART * waited_us
             ),
-            *(_lines(evidence, late) if late.rank.wall_us == evidence.step_us else ()),
+            *(idle_lines(evidence, cause, most=1) if has_line and late.rank.wall_us == evidence.step_us else ()),
         ),
         advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine.",
         code=f"# diagnosis: bottleneck report {shlex.quote(late.rank.path)}",
@@ -72,12 +75,6 @@ def _claims(late: _Late) -> dict[str, float]:
         open_us = late.waited_us.high - math.fsum(claims.values())
         claims[name] = claims.get(name, 0.0) + min(first.pop(name, own[name] - claims.get(name, 0.0)), open_us)
     return {name: us for name, us in claims.items() if us > 0}
-
-
-def _lines(evidence: Evidence, late: _Late) -> tuple[str, ...]:
-    """Source lines of the longest part of the delay, if it is a wait whose line is known."""
-    cause = late.longer[0][0].removeprefix("overhead.") if late.longer else ""
-    return idle_lines(evidence, cause, most=1) if any(row.source for row in idle_rows(evidence, cause)[:1]) else ()
 
 
 def _find_late(ranks: Sequence[RankSummary], calls: float) -> _Late | None:
@@ -139,6 +136,7 @@ _TOGETHER = (
 )
 _LESS_OFTEN = ("Reduce while the backward pass still runs, or less often.", _SELDOM)
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
+_ONE_RANK = "one rank does not show how much of it is waiting for late ranks: give the traces of all"
 _NARROW = frozenset({"bf16", "fp16"})
 _LEAST_SHARE = 0.01
 
@@ -171,11 +169,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
             f"collectives hold the step for {format_us(exposed_us)} "
             f"({format_share(evidence.share_of_step(exposed_us))})",
             *(_in_words(one) for one in _largest(others)),
-            *(
-                ("one rank does not show how much of it is waiting for late ranks: give the traces of all",)
-                if alone
-                else ()
-            ),
+            *((_ONE_RANK,) if alone else ()),
         ),
         advice=advice,
         code=code,

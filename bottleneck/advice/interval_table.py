@@ -67,10 +67,11 @@ def refine(table: Mapping[str, Record], trials: Sequence[RuleTrial]) -> Mapping[
     for slug in dict.fromkeys(trial.slug for trial in trials):
         own = [trial for trial in trials if trial.slug == slug]
         known = table.get(slug, table.get(ANY_RULE, _UNKNOWN))
-        is_own_record = known.slug == slug
-        pairs = len(own) + (known.pairs if is_own_record else 0)
-        right = sum(_is_right(trial) for trial in own)
-        before = (known.right or 0.0) * known.pairs if is_own_record else 0.0
+        known_pairs = known.pairs if known.slug == slug else 0
+        pairs = len(own) + known_pairs
+        # The step became faster where that was stated, and slower where that was.
+        right = sum((each.measured > 1) == (each.stated.low * each.stated.high > 1) for each in own)
+        before = (known.right or 0.0) * known_pairs
         refined[slug] = replace(
             known,
             slug=slug,
@@ -82,18 +83,12 @@ def refine(table: Mapping[str, Record], trials: Sequence[RuleTrial]) -> Mapping[
     return refined
 
 
-def _is_right(trial: RuleTrial) -> bool:
-    """True if the step became faster where that was stated, and slower where that was."""
-    return (trial.measured > 1) == (trial.stated.low * trial.stated.high > 1)
-
-
-def widen(slug: str, interval: Interval, table: Mapping[str, Record] | None = None) -> Interval:
+def widen(slug: str, interval: Interval, table: Mapping[str, Record]) -> Interval:
     """The speedups that cover as many measurements as promised; the same interval where no table has been learned.
 
     The interval is never narrower than the noise of the measurements behind it.
     """
-    known = read_table() if table is None else table
-    record = known.get(slug, known.get(ANY_RULE))
+    record = table.get(slug, table.get(ANY_RULE))
     if record is None:
         return interval
     low, high = math.log(interval.low), math.log(interval.high)
@@ -101,9 +96,9 @@ def widen(slug: str, interval: Interval, table: Mapping[str, Record] | None = No
     return Interval(math.exp((low + high) / 2 - half_width), math.exp((low + high) / 2 + half_width))
 
 
-def keeps_figure(slug: str, table: Mapping[str, Record] | None = None) -> bool:
+def keeps_figure(slug: str, table: Mapping[str, Record]) -> bool:
     """False for a rule that was wrong too often in enough pairs: its advice is then shown without a gain."""
-    record = (read_table() if table is None else table).get(slug)
+    record = table.get(slug)
     if record is None or record.right is None or record.pairs < PAIRS_TO_JUDGE:
         return True
     return record.right >= RIGHT_AT_LEAST

@@ -74,15 +74,14 @@ def _saved(track: _StreamTrack, less_us: Floats, spared: Flags | None) -> float:
         return 0.0
     run_us = np.cumsum(track.gap_us + track.dur_us - less_us)
     before_us = np.concatenate(([0.0], run_us[:-1]))
-    ready_us = track.ready_us if spared is None else track.ready_us - _earlier_us(track, spared)
+    ready_us = track.ready_us
+    if spared is not None:
+        # The host comes earlier to each kernel by what it does not launch; counted anew after each of its waits.
+        earlier_us = _since_wait(np.where(spared, track.host_us, 0.0), track.ends)
+        ready_us = ready_us - np.where(track.movable, earlier_us, 0.0)
     end_us = run_us + np.maximum.accumulate(ready_us - before_us)
     saved = np.maximum(track.end_us - end_us, 0.0)
     return float(saved[track.ends].sum())
-
-
-def _earlier_us(track: _StreamTrack, spared: Flags) -> Floats:
-    """Time by which the host comes earlier to each kernel; counted anew after each wait of the host."""
-    return np.where(track.movable, _since_wait(np.where(spared, track.host_us, 0.0), track.ends), 0.0)
 
 
 def _since_wait(us: Floats, ends: Flags) -> Floats:

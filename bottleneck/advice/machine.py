@@ -13,7 +13,6 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats, Integers, grouped, numbered
-from bottleneck.schema.measurements import OptionCosts
 from bottleneck.units import counted, format_share, format_us
 
 # Advice_rules 50 to 53.
@@ -109,7 +108,11 @@ def profiler_distorts(evidence: Evidence) -> Draft | None:
     times = evidence.analysis.steps
     if times.perturbation is None or times.perturbation <= _DISTORTED or times.unprofiled_us is None:
         return None
-    costliest = _costliest_option(evidence.analysis.option_costs)
+    costs = evidence.analysis.option_costs
+    known = [] if costs is None else [cost for cost in costs.costs if cost.option in _PROFILER_OPTIONS]
+    costliest = max(
+        (cost for cost in known if cost.ratio.median > 1.0), key=lambda cost: cost.ratio.median, default=None
+    )
     profiled_us = times.perturbation * times.unprofiled_us.median
     return Draft(
         slug="profiler-distorts",
@@ -117,20 +120,17 @@ def profiler_distorts(evidence: Evidence) -> Draft | None:
         evidence=(
             f"a step takes {format_us(profiled_us)} under the profiler and {format_us(times.unprofiled_us.median)} "
             f"without it: {times.perturbation:.2f} times as long",
-            *((f"most of that comes from recording {costliest[0]}: {costliest[1]:.2f} times",) if costliest else ()),
+            *(
+                (f"most of that comes from recording {costliest.option}: {costliest.ratio.median:.2f} times",)
+                if costliest
+                else ()
+            ),
             "host times are scaled to the step without it, but how they relate to one another is less sure",
         ),
         advice="Trust small host-side shares less, or record again with less detail.",
-        code=_PROFILER_OPTIONS.get(costliest[0]) if costliest else None,
+        code=_PROFILER_OPTIONS[costliest.option] if costliest else None,
         gain_reason="the program does not pay this: only the recording does",
     )
-
-
-def _costliest_option(costs: OptionCosts | None) -> tuple[str, float] | None:
-    """The option of the profiler that costs the most, and how many times as long a step takes with it."""
-    known = [] if costs is None else [cost for cost in costs.costs if cost.option in _PROFILER_OPTIONS]
-    costliest = max(known, key=lambda cost: cost.ratio.median, default=None)
-    return None if costliest is None or costliest.ratio.median <= 1.0 else (costliest.option, costliest.ratio.median)
 
 
 def incomplete_trace(evidence: Evidence) -> Draft | None:

@@ -7,7 +7,7 @@ import numpy as np
 from bottleneck.advice.quantities import claims_of, format_count, format_per_step, has_backward_marks, outermost_us
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
-from bottleneck.schema.analysis import Interval, KernelSummary
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import TRAINING, at_source
 from bottleneck.units import counted, format_share, format_us
@@ -155,7 +155,8 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
 
     A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it.
     """
-    rows = [row for row in evidence.analysis.kernels if _is_far(row)]
+    slow = [row for row in evidence.analysis.kernels if row.reason == "unexplained" and row.explained is not None]
+    rows = [row for row in slow if row.dtype in {"fp32", "fp64"} and row.flops and (row.explained or 0.0) < _FAR]
     spent_us = sum(row.us for row in rows)
     if not evidence.is_host_only or evidence.share_of_step(spent_us) < _LEAST_FAR:
         return None
@@ -172,11 +173,6 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
         gain_reason="a trace does not hold the values",
         tries=("flush-denormal",),
     )
-
-
-def _is_far(row: KernelSummary) -> bool:
-    arithmetic = (row.dtype or "") in {"fp32", "fp64"} and bool(row.flops)
-    return arithmetic and row.reason == "unexplained" and row.explained is not None and row.explained < _FAR
 
 
 RULES = (unused_gradients, too_many_threads, threads_for_small_work, data_parallel, subnormal_numbers)

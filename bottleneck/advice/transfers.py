@@ -14,7 +14,7 @@ from msgspec import Struct
 from bottleneck.advice.quantities import claims_of, format_count, sources_of
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.intervals import Flags, Floats, Integers, union
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import ITEM_BYTES, US_PER_S, counted, format_share, format_si, format_us
 
@@ -349,12 +349,7 @@ def _idle_within_us(evidence: Evidence, start: Floats, end: Floats) -> Floats:
     """The part of each span in which the device does nothing, in the trace's time."""
     kernels = evidence.linked.kernels
     begin = kernels["ts_us"].to_numpy()
-    edges = np.concatenate((begin, begin + kernels["dur_us"].to_numpy()))
-    running = np.concatenate((np.ones(begin.size), -np.ones(begin.size)))
-    order = np.argsort(edges, kind="stable")
-    edges, running = edges[order], np.cumsum(running[order])
-    busy_before = np.concatenate(([0.0], np.cumsum(np.diff(edges) * (running[:-1] > 0))))
-    return np.asarray(end - start - (np.interp(end, edges, busy_before) - np.interp(start, edges, busy_before)))
+    return np.asarray(end - start - union(begin, begin + kernels["dur_us"].to_numpy()).covered_between(start, end))
 
 
 def _sized(moved: float) -> str:
