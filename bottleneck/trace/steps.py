@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.errors import UsageError
-from bottleneck.schema.intervals import Flags, Floats
+from bottleneck.schema.intervals import Flags, Floats, union
 from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.schema.records import replace
@@ -102,7 +102,7 @@ def whole_window(trace: Trace) -> Window:
     it stops (any after the last op and the last other call), and the ends of outer frames that were still open when
     its first and last frames ran.
     """
-    host = is_any_of(trace, ("op", "runtime")) & ~closing_syncs(trace)
+    host = is_any_of(trace, ("op", "runtime")) & ~closing_syncs(trace) & ~_calls_of_profiler(trace)
     spans = _spans(trace, host | is_any_of(trace, ("annotation", *_DEVICE)))
     last_call_us = float(trace.events["ts_us"].to_numpy()[host].max(initial=-np.inf))
     spans += _python_span(trace, min((start for start, _ in spans), default=np.inf), last_call_us)
@@ -231,6 +231,20 @@ def closing_syncs(trace: Trace) -> Flags:
     last_us = max((start_us + dur_us)[ops].max(initial=-np.inf), start_us[calls & ~syncs].max(initial=-np.inf))
     late: Flags = start_us >= last_us
     return syncs & late
+
+
+def _calls_of_profiler(trace: Trace) -> Flags:
+    """Runtime calls inside the profiler's own frames: when it stops, it may start the device first."""
+    start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
+    thread = trace.events["thread"].cat.codes.to_numpy()
+    calls = is_any_of(trace, ("runtime",))
+    own = np.flatnonzero(is_any_of(trace, ("python",)) & are_named(trace, _PROFILER_FRAME))
+    found = np.zeros(calls.size, dtype=np.bool_)
+    for code in np.unique(thread[own]).tolist():
+        frames, mine = own[thread[own] == code], np.flatnonzero(calls & (thread == code))
+        spans = union(start_us[frames], start_us[frames] + dur_us[frames])
+        found[mine] = spans.hold(start_us[mine])
+    return found
 
 
 def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[float, float]]:

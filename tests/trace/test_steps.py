@@ -237,6 +237,21 @@ def test_frames_open_around_the_profiler_count_up_to_its_own_frames(tmp_path: Pa
     assert (window.start_us, window.end_us) == (30, 200)
 
 
+def test_calls_with_which_the_profiler_starts_the_device_to_stop_do_not_count(tmp_path: Path) -> None:
+    """A CPU program on a machine with a GPU: stopping the profiler initialises CUDA, in 0.7 s of a public trace."""
+    events = [
+        frame("train.py(1): <module>", 0, 1000),
+        *work(100, 1),
+        frame("torch/profiler/profiler.py(698): __exit__", 200, 800),
+        launch(8, 205, 2, "cudaGetDeviceCount"),
+        launch(9, 208, 2, "cudaGetDeviceProperties_v2"),
+        launch(10, 215, 780, "cudaDeviceSynchronize"),
+    ]
+    assert whole_window(read(tmp_path, events)).end_us == 200
+    called = [*events, op("aten::mul", 1010, 20)]  # the program goes on
+    assert whole_window(read(tmp_path, called)).end_us == 1030
+
+
 def marked(tmp_path: Path, *durations_us: float) -> Window:
     """The window of steps of these durations, marked from the start of the trace."""
     marks_ns, now_us = [START_NS + 100_000], 100.0
