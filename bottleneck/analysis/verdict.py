@@ -1,6 +1,7 @@
 """Decides the verdict, the last stage: which resource limits the step, and the sentence that states it."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -162,7 +163,7 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     ranked = _ranked(judged)
     if grounds.broken is not None:
         return BoundDecision("inconclusive", None, shares[ranked[0]], shares, ranked)
-    likely = _set_start_up_aside(grounds.ledger, _likely_shares(grounds.ledger))
+    likely = _set_start_up_aside(grounds.ledger, _likely_shares(grounds))
     by_kind = replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
     if not _is_mostly_unknown(judged, ranked):
         known = _bound_of(grounds, judged, shares, ranked)
@@ -209,15 +210,30 @@ def _bound_of(
     return BoundDecision(cast("Bound", first), _regime(grounds, first), decisive[first], shares, ranked)
 
 
-def _likely_shares(ledger: Ledger) -> dict[str, float]:
-    """Shares of the groups with unmodelled work counted as the bound that its kind usually has."""
-    shares = ledger.group_shares()
-    for entry in ledger.entries:
+# Products that compute less per byte read their operands once for few rows. Below the ridge of most CPUs (their range:
+# devices/match.py); that of a GPU is higher.
+_FEW_FLOPS_PER_BYTE = 8.0
+_PRODUCT = re.compile(r"^aten::(?:\w*mm|\w*mv|linear|matmul|dot)$")
+
+
+def _likely_shares(grounds: Grounds) -> dict[str, float]:
+    """Shares of the groups with unmodelled work counted as the bound that its kind, and where known its size, has."""
+    shares = grounds.ledger.group_shares()
+    for entry in grounds.ledger.entries:
         likely = ACCOUNTS[entry.account].likely if entry.account in ACCOUNTS else None
         if likely is not None:
             shares[likely] += entry.share
             shares[UNMODELLED] -= entry.share
+    thin = math.fsum(kernel.share for kernel in grounds.kernels if _is_thin_product(kernel))
+    shares["compute"], shares["memory"] = max(shares["compute"] - thin, 0.0), shares["memory"] + thin
     return shares
+
+
+def _is_thin_product(kernel: KernelSummary) -> bool:
+    """True for an unmodelled product that reads so much for its arithmetic that its kind's usual bound is not its."""
+    if kernel.bound != UNMODELLED or kernel.flops is None or kernel.bytes_low is None:
+        return False
+    return bool(_PRODUCT.match(kernel.op or "")) and 0 < kernel.flops < _FEW_FLOPS_PER_BYTE * kernel.bytes_low
 
 
 def _busy_share(ledger: Ledger) -> float:
@@ -277,7 +293,7 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> str:
         )
     first, second = decision.ranked[0], decision.ranked[1]
     if decision.by_kind:
-        likely = _likely_shares(grounds.ledger)
+        likely = _likely_shares(grounds)
         opening = ", ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
         known = f"{_GROUP_WORDS[first].capitalize()} probably holds"
         held = "No single bound holds" if decision.bound == "mixed" else known

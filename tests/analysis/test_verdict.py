@@ -48,6 +48,15 @@ _KERNEL = KernelSummary(
 )
 
 
+def test_an_unmodelled_product_of_few_rows_is_probably_bound_by_its_bytes() -> None:
+    """10 rows by 10 million columns of fp32 weights: 5 FLOPs per byte."""
+    product = replace(_KERNEL, op="aten::addmm", bound="unknown", share=0.9, flops=2.05e11, bytes_low=4.14e10)
+    accounts = {"unknown.matmul": 90, "overhead.python": 10}
+    assert decide(replace(_grounds(accounts, product), host_only=True)).bound == "memory"
+    many_rows = replace(product, flops=2.05e12)
+    assert decide(replace(_grounds(accounts, many_rows), host_only=True)).bound == "compute"
+
+
 def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple[IdleCause, ...] = ()) -> Grounds:
     return Grounds(ledger_of(accounts, sum(accounts.values())), kernels, idle)
 
