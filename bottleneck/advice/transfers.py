@@ -21,6 +21,7 @@ from bottleneck.units import ITEM_BYTES, US_PER_S, counted, format_share, format
 TRANSFER = "transfer"
 
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)
+_TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> Host", re.IGNORECASE)
 _PAGEABLE, _PINNED = (re.compile(word, re.IGNORECASE) for word in ("pageable", "pinned"))
 # A call that issued such a copy, in the words of an idle row: 'cudaMemcpyAsync (pageable, HtoD)'.
 _CALL = re.compile(r"\((?P<kind>pageable, |pinned, )?HtoD\)$")
@@ -197,15 +198,35 @@ _MANY = 8
 _PINNED_SHARE = 0.8
 
 
+_PIN_SENT = ("loader = DataLoader(dataset, pin_memory=True)", "batch = batch.to(device, non_blocking=True)")
+_PIN_BACK = (
+    "kept = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)  # once",
+    "kept.copy_(result, non_blocking=True)  # read it after torch.cuda.current_stream().synchronize()",
+)
+
+
+_PINNING = {
+    (True, False): "Let the loader put batches into pinned memory, and copy them without waiting.",
+    (False, True): "Copy results into memory that is pinned once, and without waiting.",
+    (True, True): "Pin the memory of batches and of results, and copy both without waiting.",
+}
+
+
 def pageable_copies(evidence: Evidence) -> Draft | None:
-    """Rule 40: the driver has to copy pageable memory into a buffer of its own first, while the host waits."""
+    """Rule 40: the driver has to copy pageable memory by way of a buffer of its own, while the host waits.
+
+    Results that are copied back count too, where the device does nothing else meanwhile.
+    """
     copies = copies_to_device(evidence)
     chosen = copies.large_pageable
+    back_us, back_bytes, back_exposed_us = _copies_back(evidence)
     count, moved, exposed_us = copies.per_step(chosen)
+    is_sent, count, moved = count > 0, count + back_us.size / copies.steps, moved + back_bytes
+    exposed_us += back_exposed_us
     waits = copies.waited_us(chosen)
     if not count or evidence.share_of_step(exposed_us + sum(waits.values())) < _LEAST_SHARE:
         return None
-    lasted_us = float(copies.dur_us[chosen].sum()) / copies.steps
+    lasted_us = float(copies.dur_us[chosen].sum() + back_us.sum()) / copies.steps
     pace = moved / lasted_us * US_PER_S if lasted_us > 0 else None
     pinned_per_s = _pinned_bytes_per_s(evidence, copies, pace)
     streamed_us = moved / pinned_per_s * US_PER_S if pinned_per_s else 0.0
@@ -213,11 +234,12 @@ def pageable_copies(evidence: Evidence) -> Draft | None:
     if saved_us + sum(waits.values()) <= 0:
         return None
     claims = {**claims_of(evidence, TRANSFER, most_us=saved_us), **waits}
+    way = " and ".join([*(["from"] if is_sent else []), *(["to"] if back_us.size else [])])
     return Draft(
         slug="pageable-copies",
-        title="Batches are copied from pageable memory",
+        title="Batches are copied from pageable memory" if is_sent else "Results are copied to pageable memory",
         evidence=(
-            f"copies from pageable memory, {format_count(count)} per step, move {format_si(moved, 'B')}"
+            f"copies {way} pageable memory, {format_count(count)} per step, move {format_si(moved, 'B')}"
             + (f" at {format_si(pace, 'B/s')}" if pace else ""),
             f"the device does nothing else for {format_us(exposed_us)} of them ({_of_step(evidence, exposed_us)})",
             *((f"the host is held in the calls for another {format_us(sum(waits.values()))}",) if waits else ()),
@@ -225,13 +247,24 @@ def pageable_copies(evidence: Evidence) -> Draft | None:
             if pinned_per_s
             else "how fast this link is with pinned memory is not known",
         ),
-        advice="Let the loader put batches into pinned memory, and copy them without waiting.",
-        code="loader = DataLoader(dataset, pin_memory=True)\nbatch = batch.to(device, non_blocking=True)",
+        advice=_PINNING[is_sent, back_us.size > 0],
+        code="\n".join((_PIN_SENT if is_sent else ()) + (_PIN_BACK if back_us.size else ())),
         gain_us=up_to(saved_us + sum(waits.values())) if pinned_per_s else None,
         gain_reason=None if pinned_per_s else "the speed of this link with pinned memory is not known",
         claims=claims,
         tries=("pin-memory",),
     )
+
+
+def _copies_back(evidence: Evidence) -> tuple[Floats, float, float]:
+    """Durations of the large copies to pageable host memory; and, per step, their bytes and exposed time."""
+    kernels, charged = evidence.linked.kernels, evidence.kernel_time
+    assert charged is not None, "kernels are timed before advice is given"
+    moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
+    is_copy = (kernels["kind"] == "copy").to_numpy() & evidence.kernels_in_window & (moved >= _SMALL_BYTES)
+    back = is_copy & text_matches(kernels["name"], _TO_HOST.search) & text_matches(kernels["name"], _PAGEABLE.search)
+    exposed_us = float(charged["us"].to_numpy()[back].sum())
+    return kernels["dur_us"].to_numpy()[back], float(moved[back].sum()) / evidence.steps, exposed_us
 
 
 def _pinned_bytes_per_s(evidence: Evidence, copies: DeviceCopies, pace: float | None) -> float | None:
@@ -277,6 +310,8 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
         "torch.cuda.current_stream().wait_stream(copying)  # before it is used",
         gain_us=up_to(hidden_us),
         claims=claims_of(evidence, TRANSFER, most_us=hidden_us),
+        # A copy from pageable memory holds the host until it is staged, so that nothing can run beside it yet.
+        remedies=("pageable-copies",) if bool(copies.pageable[chosen].all()) else (),
         transformation=Transformation(("overlap copy",)),
     )
 

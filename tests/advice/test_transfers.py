@@ -95,6 +95,28 @@ def test_pinned_copies_seen_in_the_trace_tell_the_pace_of_the_link(tmp_path: Pat
     assert draft is not None and any("24.0 GB/s" in line for line in draft.evidence)
 
 
+def test_results_copied_to_pageable_memory_count_too(tmp_path: Path) -> None:
+    back = pageable_copies(copying_case(tmp_path / "back", 3_000.0, 60_000_000, kind="DtoH (Device -> Pageable)"))
+    assert back is not None and back.gain_us is not None and back.title == "Results are copied to pageable memory"
+    assert back.gain_us.high == pytest.approx(3_000 - 60e6 / (0.8 * 52e9) * 1e6, rel=0.02)
+    events = copying(2_000.0, 40_000_000)
+    results = [memcpy(7, 3_000, 3_000, 60_000_000, "DtoH (Device -> Pageable)"), launch(7, 20, 5, "cudaMemcpyAsync")]
+    for event in events:
+        if event["cat"] == "kernel":
+            event["ts"], event["dur"] = event["ts"] + 6_000, event["dur"] - 6_000
+    both = pageable_copies(case_of(tmp_path / "both", [*events, *results]))
+    assert both is not None and both.gain_us is not None
+    assert both.evidence[0].startswith("copies from and to pageable memory, 1.5 per step, move 70.0 MB")
+    assert both.gain_us.high == pytest.approx(3_500 - 70e6 / (0.8 * 52e9) * 1e6, rel=0.05)
+    assert pageable_copies(copying_case(tmp_path / "pinned", 3e3, 60_000_000, kind="DtoH (Device -> Pinned)")) is None
+
+
+@pytest.mark.parametrize(("kind", "first"), [(PAGEABLE, ("pageable-copies",)), (PINNED, ())])
+def test_what_is_not_pinned_cannot_run_beside_yet(tmp_path: Path, kind: str, first: tuple[str, ...]) -> None:
+    draft = copies_not_overlapped(copying_case(tmp_path, 3_000.0, 60_000_000, kind=kind))
+    assert draft is not None and draft.remedies == first
+
+
 def test_copies_from_pinned_memory_are_not_called_pageable(tmp_path: Path) -> None:
     assert pageable_copies(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED)) is None
 
