@@ -19,8 +19,10 @@ _LEAST_SHARE = 0.02
 _BATCH_NORM = re.compile(r"^aten::(?:(?:native|cudnn|miopen)_batch_norm|_native_batch_norm_legit\w*)$")
 
 
-# A module that trains counts its batches (`num_batches_tracked.add_(1)`) right before it calls the op.
-_COUNTS_BATCHES, _TRAINING = "aten::add_", 5  # place among the arguments of aten::batch_norm (native_functions.yaml)
+# A module that trains counts its batches right before it calls the op: `num_batches_tracked.add_(1)`, and until PyTorch
+# 1.11 `num_batches_tracked + 1`.
+_COUNTS_BATCHES, _COUNTED_BATCHES = "aten::add_", "aten::add"
+_TRAINING = 5  # place among the arguments of aten::batch_norm (native_functions.yaml)
 _DROPOUT = re.compile(r"^aten::(?:native_dropout|_fused_dropout|dropout|bernoulli_?|feature_dropout)$")
 _TRAINS = re.compile(r"Backward|backward|evaluate_function|^Optimizer\.|AccumulateGrad|_bwd|dgrad|wgrad")
 # Statistics take one of three passes over the data; folded into a convolution, the whole normalization is gone.
@@ -69,8 +71,12 @@ def _computes_statistics(work: KernelWork, calls: Integers) -> Flags:
     for each in np.unique(signature[signature >= 0]).tolist():
         arguments = work.text_column("concrete", each)
         known[each] = arguments[_TRAINING] if len(arguments) > _TRAINING else None
-    names = text_matches(ops["name"], lambda name: name == _COUNTS_BATCHES)
-    counts = (calls > 0) & names[calls - 1]
+    before = calls[calls > 0] - 1
+    counts = np.zeros(calls.size, dtype=bool)
+    counts[calls > 0] = text_matches(ops["name"], lambda name: name == _COUNTS_BATCHES)[before]
+    sums = before[text_matches(ops["name"], lambda name: name == _COUNTED_BATCHES)[before]]
+    numbers = [row for row in sums.tolist() if _is_whole_number(work, int(as_integers(ops["signature"])[row]))]
+    counts |= np.isin(calls - 1, numbers)
     return np.asarray(
         [
             known.get(each) == "True" or (known.get(each) not in {"True", "False"} and counted)
@@ -78,6 +84,12 @@ def _computes_statistics(work: KernelWork, calls: Integers) -> Flags:
         ],
         dtype=bool,
     )
+
+
+def _is_whole_number(work: KernelWork, signature: int) -> bool:
+    """True if the first argument of a call is one integer, and no tensor of several."""
+    types, sizes = work.text_column("types", signature), work.text_column("dims", signature)
+    return bool(types) and str(types[0]).startswith("long") and sizes[:1] == ([],)
 
 
 def _trains(evidence: Evidence) -> bool:

@@ -96,6 +96,13 @@ def test_a_batch_norm_that_counts_batches_where_nothing_is_trained_is_not_in_eva
     assert draft.corrects_results and not draft.changes_results
 
 
+def test_batches_were_counted_by_a_sum_until_pytorch_1_11(tmp_path: Path) -> None:
+    counted = Call("aten::add", 10, [[], [], []], more={"types": ["long int", "long int", "Int"]})
+    assert evaluation_mode(on_cpu(tmp_path, [convolution(9000), counted, trained_norm(900)])) is not None
+    residual = Call("aten::add", 10, [IMAGES, IMAGES, []], more={"types": ["float", "float", "Int"]})
+    assert evaluation_mode(on_cpu(tmp_path / "sum", [convolution(9000), residual, trained_norm(900)])) is None
+
+
 @pytest.mark.parametrize(
     "calls",
     [
