@@ -240,8 +240,11 @@ def _with_copy(name: str | None, copy: str | None) -> str | None:
     return f"{name[:_LONGEST]} ({copy})" if name and copy else short(name)
 
 
+# A thread of which nothing is recorded for so long does something else than calling ops.
+_LONG_SILENCE_US, SILENCE = 1000.0, "long stretches without any record"
+
 IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops")
-_SYNC, _INPUT, _ALLOCATOR = (IDLE_CAUSES.index(cause) for cause in ("sync", "input", "allocator"))
+_SYNC, _INPUT, _ALLOCATOR, _PYTHON = (IDLE_CAUSES.index(each) for each in ("sync", "input", "allocator", "python"))
 
 
 @dataclass(frozen=True)
@@ -412,7 +415,8 @@ def _rows_at(segments: Mapping[int, Segments], thread: Codes, at: Floats) -> Int
 def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Host) -> Coded:
     """Descriptions of what held the host; each distinct combination of events is described once."""
     name, op_name, call_name, copied = _names_of(pieces, at, linked, host)
-    parts = (pieces.cause, name, op_name, call_name, copied.code, frame.code)
+    silent = (pieces.cause == _PYTHON) & (frame.code < 0) & (pieces.us >= _LONG_SILENCE_US)
+    parts = (pieces.cause, name, op_name, call_name, copied.code, frame.code, silent)
     group, first = numbered(*parts)
     label = [str(text) for text in linked.trace.events["name"].cat.categories]
 
@@ -420,14 +424,18 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
         return labels[code] if code >= 0 else None
 
     words = [
-        detail_of(
+        SILENCE
+        if is_silent
+        else detail_of(
             IDLE_CAUSES[cause],
             text(label, event),
             text(label, op),
             (text(label, call), text(copied.labels, copy)),
             text(frame.labels, function),
         )
-        for cause, event, op, call, copy, function in zip(*(part[first].tolist() for part in parts), strict=True)
+        for cause, event, op, call, copy, function, is_silent in zip(
+            *(part[first].tolist() for part in parts), strict=True
+        )
     ]
     distinct = sorted({word for word in words if word})
     position = {word: code for code, word in enumerate(distinct)}

@@ -275,6 +275,18 @@ def test_wait_outside_any_op_names_no_line_where_no_frame_is_open(tmp_path: Path
     assert idle[idle["cause"] == "sync"]["source"].tolist() == [None]
 
 
+def test_a_long_silence_of_a_host_without_frames_stands_apart_from_short_ones(tmp_path: Path) -> None:
+    events = [step(0, 0, 6000)]
+    for number, at in enumerate((100, 200, 300, 5300), 1):
+        events += [op("aten::mul", at, 20), launch(number, at + 5, 5), kernel(number, at + 15, 10)]
+    idle = _analysed(tmp_path, events)
+    python = idle[idle["cause"] == "python"]
+    silent = python["detail"] == "long stretches without any record"
+    assert python["us"][silent].tolist() == [pytest.approx(4980, abs=20)]
+    assert python["calls"][silent].tolist() == [1.0]
+    assert 200 < python["us"][~silent].sum() < 1000
+
+
 def _told(idle: pd.DataFrame, cause: str) -> list[tuple[float, str | None, str | None, str | None]]:
     """Time, line, module and detail of a cause."""
     rows = idle[idle["cause"] == cause]
