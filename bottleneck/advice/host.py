@@ -12,7 +12,9 @@ from bottleneck.advice.quantities import (
     idle_lines,
     idle_rows,
     op_calls_per_step,
+    outermost_frames,
     outermost_us,
+    rows_of_events,
     rows_of_ops,
     sources_of,
 )
@@ -27,6 +29,7 @@ from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
+_WHOLE_DEVICE = re.compile(r"DeviceSynchronize")
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)(?!Host|Async)|^(cu|hip)MemCreate$")
 _TAKES, _FREES = (re.compile(rf"^(cuda|hip){verb}(?!Host|Async|Array)") for verb in ("Malloc", "Free"))
 # Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
@@ -35,6 +38,12 @@ _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::
 # What a frame outside the model's own work is called: saving, logging, drawing, checking.
 _SIDE_WORK = re.compile(
     r"> \w*(save|dump|write|print|log|flush|fsync|savefig|add_scalar|add_histogram|imwrite|to_csv|validate|evaluate)"
+)
+# The calls by which a program logs to a tracker of experiments.
+_TRACKER = re.compile(
+    r"^(?:\S*[/\\])?(?:wandb[/\\]sdk[/\\]wandb_run\.py\(\d+\): log\w*"
+    r"|mlflow[/\\]tracking[/\\]fluent\.py\(\d+\): log_\w+"
+    r"|(?:torch[/\\]utils[/\\]tensorboard|tensorboardX)[/\\]writer\.py\(\d+\): add_\w+)$"
 )
 # Frames that are how a step calls torch, and not work of their own.
 _CALLS_TORCH = re.compile(
@@ -70,6 +79,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
     high_us = max(bubble_us, waited_us) if is_ahead else waited_us
     if evidence.share_of_step(high_us) < _LEAST_SYNC:
         return None
+    reads = _reads_values(evidence)
     return Draft(
         slug="host-sync",
         title="The device runs dry while the host waits for it",
@@ -79,8 +89,12 @@ def host_sync(evidence: Evidence) -> Draft | None:
             + (" and until the next kernel starts" if high_us > waited_us else ""),
             *idle_lines(evidence, "sync"),
         ),
-        advice="Keep the value on the device, and read it every so many steps or one step later.",
-        code="losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
+        advice="Keep the value on the device, and read it every so many steps or one step later."
+        if reads
+        else "Synchronise less often: no value is read here, so the host may run ahead of the device.",
+        code="losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()"
+        if reads
+        else "torch.cuda.synchronize()  # only around what is timed, once after many steps",
         gain_us=Interval(min(waited_us, high_us) / 2, high_us),
         claims=claims_of(
             evidence, "overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch", most_us=high_us
@@ -90,6 +104,12 @@ def host_sync(evidence: Evidence) -> Draft | None:
             accounts=("overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch"),
         ),
     )
+
+
+def _reads_values(evidence: Evidence) -> bool:
+    """True unless all waiting calls of the window wait for the whole device and no value is read."""
+    waits = _calls(evidence, _WAITING)
+    return bool(op_calls_per_step(evidence, *_READS)) or bool((waits & ~_calls(evidence, _WHOLE_DEVICE)).any())
 
 
 def _bubbles_us(evidence: Evidence, others: Integers) -> float:
@@ -274,7 +294,8 @@ def _counted_faults_us(evidence: Evidence) -> float:
 def side_work(evidence: Evidence) -> Draft | None:
     """Rule 14: saving, logging, printing or checking inside the step, with the device waiting."""
     rows = [row for row in idle_rows(evidence, "python", "sync", "dispatch") if _SIDE_WORK.search(row.detail or "")]
-    spent_us = sum(row.us for row in rows)
+    tracked_us, tracker = _tracker_us(evidence)
+    spent_us = sum(row.us for row in rows) + tracked_us
     if evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     return Draft(
@@ -282,13 +303,33 @@ def side_work(evidence: Evidence) -> Draft | None:
         title="The step also saves, logs or checks",
         evidence=(
             format_per_step(evidence, spent_us),
+            *([f"{tracker}: {format_us(tracked_us)}"] if tracked_us else []),
             *_places(rows),
         ),
         advice="Do it less often, or in another thread, on a copy.",
         code="if number % 100 == 0:\n    executor.submit(torch.save, snapshot, path)  # a ThreadPoolExecutor(1)",
         gain_us=up_to(spent_us),
-        claims=claims_of(evidence, *dict.fromkeys(f"overhead.{row.cause}" for row in rows), most_us=spent_us),
+        claims=claims_of(
+            evidence,
+            *dict.fromkeys([*(f"overhead.{row.cause}" for row in rows), *(["overhead.python"] if tracked_us else [])]),
+            most_us=spent_us,
+        ),
     )
+
+
+def _tracker_us(evidence: Evidence) -> tuple[float, str]:
+    """Time per step in calls of a tracker of experiments, and the function called; of a step on a CPU, else 0.
+
+    On a device such calls may run while it works.
+    """
+    events = evidence.linked.trace.events
+    calls = outermost_frames(evidence, _TRACKER)
+    if not evidence.is_host_only or not calls.start.size:
+        return 0.0, ""
+    first = PYTHON_FRAME.match(str(events["name"].iloc[rows_of_events(evidence, _TRACKER)[0]]))
+    assert first is not None, "the pattern matches frames"
+    spent_us = calls.total() / evidence.steps * evidence.host_scale
+    return spent_us, f"{first['path'].replace(chr(92), '/')}:{first['line']}"
 
 
 def python_call(evidence: Evidence) -> Draft | None:

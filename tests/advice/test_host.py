@@ -52,6 +52,18 @@ def test_a_wait_is_worth_the_bubble_behind_it_not_its_own_length(tmp_path: Path)
     assert any("train.py:12" in words for words in draft.evidence)
 
 
+def test_waits_for_the_whole_device_that_read_nothing_are_told_so(tmp_path: Path) -> None:
+    events = [each for each in waiting(2000) if each["name"] != "aten::item"]
+    drafts = {}
+    for call in ("cudaDeviceSynchronize", "cudaStreamSynchronize"):
+        called = [{**each, "name": call} if each["name"] == "cudaStreamSynchronize" else each for each in events]
+        draft = host.host_sync(case_of(tmp_path / call, called))
+        assert draft is not None
+        drafts[call] = draft.advice
+    assert drafts["cudaDeviceSynchronize"].startswith("Synchronise less often")
+    assert drafts["cudaStreamSynchronize"].startswith("Keep the value on the device")
+
+
 def test_a_wait_behind_a_busy_device_is_worth_nothing(tmp_path: Path) -> None:
     events = gpu_events(12, 100, 10, steps=1)
     assert host.host_sync(case_of(tmp_path, [*events, launch(900, 60, 30, "cudaStreamSynchronize")])) is None
@@ -145,6 +157,19 @@ def test_saving_inside_the_step_is_no_work_of_it(tmp_path: Path) -> None:
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 200
     assert host.python_call(case) is None
     assert host.side_work(cpu(tmp_path / "b", WORK | {"overhead.python": 100.0})) is None
+
+
+def test_calls_of_an_experiment_tracker_are_no_work_of_the_step(tmp_path: Path) -> None:
+    events = cpu_events(10, 3, 8, steps=2)
+    log = "wandb/sdk/wandb_run.py(1779): log"
+    calls = [frame(log, at + 40, 20) for at in (0, 90)]
+    case = case_of(tmp_path / "log", [*events, *calls])
+    draft = host.side_work(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(20 * case.host_scale)
+    assert draft.evidence[1].startswith("wandb/sdk/wandb_run.py:1779: ")
+    others = [frame("wandb/sdk/wandb_run.py(249): _loop_check_status", 1, 150)]
+    assert host.side_work(case_of(tmp_path / "others", [*events, *others])) is None
 
 
 def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None:
