@@ -11,6 +11,7 @@ from bottleneck.advice.quantities import (
     format_per_step,
     idle_lines,
     idle_rows,
+    issue_us,
     op_calls_per_step,
     outermost_frames,
     outermost_us,
@@ -55,6 +56,8 @@ _FRAMEWORK = re.compile(
 )
 _RUNS_LOOP = re.compile(r": (?:fit|train|validate|evaluate|test|predict)$")
 _LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.1
+# Waits behind a busy device, and what the device waits for late launches: a replay is tried where both are so much.
+_LEAST_LATE = 0.05
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
@@ -69,6 +72,9 @@ def host_sync(evidence: Evidence) -> Draft | None:
     The gain is those bubbles, never the waiting call's own length: a wait behind a busy device only moves. Where the
     device idles for other reasons too, the host would not get ahead without the wait, and only the part of the bubbles
     in which it did wait counts. Waits in the calls of copies to the device are those of the rules of copies.
+
+    A wait behind a busy device makes the host late for what it launches next, if it is the host that sets the pace. How
+    much of that comes to the step only a replay tells; at most all that the device waits for late launches.
     """
     copying, calls = waits_in_copies(evidence)
     waited_us = max(evidence.idle_us("sync") - copying.get("overhead.sync", 0.0), 0.0)
@@ -77,16 +83,26 @@ def host_sync(evidence: Evidence) -> Draft | None:
     bubble_us = _bubbles_us(evidence, calls)
     is_ahead = evidence.share_of_step(evidence.idle_us() - bubble_us) < _AHEAD
     high_us = max(bubble_us, waited_us) if is_ahead else waited_us
-    if evidence.share_of_step(high_us) < _LEAST_SYNC:
+    held_us = _held_us(evidence, calls)
+    is_late = evidence.share_of_step(high_us) < _LEAST_SYNC
+    words = f"{format_us(high_us)} ({format_share(evidence.share_of_step(high_us))}) during them" + (
+        " and until the next kernel starts" if high_us > waited_us else ""
+    )
+    if is_late:
+        high_us = min(held_us, issue_us(evidence))
+        words = (
+            f"{format_us(issue_us(evidence))} for launches that come late, after {format_us(held_us)} in these calls"
+        )
+    if evidence.share_of_step(high_us) < (_LEAST_LATE if is_late else _LEAST_SYNC):
         return None
     reads = _reads_values(evidence)
     return Draft(
         slug="host-sync",
-        title="The device runs dry while the host waits for it",
+        title="The host waits for the device, and launches late for it"
+        if is_late
+        else "The device runs dry while the host waits for it",
         evidence=(
-            f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles "
-            f"{format_us(high_us)} ({format_share(evidence.share_of_step(high_us))}) during them"
-            + (" and until the next kernel starts" if high_us > waited_us else ""),
+            f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles {words}",
             *idle_lines(evidence, "sync"),
         ),
         advice="Keep the value on the device, and read it every so many steps or one step later."
@@ -103,7 +119,16 @@ def host_sync(evidence: Evidence) -> Draft | None:
             ("remove sync",),
             accounts=("overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch"),
         ),
+        confidence="low" if is_late else "medium",
     )
+
+
+def _held_us(evidence: Evidence, others: Integers) -> float:
+    """Time per step of the host in waiting calls, but ``others`` (rows of EVENTS), or in ops that read a number."""
+    waiting = _calls(evidence, _WAITING)
+    waiting[others] = False
+    called_us = float(evidence.linked.trace.events["dur_us"].to_numpy()[waiting].sum())
+    return max(called_us / evidence.steps * evidence.host_scale, outermost_us(evidence, *_READS))
 
 
 def _reads_values(evidence: Evidence) -> bool:

@@ -64,6 +64,30 @@ def test_waits_for_the_whole_device_that_read_nothing_are_told_so(tmp_path: Path
     assert drafts["cudaStreamSynchronize"].startswith("Keep the value on the device")
 
 
+def test_a_wait_behind_a_busy_device_counts_where_the_host_is_late_afterwards(tmp_path: Path) -> None:
+    """One long kernel, a wait for it, and 40 small ones that the host could have launched meanwhile."""
+    events = [
+        step(0, 0, 1900),
+        op("aten::mm", 2, 8, external_id=1),
+        launch(1, 4, 4),
+        kernel(1, 20, 1000),
+        op("aten::item", 12, 1016, external_id=2),
+        launch(7, 14, 1012, "cudaStreamSynchronize"),
+    ]
+    for number in range(40):
+        at = 1030 + 20 * number
+        events += [op("aten::mul", at, 15, external_id=10 + number), launch(10 + number, at + 5, 5)]
+        events += [kernel(10 + number, at + 14, 3)]
+    case = case_of(tmp_path, events)
+    draft = host.host_sync(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.title == "The host waits for the device, and launches late for it"
+    assert 500 < draft.gain_us.high <= 820
+    assert case.predict is not None
+    replayed_us = case.predict(case, ("remove sync",))
+    assert replayed_us is not None and 0.2 * case.step_us < replayed_us <= draft.gain_us.high * 1.2
+
+
 def test_a_wait_behind_a_busy_device_is_worth_nothing(tmp_path: Path) -> None:
     events = gpu_events(12, 100, 10, steps=1)
     assert host.host_sync(case_of(tmp_path, [*events, launch(900, 60, 30, "cudaStreamSynchronize")])) is None
