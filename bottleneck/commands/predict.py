@@ -26,20 +26,6 @@ if TYPE_CHECKING:
     from bottleneck.schema.prediction import Prediction
     from bottleneck.schema.step_calls import StepCalls
 
-# What people call devices of which the table has several: the part that is rented most.
-_USUAL_NAMES = {
-    "h100": "NVIDIA H100 80GB HBM3",
-    "h100 sxm": "NVIDIA H100 80GB HBM3",
-    "a100": "NVIDIA A100-SXM4-80GB",
-    "a100 sxm": "NVIDIA A100-SXM4-80GB",
-    "a100 80gb": "NVIDIA A100-SXM4-80GB",
-    "a100 40gb": "NVIDIA A100-SXM4-40GB",
-    "a100 pcie": "NVIDIA A100 80GB PCIe",
-    "v100": "Tesla V100-SXM2-16GB",
-    "p100": "Tesla P100-PCIE-16GB",
-    "b200": "NVIDIA B200",
-    "h200": "NVIDIA H200",
-}
 _BACKENDS = ("eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -107,14 +93,14 @@ def _devices(texts: Sequence[str]) -> "list[Device]":
 
 
 def _device(name: str) -> "Device":
-    from bottleneck.devices.match import device_by_name
+    from bottleneck.devices.match import USUAL_NAMES, device_by_name
 
     try:
-        return device_by_name(_USUAL_NAMES.get(" ".join(name.lower().split()), name))
+        return device_by_name(name)
     except UsageError as error:
         from difflib import get_close_matches
 
-        near = get_close_matches(name.lower(), _USUAL_NAMES, n=1, cutoff=0.7)
+        near = get_close_matches(name.lower(), USUAL_NAMES, n=1, cutoff=0.7)
         meant = f"did you mean {near[0].upper()!r}? Else " if near else ""
         fix = f"{meant}name one of the device table: 'H100 SXM', A100, T4, L4, …; docs/reference/devices.md lists all"
         raise UsageError(error.what, why=error.why, fix=fix) from error

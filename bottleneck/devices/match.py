@@ -302,18 +302,35 @@ def match_device(properties: Sequence[DeviceProperties], used: Sequence[int], fl
     return device, caveats + _mixed(chosen)
 
 
+# What people call devices of which the table has several: the part that is rented most.
+USUAL_NAMES = {
+    "h100": "NVIDIA H100 80GB HBM3",
+    "h100 sxm": "NVIDIA H100 80GB HBM3",
+    "a100": "NVIDIA A100-SXM4-80GB",
+    "a100 sxm": "NVIDIA A100-SXM4-80GB",
+    "a100 80gb": "NVIDIA A100-SXM4-80GB",
+    "a100 40gb": "NVIDIA A100-SXM4-40GB",
+    "a100 pcie": "NVIDIA A100 80GB PCIe",
+    "v100": "Tesla V100-SXM2-16GB",
+    "p100": "Tesla P100-PCIE-16GB",
+    "b200": "NVIDIA B200",
+    "h200": "NVIDIA H200",
+}
+
+
 def device_by_name(name: str) -> Device:
-    """The device of the table that a user names, whole ('NVIDIA A100 80GB PCIe') or by its own words ('mi300x').
+    """The device of the table that a user names: whole, by its own words ('mi300x', 'rtx 4070'), or as in USUAL_NAMES.
 
     Raises UsageError with the nearest names when no row, or more than one, fits.
     """
-    query = _words(name)
+    query = _words(USUAL_NAMES.get(" ".join(name.lower().split()), name))
     if not query:
         raise UsageError("no device is called ''", fix="name a device, for example --device H200")
     named = {label: entry for entry in entries() for label in entry.names + entry.exact_names}
-    exact = [entry for label, entry in named.items() if _words(label) == query or _words(label)[1:] == query]
+    exact = [entry for label, entry in named.items() if _words(label) == query]
+    ends = [entry for label, entry in named.items() if _words(label)[-len(query) :] == query]
     loose = [entry for label, entry in named.items() if set(query) <= set(_words(label))]
-    fitting = _distinct(exact) or _distinct(loose)
+    fitting = _distinct(exact) or _distinct(ends) or _distinct(loose)
     if len(fitting) == 1:
         return from_entry(fitting[0])
     near = [entry.label for entry in fitting] or _near_names(name, list(named))

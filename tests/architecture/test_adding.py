@@ -53,8 +53,8 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 def rows_of(text: str) -> dict[str, tuple[str, str]]:
     """Places to touch and tests by thing, from the table "to add a … touch …"."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    named = [(re.match(r"(\[?)an? ([\w ]+)(?(1)\]\(#[\w-]+\))$", row[0]), row) for row in cells if len(row) == 3]
-    return {match[2]: (row[1], row[2]) for match, row in named if match}
+    named = [(re.match(r"\[?an? ([\w ]+)(?:\]\(#[\w-]+\))?$", row[0]), row) for row in cells if len(row) == 3]
+    return {match[1]: (row[1], row[2]) for match, row in named if match}
 
 
 def missing_paths(text: str) -> list[str]:
