@@ -123,7 +123,7 @@ def test_copies_from_pinned_memory_are_not_called_pageable(tmp_path: Path) -> No
 
 def test_a_copy_beside_a_kernel_is_worth_nothing(tmp_path: Path) -> None:
     case = copying_case(tmp_path, 3_000.0, 60_000_000, beside=True)
-    assert [rule(case) for rule in RULES] == [None] * 4
+    assert [draft for rule in RULES if (draft := rule(case)) is not None] == []
 
 
 def test_a_copy_that_kernels_wait_for_could_run_before(tmp_path: Path) -> None:
@@ -233,4 +233,4 @@ def test_copies_of_unknown_size_are_not_called_small_and_have_no_rate(tmp_path: 
 
 def test_a_step_on_the_host_copies_nothing(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(4, 100.0, 120.0))
-    assert [rule(case) for rule in RULES] == [None] * 4
+    assert [draft for rule in RULES if (draft := rule(case)) is not None] == []
