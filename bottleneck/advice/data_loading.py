@@ -70,11 +70,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
             *(() if enough is None else (f"about {counted(enough, 'worker')} would keep up, on as many processors",)),
             *idle_lines(evidence, "input", most=2),
         ),
-        advice=(
-            "Give the loader more workers, let them read further ahead, or make a sample cheaper to load."
-            if several
-            else "Load the next batches while the step computes, or make a sample cheaper to load."
-        ),
+        advice=_loading_advice(evidence, wait_us),
         code=f"{_remedy(evidence, wait_us, enough)}\n{_REPLAYED}",
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
         claims={**claims_of(evidence, INPUT), **claims_of(evidence, *around, most_us=warm_us)},
@@ -85,9 +81,28 @@ def input_wait(evidence: Evidence) -> Draft | None:
     )
 
 
+def _loading_advice(evidence: Evidence, wait_us: float) -> str:
+    if SEVERAL_PROCESSES in loader_kinds(evidence):
+        return "Give the loader more workers, let them read further ahead, or make a sample cheaper to load."
+    if _is_brief(evidence, wait_us):
+        return "Make a batch cheaper to load: a worker process takes longer to hand one over than this wait."
+    return "Load the next batches while the step computes, or make a sample cheaper to load."
+
+
+def _is_brief(evidence: Evidence, wait_us: float) -> bool:
+    """True if one process loads, and the wait for a batch is shorter than the handover by a worker would be."""
+    batches = rows_of_events(evidence, LOADER).size / evidence.steps
+    return loader_kinds(evidence) == {ONE_PROCESS} and wait_us < _HANDOVER_US[0] * max(batches, 1.0)
+
+
 def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
-    """Code that loads ahead: more workers, the first ones, or a thread for a loader that is no DataLoader."""
+    """Code that loads ahead: more workers, the first ones, or a thread for a loader that is no DataLoader.
+
+    A wait that is too brief for workers gets code for a batch that is cheaper to make.
+    """
     kinds = loader_kinds(evidence)
+    if _is_brief(evidence, wait_us):
+        return "batch = tensors[rows]  # one indexing for the whole batch, instead of a sample at a time"
     if SEVERAL_PROCESSES in kinds:
         return f"loader = DataLoader(dataset, num_workers={enough or 8}, prefetch_factor=4, persistent_workers=True)"
     return _some_workers(_loader_resources(evidence, wait_us)) if kinds else _AHEAD

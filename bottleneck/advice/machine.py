@@ -152,7 +152,7 @@ def incomplete_trace(evidence: Evidence) -> Draft | None:
         advice="Record again before acting on any finding: a few warmed-up steps, on a machine of their own."
         if broken
         else "Record whole steps, from before their first launch on, so that ops can be judged by their kernels.",
-        gain_reason="nothing is to be gained by it but trust",
+        gain_reason="none in time; it makes the other findings reliable",
     )
 
 

@@ -11,7 +11,7 @@ from bottleneck.schema.analysis import TelemetrySummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
-from tests.advice.cases import case_of, gpu_events, with_analysis, with_recording
+from tests.advice.cases import case_of, gpu_events, with_analysis, with_ledger, with_recording
 from tests.builders import Event, complete, frame, op, step
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
@@ -62,6 +62,18 @@ def test_a_wait_below_a_twentieth_of_the_step_is_none(tmp_path: Path) -> None:
     assert input_wait(case) is None
     assert loader_without_workers(case) is None
     assert loader_hot_spot(case) is None
+
+
+def test_a_wait_that_is_shorter_than_a_handover_is_not_answered_by_workers(tmp_path: Path) -> None:
+    """A loader of Lightning's took 43 us of a step of 179 us, and was advised to start two processes."""
+    events = loading_events(150.0)
+    brief = [each for each in events if each["name"] != "aten::mm"]
+    brief += [op("aten::mm", LENGTH * number + 160, 1000, dims=[[64, 64], [64, 64]]) for number in range(2)]
+    draft = input_wait(with_ledger(case_of(tmp_path, brief), {"compute": 800.0, "overhead.input": 150.0}))
+    assert draft is not None and "num_workers" not in (draft.code or "")
+    assert "a worker process takes longer" in draft.advice
+    longer = input_wait(with_ledger(case_of(tmp_path, brief), {"compute": 800.0, "overhead.input": 250.0}))
+    assert longer is not None and "num_workers" in (longer.code or "")
 
 
 def test_a_loader_that_the_device_does_not_wait_for_is_worth_nothing(tmp_path: Path) -> None:
