@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.read_trace import compile_package
 from benchmarks.repeat import repeat_trace
 
 _TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -76,6 +77,7 @@ def main() -> None:
     trace = given.trace or next(iter(sorted(_TRACES.glob(_DENSE))), None)
     if trace is None:
         parser.error("name a trace")
+    compile_package()
     with tempfile.TemporaryDirectory() as folder:
         python = given.python or make_environment(Path(folder) / "hta")
         print(f"{trace.name}\n{'':26}{'size':>9}{'wall':>10}{'CPU':>10}{'peak':>10}{'wall of ours':>14}")

@@ -7,6 +7,8 @@ of its own, with the processes that it starts: the CPU time of all of them; as p
 resident set, or the largest sum of proportional set sizes of all, taken every 100 ms, where that is more. Without
 TRACE, the largest of the public traces beside a development checkout is taken.
 
+The package is compiled before, as pip compiles what it installs; a checkout may not be.
+
 With --at-once two readers of one process each run at the same time, and the row is that of the one that took longer:
 by how much its CPU time exceeds that of one alone is what the processors take from each other.
 """
@@ -75,6 +77,7 @@ def main() -> None:
     if arguments.repeat_to:
         _write_repetition(arguments.trace, arguments.repeat_to, arguments.megabytes[0])
         return
+    compile_package()
     jobs = [] if arguments.without_orjson else [("orjson.loads", 1)]
     ours = ["read_trace", *(["bottleneck report"] if arguments.report else [])]
     jobs += [(name, number) for name in ours for number in arguments.jobs]
@@ -83,6 +86,12 @@ def main() -> None:
     for megabytes in arguments.megabytes:
         with tempfile.TemporaryDirectory() as folder:
             _compare(arguments.trace, Path(folder) / "trace.json", megabytes, jobs, at_once=arguments.at_once)
+
+
+def compile_package() -> None:
+    """Compiles the modules of this checkout that have changed: PYTHONDONTWRITEBYTECODE may forbid to keep them."""
+    package = Path(__file__).resolve().parents[1] / "bottleneck"
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(package)], check=True)
 
 
 def _arguments() -> argparse.Namespace:
