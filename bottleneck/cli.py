@@ -147,7 +147,6 @@ def _open_closed_streams() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and leaves the process with its exit code (design section 8)."""
     _open_closed_streams()
-    gc.set_threshold(_GC_THRESHOLD)
     status = _run(list(sys.argv[1:] if arguments is None else arguments))
     gc.freeze()  # the interpreter would look through all objects before it ends, for longer than a report renders
     sys.exit(status)
@@ -187,6 +186,7 @@ def _command_line(arguments: list[str]) -> list[str]:
 
 
 def _run(arguments: list[str]) -> int:
+    gc.set_threshold(_GC_THRESHOLD)
     try:
         arguments = _command_line(arguments)
         first = arguments[0] if arguments else None
