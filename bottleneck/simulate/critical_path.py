@@ -1,12 +1,13 @@
 """Finds what a replayed step consists of: its critical path, and its ledger."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.ledger import ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
@@ -41,8 +42,7 @@ _LAYERS = {"compute": 0, "collective": 1, "copy": 3, "fill": 3}
 _TRANSFER_LAYER = 2
 
 
-@dataclass(frozen=True, eq=False)
-class PathTimes:
+class PathTimes(Struct, frozen=True, eq=False):
     """The time on the critical path of each piece of device work, of each stretch of the host, and of waits by name."""
 
     device_us: Floats
@@ -120,14 +120,22 @@ class _PathWalk:
     def __init__(self, graph: StepGraph, played: StepReplay) -> None:
         self.graph, self.played, self.at_us = graph, played, played.end_us
         # One by one, numbers of a list are read in a fraction of the time of those of an array.
-        self.starts_us, self.ends_us, self.held_us, self.by = (
-            each.tolist() for each in (played.starts_us, played.ends_us, graph.device.held_us, played.by)
+        device = played.starts_us, played.ends_us, graph.device.held_us, played.by, graph.device.after
+        self.work = [*zip(*(each.tolist() for each in device), strict=True)]
+        self.passed_us, self.host_at_us, self.points = (
+            each.tolist() for each in (played.at_us, played.host_at_us, graph.host.point)
         )
         self.device_us, self.host_us = np.zeros(graph.device.us.size), np.zeros(graph.host.us.size)
         self.waits_us: dict[str, float] = defaultdict(float)
         self.before = _before_on_lane(played).tolist()
-        self.waited = np.flatnonzero(played.waited_us > 0)
-        self.batches = self.waited[np.append(graph.ready_us, -np.inf)[self.waited] > 0]
+        waited = np.flatnonzero(played.waited_us > 0)
+        self.waited, self.batches = (
+            each.tolist() for each in (waited, waited[np.append(graph.ready_us, -np.inf)[waited] > 0])
+        )
+        start = played.host_at_us
+        self.worked_us = np.maximum(start + played.host_us - np.maximum(start, played.begin_us), 0.0).clip(
+            max=played.host_us
+        )
         ends = np.where(played.gone, -np.inf, played.ends_us)
         last = int(np.argmax(ends)) if ends.size else -1
         self.kernel = last if last >= 0 and ends[last] > played.at_us[-1] else -1
@@ -142,53 +150,53 @@ class _PathWalk:
         self.waits_us[name] += self._back_to(us)
 
     def pass_device_work(self) -> None:
-        """Goes past work of the device and its delay to what it followed."""
-        kernel, played = self.kernel, self.played
-        held_us, start = self.held_us[kernel], self.starts_us[kernel]
-        # Only a change that says how fast data comes makes a step longer than its work.
-        self._wait_since(self.ends_us[kernel], LOADER)
-        self.device_us[kernel] += self._back_to(start)
-        self._wait_since(start - held_us, HELD)
-        if self.by[kernel] == BY_ISSUE:
-            self.kernel, self.point = -1, int(self.graph.issue_point[kernel])
-            self._wait_since(float(played.at_us[self.point]), LAUNCHING)
-            return
-        other = int(self.graph.device.after[kernel]) if self.by[kernel] == BY_OTHER_STREAM else -1
-        self._go_to(other if other >= 0 and not played.gone[other] else self.before[max(other, kernel)])
+        """Goes past work of the device, each piece with its delay, to the host that issued it or to the beginning."""
+        began_us = self.played.begin_us
+        while self.at_us > began_us and self.kernel >= 0:
+            kernel = self.kernel
+            start, end, held_us, by, after = self.work[kernel]
+            # Only a change that says how fast data comes makes a step longer than its work.
+            if end < self.at_us:
+                self._wait_since(end, LOADER)
+            self.device_us[kernel] += self._back_to(start)
+            if held_us:
+                self._wait_since(start - held_us, HELD)
+            if by == BY_ISSUE:
+                self.kernel, self.point = -1, int(self.graph.issue_point[kernel])
+                self._wait_since(self.passed_us[self.point], LAUNCHING)
+                return
+            other = after if by == BY_OTHER_STREAM else -1
+            self._go_to(other if other >= 0 and not self.played.gone[other] else self.before[max(other, kernel)])
 
     def _go_to(self, kernel: int) -> None:
         """Goes on to earlier device work, or to the beginning where that is from before the step."""
         self.kernel = kernel
         if kernel >= 0:
-            self._wait_since(self.ends_us[kernel], BETWEEN)
+            self._wait_since(self.work[kernel][1], BETWEEN)
         else:
             self._wait_since(self.played.begin_us, EARLIER)
 
     def pass_host_work(self) -> None:
         """Goes past the work of the host since it last waited to what it waited for."""
         graph, played = self.graph, self.played
-        self._wait_since(float(played.at_us[self.point]), LOADER)
+        self._wait_since(self.passed_us[self.point], LOADER)
         since = _last_up_to(self.waited, self.point)
-        first, last = np.searchsorted(graph.host.point, (since + 1, self.point + 1))
-        pieces = slice(int(first), int(last))
-        start = played.host_at_us[pieces]
-        self.host_us[pieces] += np.maximum(
-            start + played.host_us[pieces] - np.maximum(start, played.begin_us), 0.0
-        ).clip(max=played.host_us[pieces])
-        self._back_to(float(start[0]) if start.size else self.at_us)
+        first, last = bisect_left(self.points, since + 1), bisect_left(self.points, self.point + 1)
+        self.host_us[first:last] += self.worked_us[first:last]
+        self._back_to(self.host_at_us[first] if first < last else self.at_us)
         if since < 0:
             self._wait_since(played.begin_us, EARLIER)
         elif graph.ready_us[since] > 0:
             self.point = _last_up_to(self.batches, since - 1)
-            self._wait_since(played.begin_us if self.point < 0 else float(played.at_us[self.point]), LOADER)
+            self._wait_since(played.begin_us if self.point < 0 else self.passed_us[self.point], LOADER)
         else:
             self._go_to(_awaited(graph, played, self.before, since))
 
 
-def _last_up_to(points: Integers, point: int) -> int:
+def _last_up_to(points: list[int], point: int) -> int:
     """The last of these points, in order, that is not behind another; -1 for none."""
-    found = int(np.searchsorted(points, point, side="right")) - 1
-    return int(points[found]) if found >= 0 else -1
+    found = bisect_right(points, point) - 1
+    return points[found] if found >= 0 else -1
 
 
 def _awaited(graph: StepGraph, played: StepReplay, before: list[int], point: int) -> int:

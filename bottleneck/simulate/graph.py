@@ -11,12 +11,12 @@ as a delay, and ``held`` counts what those delays are worth.
 """
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.host import Host, host_of, owned_segments
 from bottleneck.schema.accounts import HOST_STATES
@@ -62,8 +62,7 @@ NOTHING_AWAITED, ALL_WORK = -1, -2
 _SYNC = HOST_STATES.index("sync")
 
 
-@dataclass(frozen=True, eq=False)
-class HostWork:
+class HostWork(Struct, frozen=True, eq=False):
     """Stretches of the host's chain in which it works, in order; those in which it waits for something are left out.
 
     ``point`` is the point at or before which the stretch ends, ``state`` an index in HOST_STATES, one more for unknown;
@@ -81,8 +80,7 @@ class HostWork:
     held: Flags
 
 
-@dataclass(frozen=True, eq=False)
-class IssuedWork:
+class IssuedWork(Struct, frozen=True, eq=False):
     """Device work in the order of its launches.
 
     ``row`` is the row in KERNELS and ``point`` that of its launch, -1 where it is not on record. ``latency_us`` is the
@@ -101,8 +99,7 @@ class IssuedWork:
     held_us: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class StepGraph:
+class StepGraph(Struct, frozen=True, eq=False, dict=True):
     """The steps of a window as a graph. Times are microseconds over all ``steps`` of it, not per step.
 
     ``wall_us`` is the measured time, which began ``lag_us`` after the host did: the device may be behind the host,
@@ -136,9 +133,18 @@ class StepGraph:
         """The point at which each piece of device work is issued; for work without a launch that of the one before."""
         return np.asarray(np.maximum.accumulate(np.maximum(self.device.point, 0)))
 
+    @cached_property
+    def lists(self) -> tuple[list[float], list[float], list[int], list[int]]:
+        """Latency, gap and ``after`` of device work, and the number of its pieces that are issued at each point.
 
-@dataclass(frozen=True, eq=False)
-class _HostWaits:
+        Replays read these number by number.
+        """
+        work, points = self.device, np.arange(self.awaited.size + 1)
+        issued = np.diff(np.searchsorted(self.issue_point, points, side="right"), prepend=0)
+        return work.latency_us.tolist(), work.gap_us.tolist(), work.after.tolist(), issued.tolist()
+
+
+class _HostWaits(Struct, frozen=True, eq=False):
     """Calls of the host that waited: row in EVENTS, from when until when, the row in KERNELS waited for or ALL_WORK.
 
     For a batch of a loader's workers that row is NOTHING_AWAITED.
@@ -153,8 +159,7 @@ class _HostWaits:
 _NO_WAITS = _HostWaits(*(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Chain:
+class _Chain(Struct, frozen=True, eq=False):
     """The threads that run the step one after the other, and the stretch of time in which they do."""
 
     host: Host
@@ -262,9 +267,12 @@ def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:
     done, issued = np.append(done_us[by_end], -np.inf), np.append(issued_us[by_end], -np.inf)
     # The last work to end within the call that was issued before it; -1 is none.
     found = np.searchsorted(done[:-1], end[calls] + _CLOCKS_US, side="right") - 1
+    later = np.flatnonzero(issued[found] > start[calls])
     for _ in range(_LOOK_BACK):
-        found = np.where(issued[found] > start[calls], found - 1, found)
-        found = np.maximum(found, -1)
+        found[later] -= 1
+        later = later[issued[found[later]] > start[calls[later]]]
+        if not later.size:
+            break
     waited = (found >= 0) & (issued[found] <= start[calls])
     calls, found = calls[waited], found[waited]
     until = np.clip(done[found], start[calls], end[calls])

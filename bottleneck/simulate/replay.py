@@ -1,12 +1,14 @@
 """Replays a graph of steps, as it was recorded or with changes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.records import replace
 from bottleneck.simulate.graph import ALL_WORK, NOTHING_AWAITED, StepGraph
 
 # Steps that repeat are run until two runs in a row take equally long, at most so many times.
@@ -17,8 +19,7 @@ BY_ISSUE, BY_STREAM, BY_OTHER_STREAM = range(3)
 T = TypeVar("T", Floats, Flags)
 
 
-@dataclass(frozen=True, eq=False)
-class GraphChange:
+class GraphChange(Struct, frozen=True, eq=False):
     """A changed program: factors on stretches of the host, on device work and on the arrival of batches.
 
     The host does not stop at points with ``no_wait``. Device work with the factor 0 is not launched. ``detached`` work
@@ -59,8 +60,7 @@ NO_CHANGE = GraphChange()
 WITHOUT_DELAYS = GraphChange(without_delays=True)
 
 
-@dataclass(frozen=True, eq=False)
-class StepReplay:
+class StepReplay(Struct, frozen=True, eq=False):
     """A replay of the steps, on a clock that begins with the host: their time is that from ``begin_us`` to ``end_us``.
 
     ``starts_us`` and ``ends_us`` are those of device work in the order of the graph, ``by`` what set its start
@@ -111,8 +111,7 @@ class _Player:
         lanes = graph.backlog_us.size
         self.lane = np.where(detached, work.stream + lanes, work.stream).tolist()
         self.held = (np.zeros(count) if change.without_delays else work.held_us).tolist()
-        self.latency, self.gap, self.after = (each.tolist() for each in (work.latency_us, work.gap_us, work.after))
-        self.behind = np.searchsorted(graph.issue_point, np.arange(points + 1), side="right").tolist()
+        self.latency, self.gap, self.after, self.issues = graph.lists
         self.busy_until = [*graph.backlog_us.tolist(), *([-np.inf] * lanes)]
         self.attached = lanes
         self.start, self.end, self.by = [0.0] * count, [0.0] * count, [BY_ISSUE] * count
@@ -120,27 +119,44 @@ class _Player:
         self.now = self.began_us = 0.0
 
     def run(self, turn: int) -> None:
-        """Runs the steps once more."""
+        """Runs the steps once more: each piece of device work is placed behind what it has to wait for."""
         # Tens of thousands of turns: names of this function are looked up in half the time of attributes.
-        awaited, ready, arrival, loose, end = self.awaited, self.ready, self.arrival, self.loose, self.end
-        at, waited, busy_until, behind = self.at, self.waited, self.busy_until, self.behind
+        loose, start, end, by, busy_until = self.loose, self.start, self.end, self.by, self.busy_until
+        at, waited = self.at, [0.0] * len(self.at)
+        work = zip(self.lane, self.gone, self.latency, self.gap, self.after, self.held, self.us, strict=True)
+        points = zip(self.advance, self.awaited, self.ready, self.issues, strict=True)
         number, now = 0, self.now
         self.began_us = now
-        for point, advance in enumerate(self.advance):
+        for point, (advance, wait, ready, issued) in enumerate(points):
             reached = now = now + advance
-            wait = awaited[point]
             if wait >= 0:
                 if not loose[wait] and end[wait] > now:
                     now = end[wait]
+                    waited[point] = now - reached
             elif wait == ALL_WORK:
                 now = max((now, *busy_until[: self.attached]))
-            elif ready[point] > 0:
-                now = max(now, (ready[point] + turn * self.length_us) * arrival[point])
-            at[point], waited[point] = now, now - reached
-            if number < behind[point]:
-                self._start(range(number, behind[point]), now)
-                number = behind[point]
-        self.now = now
+                waited[point] = now - reached
+            elif ready > 0:
+                now = max(now, (ready + turn * self.length_us) * self.arrival[point])
+                waited[point] = now - reached
+            at[point] = now
+            for lane, gone, latency, gap, other, held, us in islice(work, issued):
+                free = busy_until[lane]
+                if gone:
+                    start[number] = end[number] = free
+                    by[number] = BY_STREAM
+                    number += 1
+                    continue
+                begin, reason = now + latency, BY_ISSUE
+                if free + gap > begin:
+                    begin, reason = free + gap, BY_STREAM
+                if other >= 0 and not loose[other] and end[other] + gap > begin:
+                    begin, reason = end[other] + gap, BY_OTHER_STREAM
+                start[number] = begin = begin + held
+                by[number] = reason
+                end[number] = busy_until[lane] = begin + us
+                number += 1
+        self.now, self.waited = now, waited
 
     @property
     def done_us(self) -> float:
@@ -167,27 +183,6 @@ class _Player:
             host_at_us=np.asarray(passed + ran - (ran[first] if ran.size else ran)),
             first_us=end_us - begin_us,
         )
-
-    def _start(self, numbers: range, now: float) -> None:
-        """Places pieces of device work that the host issues now, each behind what it has to wait for."""
-        busy_until, start, end, by = self.busy_until, self.start, self.end, self.by
-        for number in numbers:
-            lane = self.lane[number]
-            free = busy_until[lane]
-            if self.gone[number]:
-                start[number] = end[number] = free
-                by[number] = BY_STREAM
-                continue
-            begin, reason = now + self.latency[number], BY_ISSUE
-            ready = free + self.gap[number]
-            if ready > begin:
-                begin, reason = ready, BY_STREAM
-            other = self.after[number]
-            if other >= 0 and not self.loose[other] and (ready := end[other] + self.gap[number]) > begin:
-                begin, reason = ready, BY_OTHER_STREAM
-            start[number] = begin = begin + self.held[number]
-            by[number] = reason
-            end[number] = busy_until[lane] = begin + self.us[number]
 
 
 def replay_steps(graph: StepGraph, change: GraphChange = NO_CHANGE) -> StepReplay:
