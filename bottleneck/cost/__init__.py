@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import astuple
 
 from bottleneck.cost import (
     attention,
@@ -84,36 +86,50 @@ def op_family(name: str) -> str | None:
 
 def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
     """COSTS, row for row as SIGNATURES or CALLS; an unmodelled call has nulls and the reason."""
-    unknown = [None] * len(signatures)
-    columns = [signatures.get(name, unknown) for name in ("name", "dims", "types", "strides", "concrete", "result")]
-    results = [compute_cost(*map(_text, row)) for row in zip(*columns, strict=True)]
-    return cost_table(results, list(signatures.get("evidence", unknown)))
+    columns = [_texts(signatures, name) for name in ("name", "dims", "types", "strides", "concrete", "result")]
+    # Nearly all calls of views differ in their numbers alone, which no view's cost depends on.
+    columns[4] = [
+        None if name in movement.VIEWS and concrete is not None and concrete.startswith("[") else concrete
+        for name, concrete in zip(columns[0], columns[4], strict=True)
+    ]
+    found: dict[tuple[str | None, ...], Cost | str] = {}
+    results = [
+        found[call] if call in found else found.setdefault(call, compute_cost(*call))
+        for call in zip(*columns, strict=True)
+    ]
+    return cost_table(results, _texts(signatures, "evidence"))
+
+
+def _texts(calls: pd.DataFrame, column: str) -> list[str | None]:
+    """The texts of a column; null for what is no text, and where there is no such column."""
+    if column not in calls:
+        return [None] * len(calls)
+    return [text if isinstance(text, str) else None for text in calls[column].to_list()]
+
+
+_AMOUNTS = [name for name, column in COSTS.columns.items() if column.dtype == "float64"]
+_NO_COST = (None,) * len(Cost.__struct_fields__)
 
 
 def cost_table(results: Sequence[Cost | str], evidence: Sequence[str | None]) -> pd.DataFrame:
     """COSTS from one cost, or the reason for having none, and its evidence per row."""
-    costs = [result if isinstance(result, Cost) else None for result in results]
+    rows = [astuple(result) if isinstance(result, Cost) else _NO_COST for result in results]
+    values = dict(zip(Cost.__struct_fields__, zip(*rows, strict=True) if rows else repeat(()), strict=False))
     reasons = [None if isinstance(result, Cost) else result for result in results]
+    grounds = [
+        None if reason is not None else "; ".join(filter(None, (text, note))) or None
+        for reason, text, note in zip(reasons, evidence, values["note"], strict=True)
+    ]
     frame = pd.DataFrame(
         {
-            name: pd.Series([np.nan if cost is None else getattr(cost, name) for cost in costs], dtype="float64")
-            for name, column in COSTS.columns.items()
-            if column.dtype == "float64"
+            **{name: np.array(values[name], dtype=np.float64) for name in _AMOUNTS},
+            "family": pd.Categorical(values["family"]),
+            "math_dtype": pd.Categorical(values["math_dtype"]),
+            "reason": pd.Series(reasons, dtype="object"),
+            "evidence": pd.Series(grounds, dtype="object"),
         }
     )
-    frame["family"] = pd.Categorical([cost and cost.family for cost in costs])
-    frame["math_dtype"] = pd.Categorical([cost and cost.math_dtype for cost in costs])
-    frame["reason"] = pd.Series(reasons, dtype="object")
-    grounds = [
-        None if cost is None else "; ".join(filter(None, (_text(text), cost.note))) or None
-        for cost, text in zip(costs, evidence, strict=True)
-    ]
-    frame["evidence"] = pd.Series(grounds, dtype="object")
     return COSTS.check(frame[list(COSTS.columns)])
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def compute_cost(name: str | None, *texts: str | None) -> Cost | str:

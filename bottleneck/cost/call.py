@@ -4,18 +4,18 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, repeat, zip_longest
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
+from bottleneck.schema.records import replace
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Struct, frozen=True, gc=False):
     """A tensor argument: shape, strides (null when the trace has none) and dtype as the trace spells it."""
 
     shape: tuple[int, ...]
@@ -55,8 +55,7 @@ class Tensor:
         return SHORT_DTYPE.get(self.dtype, self.dtype)
 
 
-@dataclass(frozen=True)
-class TensorList:
+class TensorList(Struct, frozen=True, gc=False):
     """A list of tensors; the trace gives their shapes (or none at all) but never their dtype.
 
     ``item_bytes`` is known where the names of the kernels that processed the list contain it.
@@ -71,8 +70,7 @@ class TensorList:
         return sum(math.prod(shape) for shape in self.shapes)
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(Struct, frozen=True, gc=False):
     """A number, flag or list argument as the text that the trace holds; empty when it was not recorded."""
 
     text: str = ""
@@ -106,8 +104,7 @@ def recorded(value: Known | None, why_not: str) -> Known:
     return value
 
 
-@dataclass(frozen=True)
-class OpCall:
+class OpCall(Struct, frozen=True):
     """One op call: name and arguments in the order of the op's schema.
 
     ``result`` is the shape of its result where other ops of the trace give it: no trace records results.
@@ -184,8 +181,7 @@ class OpCall:
         return recorded(self.integers(position), "the size of the result was not recorded")
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True, eq=False, gc=False):
     """The cost of one call. A fused multiply-add is 2 FLOPs. Costs add.
 
     ``bytes_low`` counts each distinct byte once; ``bytes_high`` what the usual eager kernels move. ``math_dtype`` is
@@ -201,11 +197,29 @@ class Cost:
     bytes_low: float = 0.0
     bytes_high: float = 0.0
     math_dtype: str | None = None
-    m: float | None = field(default=None, compare=False)
-    n: float | None = field(default=None, compare=False)
-    k: float | None = field(default=None, compare=False)
-    batch: float | None = field(default=None, compare=False)
-    note: str | None = field(default=None, compare=False)
+    m: float | None = None
+    n: float | None = None
+    k: float | None = None
+    batch: float | None = None
+    note: str | None = None
+
+    @property
+    def _amounts(self) -> tuple[str, float, float, float, float, float, str | None]:
+        return (
+            self.family,
+            self.matrix_flops,
+            self.vector_flops,
+            self.special_ops,
+            self.bytes_low,
+            self.bytes_high,
+            self.math_dtype,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cost) and self._amounts == other._amounts
+
+    def __hash__(self) -> int:
+        return hash(self._amounts)
 
     def __add__(self, other: "Cost") -> "Cost":
         return replace(
@@ -278,6 +292,13 @@ _UNRECORDED = Scalar()
 
 
 def _argument(shape: object, dtype: object, strides: object, text: object) -> Argument:
+    if (
+        isinstance(dtype, str)
+        and dtype in ITEM_BYTES
+        and isinstance(shape, list)
+        and not (shape and type(shape[0]) is list)
+    ):
+        return Tensor(_sizes(shape), dtype, _sizes(strides) if isinstance(strides, list) else None)
     sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) and dtype.endswith("]") else None
     item_bytes = float(sized[1]) if sized else None
     if isinstance(shape, list) and shape and all(isinstance(inner, list) for inner in shape):

@@ -6,12 +6,12 @@ The last step of ``read_trace``, after ``Columns`` has collected all events.
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import msgspec
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.schema.intervals import FEW
 from bottleneck.schema.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES, category
@@ -28,8 +28,7 @@ _OUTER_FIRST = ("line", "python", "annotation", "op", "runtime")
 _RANK = np.array([_OUTER_FIRST.index(name) if name in _OUTER_FIRST else 9 for name in CATEGORIES], np.int8)
 
 
-@dataclass(frozen=True)
-class Events:
+class Events(Struct, frozen=True):
     """Columns of all complete events in file order; category, name and track are codes among sorted labels."""
 
     ts_ns: Array
@@ -117,13 +116,14 @@ def signature_table(shapes: list[bytes], shape: Array, labels: list[str], name: 
     row[shaped] = np.argsort(order)[code]
     by_rank = dict(zip(rank.tolist(), texts, strict=True))
     rows = [(labels[code >> 32], *by_rank[code & 0xFFFFFFFF]) for code in distinct.tolist()]
-    frame = pd.DataFrame(rows, columns=list(SIGNATURES.columns), dtype=object)
+    columns = zip(*rows, strict=True) if rows else [()] * len(SIGNATURES.columns)
+    frame = pd.DataFrame(dict(zip(SIGNATURES.columns, columns, strict=True)), dtype=object)
     return SIGNATURES.check(frame), row
 
 
 def _parts(joined: bytes, plain: Callable[[str], str]) -> tuple[str | None, ...]:
     dims, types, strides, concrete, dims_1_8 = joined.decode("utf-8", errors="replace").split("\0")
-    return tuple(plain(text) or None for text in (dims or dims_1_8, types, strides, concrete))
+    return plain(dims or dims_1_8) or None, plain(types) or None, plain(strides) or None, plain(concrete) or None
 
 
 def _plain(text: str) -> str:
@@ -183,8 +183,7 @@ _GONE = -1
 _INT32_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class Assembled:
+class Assembled(Struct, frozen=True):
     """The tables, and the time of ts_us == 0 on the clock of the file in nanoseconds."""
 
     events: pd.DataFrame
