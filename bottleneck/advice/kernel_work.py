@@ -434,7 +434,11 @@ def _list_in(text: object) -> tuple[object, ...]:
 
 def _match_rows(column: "pd.Series[str]", holds: Callable[[str], object], rows: Integers) -> Flags:
     """Mask of those rows of a table (-1: none) whose category passes a test."""
-    return np.asarray(np.append(text_matches(column, holds, _NAME_LIMIT), False)[rows])
+    found = [bool(holds(str(text)[:_NAME_LIMIT])) for text in column.cat.categories]
+    if not any(found):
+        return np.zeros(rows.size, dtype=bool)
+    codes = column.cat.codes.to_numpy()
+    return np.append(np.array(found, dtype=bool), False)[np.append(codes, codes.dtype.type(-1))[rows]]
 
 
 def has_backward_pass(evidence: Evidence) -> bool:
