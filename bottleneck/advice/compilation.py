@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags
 from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
 

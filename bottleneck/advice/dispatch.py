@@ -2,9 +2,9 @@
 
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.optimizers import optimizer_share
@@ -239,8 +239,7 @@ _MODULE, _BACKWARD = re.compile(r"^nn\.Module: "), re.compile(f"^{BACKWARD_NODE}
 _ACCUMULATES = re.compile(r"AccumulateGrad$")
 
 
-@dataclass(frozen=True)
-class _ModelOverhead:
+class _ModelOverhead(Struct, frozen=True):
     """The model's part of a CPU step: overhead per step, and ops that do work: those that a compiler fuses, and others.
 
     ``us`` leaves out what the optimizer and the zeroing of gradients take: compiling the model does not touch them.

@@ -2,9 +2,9 @@
 
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.dispatch import FUSED, us_per_call
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, requires_gain, work_of
@@ -44,8 +44,7 @@ _STATISTICS = ("normalization", "softmax", "reduction")
 _MANY_THREADS = 8
 
 
-@dataclass(frozen=True)
-class Chains:
+class Chains(Struct, frozen=True):
     """Chains by number, and the number of each row of the work (-1: in none).
 
     ``ops`` counts the ops of each chain, ``bytes`` what they move per run, ``fused_bytes`` what one pass of all would
@@ -68,8 +67,7 @@ class Chains:
         return np.append(chosen, False)[self.of_row]
 
 
-@dataclass(frozen=True)
-class _Candidates:
+class _Candidates(Struct, frozen=True):
     """Rows that may stand in chains, in order: places in the work, and the bytes of their largest tensor.
 
     ``opens`` marks the first row of a run, ``hands_on`` rows that hand their result to a row of another op,
@@ -328,8 +326,7 @@ _CHUNKED = (
 )
 
 
-@dataclass(frozen=True)
-class _Words:
+class _Words(Struct, frozen=True):
     slug: str
     title: str
     advice: str

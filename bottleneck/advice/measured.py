@@ -5,13 +5,13 @@ Pieces are timed on the recorded shapes; the replay is of the change that the ru
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bottleneck.advice.quantities import claims_of
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BY_FORMULA, MeasuredPiece
+from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_us
 
 # A gain below this share of the step counts as none.

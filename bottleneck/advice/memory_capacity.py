@@ -3,9 +3,8 @@
 Freeing memory costs time: each finding states that cost.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.quantities import has_backward_marks, optimizer_names, rows_of_events
 from bottleneck.advice.ranking import Draft
@@ -95,8 +94,7 @@ def _costs_of_less_memory(evidence: Evidence) -> tuple[str, ...]:
     return tuple(line for line in lines if line is not None)
 
 
-@dataclass(frozen=True)
-class Forward:
+class Forward(Struct, frozen=True):
     """Kernels of the forward pass: microseconds and FLOPs per step; the latter null where no cost is known."""
 
     us: float

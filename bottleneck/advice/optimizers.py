@@ -1,9 +1,9 @@
 """Rules for the optimizer's step: what it takes, and what one fused call would take instead."""
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -44,8 +44,7 @@ _FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
 _LEAST_SHARE = 0.01
 
 
-@dataclass(frozen=True)
-class OptimizerShare:
+class OptimizerShare(Struct, frozen=True):
     """The optimizer's part: of the step's overhead (0-1), working ops per step, and the time of these (profiled)."""
 
     overhead: float

@@ -2,9 +2,9 @@
 
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.ranking import Draft
@@ -54,8 +54,7 @@ _FP8 = (
 )
 
 
-@dataclass(frozen=True)
-class _Narrower:
+class _Narrower(Struct, frozen=True):
     """16-bit products that a device multiplies faster than those of the step.
 
     ``peak`` is that of ``dtype``, ``ratio`` it and the peak of fp32, ``ratios`` the same per row of the work.

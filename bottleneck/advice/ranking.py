@@ -3,16 +3,16 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from bottleneck.advice.interval_table import Record, describe, keeps_figure, why_without_figure, widen
 from bottleneck.schema.analysis import Confidence, Finding, Interval, StepAnalysis
 from bottleneck.schema.measurements import StepTimes
 
 
-@dataclass(frozen=True)
-class Transformation:
+class Transformation(Struct, frozen=True):
     """The change of the replayed step that a finding's advice makes, in words that `bottleneck whatif` takes.
 
     The advice brings between ``least`` and ``most`` of what the change saves. ``accounts`` are those of the ledger that
@@ -25,8 +25,7 @@ class Transformation:
     accounts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A finding as its rule makes it; ranking adds the speedup, the additional gain, and whether noise would hide it.
 
     ``gain_us`` is the time saved per step if nothing else changes, null where only a trial can show it, for the

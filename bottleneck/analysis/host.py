@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence
@@ -192,8 +192,7 @@ _BLOCKING_COPY = re.compile(r"DtoH.*Pageable")
 ByThread = Mapping[int, Segments]
 
 
-@dataclass(frozen=True)
-class ThreadStates:
+class ThreadStates(Struct, frozen=True):
     """The states of a thread at some instants.
 
     ``state`` is an index in HOST_STATES, one more for unknown; ``event`` the row in EVENTS that put it there (-1:
@@ -205,8 +204,7 @@ class ThreadStates:
     thread: Codes
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Struct, frozen=True):
     """All host threads, by code of EVENTS.thread: per state (index in HOST_STATES) the stretches spent in it.
 
     ``everywhere`` holds what the profiler reports for the process and not for a thread. ``recorded`` is the stretch in

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.host import STATE, THREAD, Host
 from bottleneck.schema.accounts import IDLE_CAUSES, PAGES
@@ -40,8 +40,7 @@ _LAUNCH, _KERNEL_GAP, _DEPENDENCY, _UNKNOWN = (
 )
 
 
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(Struct, frozen=True):
     """Stretches without work.
 
     ``following`` is the row in KERNELS that ends each, ``preceding`` the one that ran last before it, -1 for none in
@@ -54,8 +53,7 @@ class Gaps:
     preceding: Integers | None = None
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """Parts of gaps with one cause each (index in IDLE_CAUSES); those of a gap add up to it.
 
     ``event`` is the row in EVENTS of what held the host, for ``launch`` after the call the call itself, for
@@ -80,8 +78,7 @@ class Pieces:
         return tally(self.cause, self.us, len(IDLE_CAUSES))
 
 
-@dataclass(frozen=True)
-class _GapLaunches:
+class _GapLaunches(Struct, frozen=True):
     """The launch behind the work that ends each gap: row in EVENTS, end, and thread; unknown calls have end NaN."""
 
     event: Integers
@@ -247,8 +244,7 @@ IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops")
 _SYNC, _INPUT, _ALLOCATOR, _PYTHON = (IDLE_CAUSES.index(each) for each in ("sync", "input", "allocator", "python"))
 
 
-@dataclass(frozen=True)
-class Coded:
+class Coded(Struct, frozen=True):
     """Texts as codes into labels; -1 is null."""
 
     code: Codes
@@ -278,8 +274,7 @@ def coded(column: "pd.Series[str]") -> Coded:
     return Coded(column.cat.codes.to_numpy(), [str(label) for label in column.cat.categories])
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, length, and the occasion of each.
 
     ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.

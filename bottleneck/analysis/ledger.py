@@ -7,11 +7,11 @@ runs meanwhile hides it, as on a device; so does Python. What is left is charged
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, owned_segments, read_host
 from bottleneck.analysis.idle import (
@@ -52,6 +52,7 @@ from bottleneck.schema.intervals import (
     union,
 )
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.units import format_share
@@ -63,8 +64,7 @@ _PYTHON, _DISPATCH = (IDLE_CAUSES.index(cause) for cause in ("python", "dispatch
 _IN_A_CALL = " > "
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Time charged to each row of OPS over the window, the gaps and their pieces that are no wait for a collective.
 
     ``works`` are the rows of OPS that hold their own time; ``exposed`` are the stretches charged to a collective (row
@@ -238,8 +238,7 @@ _TRANSFER_LAYER = 2
 _ALLOCATION_OP = re.compile(r"^aten::(new_)?empty|^aten::(resize_|set_$|set_data)")
 
 
-@dataclass(frozen=True)
-class IdleTimes:
+class IdleTimes(Struct, frozen=True):
     """Idle time, piece by piece: its cause (index in IDLE_CAUSES), when the host caused it, and its part of a step.
 
     ``start`` and ``end`` are on the clock of EVENTS, alike where it is an instant, NaN where that is not known;
@@ -260,8 +259,7 @@ class IdleTimes:
 NO_IDLE_TIMES = IdleTimes(*(np.zeros(0, dtype=kind) for kind in (np.int64, float, float, np.int64, float)))
 
 
-@dataclass(frozen=True)
-class LedgerResult:
+class LedgerResult(Struct, frozen=True):
     """The ledger and what it was made of.
 
     ``kernel_us`` is the time charged to each row of KERNELS over the whole window (not per step; mean over the devices
@@ -289,8 +287,7 @@ class LedgerResult:
         return np.array(GROUPS)[GROUP_OF_ACCOUNT[self.account]]
 
 
-@dataclass(frozen=True)
-class _DeviceLedger:
+class _DeviceLedger(Struct, frozen=True):
     """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, busy.
 
     ``lost_us`` is the part of the idle time in which work ran that the profiler lost.
@@ -419,8 +416,7 @@ def _clipped(linked: Linked) -> tuple[Floats, Floats]:
     return np.clip(np.rint(start * 1e3) / 1e3, 0.0, wall_us), np.clip(np.rint(end * 1e3) / 1e3, 0.0, wall_us)
 
 
-@dataclass(frozen=True)
-class DeviceWork:
+class DeviceWork(Struct, frozen=True):
     """Work of one device in the window, and the gaps in it.
 
     ``rows`` are those of KERNELS; ``start`` and ``end`` count from the window's start. Of work that runs at once, that

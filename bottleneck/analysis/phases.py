@@ -6,11 +6,11 @@ the instant itself; idle time before work that was queued already to the launch 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.host import LOADER
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, summary_rows
@@ -32,6 +32,7 @@ from bottleneck.schema.intervals import (
 )
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, MARK_PREFIXES
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import after_backward, main_thread, text_matches
 
 NAMES: tuple[PhaseName, ...] = get_args(PhaseName)
@@ -70,8 +71,7 @@ _OF_PYTORCH = re.compile(
 _AT_ONCE = 2**18
 
 
-@dataclass(frozen=True)
-class _Moments:
+class _Moments(Struct, frozen=True):
     """The time of the ledger per step: its account, its instants on the host (NaN: not known) and their thread.
 
     ``row`` is the position in the analysis' kernels, -1 for idle time.

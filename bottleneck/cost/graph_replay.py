@@ -7,10 +7,10 @@ never with high confidence. Runs after attribution, on OPS, KERNELS, COSTS and A
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.cost.attribution import AMOUNTS, attribute, shares
 from bottleneck.schema.analysis import Caveat
@@ -21,8 +21,7 @@ from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
 from bottleneck.units import counted, format_share
 
 
-@dataclass(frozen=True)
-class Sequences:
+class Sequences(Struct, frozen=True):
     """Elements of several sequences, one after the other and each in its order.
 
     ``token`` codes the appearance of an element, ``kind`` its cost: elements of the same kind are interchangeable.
@@ -80,8 +79,7 @@ def _wider(stretch: Integers, sequence: Integers, radius: int) -> Integers:
     return pd.factorize((after + 1) * (np.int64(left.max()) + 1) + left)[0].astype(np.int64)
 
 
-@dataclass(frozen=True)
-class CostedTrace:
+class CostedTrace(Struct, frozen=True):
     """A linked trace with the costs of its calls (COSTS) and the op of each kernel (ATTRIBUTION)."""
 
     linked: Linked

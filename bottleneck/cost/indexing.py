@@ -1,11 +1,11 @@
 """Cost of ops that go through an index: gather, scatter, embedding, masks. What depends on data is an interval."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, dtype_argument, named
+from bottleneck.schema.records import replace
 
 FAMILY = "indexing"
 

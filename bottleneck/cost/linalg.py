@@ -6,11 +6,11 @@ Blocked algorithms pass over the rest of the matrix once per block of columns, w
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import math_dtype, named
+from bottleneck.schema.records import replace
 
 FAMILY = "linear algebra"
 

@@ -1,10 +1,10 @@
 """Cost of loss functions: predictions and targets read, one number written (or one per element)."""
 
-from dataclasses import replace
 from functools import partial
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor
 from bottleneck.cost.traffic import SECTOR_BYTES, broadcast, math_dtype, named, op_names, promote, stream
+from bottleneck.schema.records import replace
 
 FAMILY = "loss"
 

@@ -5,10 +5,10 @@ The latter are views, allocations, waits, and the nodes of the autograd graph.
 
 import math
 import re
-from dataclasses import replace
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled, recorded
 from bottleneck.cost.traffic import dtype_argument, list_elements, listed, named, op_names, out_argument, stream
+from bottleneck.schema.records import replace
 
 FAMILY = "copy"
 

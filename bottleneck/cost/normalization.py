@@ -1,11 +1,11 @@
 """Cost of normalisation and softmax: rows or channels are reduced to a few numbers, then applied to every element."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor
 from bottleneck.cost.traffic import Streams, dtype_argument, named, op_names, stream
+from bottleneck.schema.records import replace
 
 NORMALIZATION, SOFTMAX = "normalization", "softmax"
 

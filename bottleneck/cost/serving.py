@@ -5,13 +5,13 @@ sequence in a cache of keys and values, and the experts that the tokens of a bat
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.matmul import FAMILY as MATMUL
 from bottleneck.cost.matmul import extra_bytes, item_bytes, matrix_sizes, product_cost
 from bottleneck.cost.traffic import dtype_argument, named, stream
+from bottleneck.schema.records import replace
 
 POINTWISE, NORM, CACHE, ATTENTION = "pointwise", "normalization", "copy", "attention"
 

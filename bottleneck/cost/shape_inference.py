@@ -15,12 +15,12 @@ Runs between link and the cost formulas. Four sources are used, and each complet
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.cost.call import load_json
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
@@ -165,8 +165,7 @@ _PARTS = _FOR_INPUT | _FOR_WEIGHT
 _INDEXED = frozenset({"aten::index", "aten::_unsafe_index"})
 
 
-@dataclass(frozen=True)
-class _Signature:
+class _Signature(Struct, frozen=True):
     """Name, sizes and scalars of one signature."""
 
     name: str
@@ -379,8 +378,7 @@ _INDEX_ARGUMENTS = named(
 _INTEGERS = ("long int", "int", "long", "short", "bool", "unsigned char", "signed char")
 
 
-@dataclass(frozen=True)
-class _Inferred:
+class _Inferred(Struct, frozen=True):
     """Values that one source gives per op: codes into ``labels`` (0: none), and a function that adds one to a row."""
 
     codes: Integers

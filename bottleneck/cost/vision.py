@@ -1,10 +1,10 @@
 """Costs of torchvision's own ops, and of Segment Anything's fused attention."""
 
 import math
-from dataclasses import replace
 
 from bottleneck.cost.call import Cost, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import SECTOR_BYTES, named, stream
+from bottleneck.schema.records import replace
 
 REGION, BOXES = "pooling", "boxes"
 

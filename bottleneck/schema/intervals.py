@@ -4,15 +4,12 @@ Times are microseconds as float64 arrays. Nothing here knows of kernels or threa
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -60,21 +57,22 @@ def numbered(*keys: Codes) -> tuple[Integers, Integers]:
     return number, first
 
 
-Arrays = TypeVar("Arrays", bound="DataclassInstance")
+Arrays = TypeVar("Arrays", bound=Struct)
 
 
 def some_rows(arrays: Arrays, rows: Flags | Integers) -> Arrays:
     """A record of arrays of one length, with some of their rows."""
-    return type(arrays)(*(getattr(arrays, each.name)[rows] for each in fields(arrays)))
+    return type(arrays)(*(getattr(arrays, name)[rows] for name in arrays.__struct_fields__))
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
     """Records of arrays, one behind the other."""
-    return type(parts[0])(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(parts[0])))
+    return type(parts[0])(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in parts[0].__struct_fields__)
+    )
 
 
-@dataclass(frozen=True)
-class Spans:
+class Spans(Struct, frozen=True):
     """Disjoint, sorted intervals of positive length; ``first`` is the input row that opens each."""
 
     start: Floats
@@ -168,8 +166,7 @@ def shared_charge(start: Floats, end: Floats, layer: Integers) -> Floats:
 RESOLUTION_US = 5e-4
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """Disjoint, sorted stretches of positive length with the row that holds each."""
 
     start: Floats
@@ -243,8 +240,7 @@ def innermost(mine: Integers, start: Floats, end: Floats, parent: Integers, time
     return row
 
 
-@dataclass(frozen=True)
-class Cuts:
+class Cuts(Struct, frozen=True):
     """Pieces of intervals: the interval that each is part of, its start and its end."""
 
     interval: Integers

@@ -6,7 +6,6 @@ and by a line of the program: ``kernel:softmax*``, ``sync@model.py:57``.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -14,6 +13,7 @@ from operator import and_
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.host import state_of
 from bottleneck.errors import UsageError
@@ -21,6 +21,7 @@ from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, grouped
 from bottleneck.schema.op_names import place_of
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 from bottleneck.simulate.graph import Texts, graph_of, ops_of_points, sources_of_host, sources_of_points
 from bottleneck.simulate.replay import NO_CHANGE, GraphChange
@@ -44,8 +45,7 @@ _LONGEST_ISSUE_US = 500.0
 _PRODUCTS = ("matmul", "convolution", "attention", "recurrent", "linear algebra")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """The part of a graph that a change is about: masks over its device work, host stretches and points."""
 
     device: Flags

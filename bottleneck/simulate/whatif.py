@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, tally
+from bottleneck.schema.records import replace
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 from bottleneck.simulate.changes import change_of, floors_of, line_of
 from bottleneck.simulate.critical_path import path_parts, replayed_ledger

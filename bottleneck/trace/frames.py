@@ -2,11 +2,11 @@
 
 import re
 import sys
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.schema.intervals import Integers, numbered
 from bottleneck.schema.linked_trace import Trace
@@ -86,8 +86,7 @@ _LONGEST_FUNCTION = 80
 _NEVER_NS = np.int64(np.iinfo(np.int64).min)
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """Row for row as the given instants: a code into ``labels`` (-1: unknown), and the start of that frame."""
 
     code: Integers
@@ -95,16 +94,14 @@ class Labels:
     since_ns: Integers
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Struct, frozen=True):
     """Module path and source line of each given instant."""
 
     module: Labels
     source: Labels
 
 
-@dataclass(frozen=True)
-class Frames:
+class Frames(Struct, frozen=True):
     """Python frames as trees, and the code of each one's name, row for row as the nest."""
 
     nest: Nest

@@ -1,10 +1,10 @@
 """Checks the completeness of a linked trace for the doctor: launches, device work, clocks, ids and overlaps."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.schema.analysis import HALF_RECORDED, SAMPLED
 from bottleneck.schema.checks import Check, Status
@@ -23,8 +23,7 @@ _ROUNDING_NS = 1_000
 _ONE_EACH = {"cuda", "rocm"}
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """Counts of calls that launch a kernel, and of those without one by position.
 
     ``captured`` entered a graph and ran only in its replays. Of the others ``lead`` come before the first launch with a

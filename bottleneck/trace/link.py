@@ -10,10 +10,10 @@ the naive join made thousands of wrong links (the reader nulls such ids).
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from bottleneck.errors import TraceError
@@ -350,8 +350,7 @@ _REASONS = [
 _BY_KIND = {kind: KernelTraits(kind, "none") for kind in ("copy", "fill", "collective")}
 
 
-@dataclass(frozen=True)
-class _Issued:
+class _Issued(Struct, frozen=True):
     """Device work in the order of KERNELS: rows in DEVICE_ARGS, EVENTS, LAUNCH_ARGS and OPS (-1: none)."""
 
     args: Integers

@@ -1,9 +1,9 @@
 """Interval nesting on tracks: the enclosing interval of each event, and the interval that runs at an instant."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.schema.intervals import Codes, Floats, Integers
 
@@ -23,8 +23,7 @@ def narrow(codes: Codes) -> Codes:
     return codes.astype(np.int16, copy=False) if codes.max(initial=0) < 2**15 else codes
 
 
-@dataclass(frozen=True)
-class Nest:
+class Nest(Struct, frozen=True):
     """Intervals as trees, sorted by track, then start, then longer first; row i describes input ``order[i]``.
 
     ``end_ns`` is clipped to the end of the parent. ``parent`` is a row of this nest, -1 at a root; ``self_ns`` is the

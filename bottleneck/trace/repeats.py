@@ -11,10 +11,10 @@ period. A single pass through equal layers must not look like a loop: nothing ma
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.schema.intervals import Flags, Floats, Integers, longest_first, some_rows
 from bottleneck.schema.linked_trace import Step, Trace
@@ -51,8 +51,7 @@ def period_of(codes: Integers) -> int:
     return len(sequence) - length
 
 
-@dataclass(frozen=True)
-class _RepeatedWork:
+class _RepeatedWork(Struct, frozen=True):
     """Device work: launch time (-inf: before the trace began) and end of each piece."""
 
     called_us: Floats
@@ -136,8 +135,7 @@ _MODULE = re.compile("^" + re.escape(MODULE_PREFIX))
 StepReasons = tuple[tuple[Step, str | None], ...]
 
 
-@dataclass(frozen=True)
-class _Items:
+class _Items(Struct, frozen=True):
     """Items of the main thread, by start, then longer first: rows of EVENTS, and equal codes for equal items.
 
     ``marks`` are items that the program itself delimits: calls of modules, and fetches from a data loader.

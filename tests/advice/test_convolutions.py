@@ -1,7 +1,6 @@
 """Rules of convolutions: batch norms that could be folded, algorithms that nobody measured, images by planes."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from bottleneck.advice.convolutions import (
     untuned_convolutions,
 )
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
 

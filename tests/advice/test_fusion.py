@@ -1,7 +1,6 @@
 """Rules of fusing: chains in trace order, norms, attention by hand, the loss over a vocabulary."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from bottleneck.advice.fusion import find_chains, unfused_attention, unfused_chain, unfused_norm, vocabulary_loss
 from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
 from tests import trace_cache
 from tests.advice.cases import case_of
 from tests.advice.programs import Call, on_cpu, on_gpu

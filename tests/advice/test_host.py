@@ -1,6 +1,5 @@
 """Rules for what stops the host: what each is worth, and where it is silent."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from bottleneck.advice import host
 from bottleneck.schema.analysis import IdleCause
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import PageFaults
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger, with_recording
 from tests.builders import complete, frame, kernel, launch, op, step
 

@@ -1,6 +1,5 @@
 """Rules of products and attention: shapes, waves, many small ones, near and far from the roof."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from bottleneck.advice.matrix_products import (
 from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import CONTENDED, Caveat
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu

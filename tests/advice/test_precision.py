@@ -1,6 +1,5 @@
 """Rules of precision: what narrower numbers are worth on units that are faster on them, and only there."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from bottleneck.advice.precision import (
 )
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.advice.cases import with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU

@@ -1,6 +1,5 @@
 """Gains that come from a replay of the step, held against the ledger of traces made by hand."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from bottleneck.advice.measured import with_replayed_gain
 from bottleneck.advice.ranking import Draft, Transformation
 from bottleneck.schema.analysis import Finding, Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events
 from tests.simulate.test_whatif import syncing_events
 

@@ -1,6 +1,6 @@
 """Kernels, ops, costs and attribution made by hand: each case becomes one op with its kernels."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -9,6 +9,7 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.device import Device
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import ATTRIBUTION, COSTS, KERNELS, OPS, Table
 
 MIB = 2.0**20

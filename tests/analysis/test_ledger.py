@@ -1,6 +1,5 @@
 """The ledger on scenes of a few events, and on two public traces whose busy time others have measured."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import TwoSided
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, MEMORY
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, table
 from tests.trace_cache import analysed

@@ -1,7 +1,5 @@
 """Why a kernel falls short of its floor: each rule fires once and stays silent once, with the numbers that prove it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +8,7 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.telemetry import Conditions
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.intervals import shared_us
+from bottleneck.schema.records import replace
 from tests.analysis.frames import A100_40, CPU, H100, Kernel, Modelled, frames, host, judge, matmul, only, stream
 
 SLOW = 0.1 * 100e-6 * 989.4e12  # a tenth of what an H100 computes in bf16 in 100 us

@@ -1,7 +1,6 @@
 """Bounds of kernels: every rule fires once and stays silent once, and published figures come out."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import device_by_name, match_device, unknown_device
 from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.schema.records import replace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps

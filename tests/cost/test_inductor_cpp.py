@@ -1,7 +1,6 @@
 """Compiled kernels: bytes of their own buffers, FLOPs of what they fuse, and no cost where something is missing."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +12,7 @@ from bottleneck.cost.inductor_cpp import add_compiled_kernels, compute_kernel_co
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps

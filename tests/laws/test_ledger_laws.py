@@ -1,7 +1,6 @@
 """Laws of the ledger over random timelines: it adds up, agrees with counting cell by cell, and knows no names."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.intervals import shared_charge, union
+from bottleneck.schema.records import replace
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, analysis_of
 
 pytestmark = pytest.mark.statistics
