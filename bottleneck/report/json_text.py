@@ -51,19 +51,22 @@ def encode(
     A number that is not finite is written as null, as unknown. ``text`` makes each string safe to show, where that is
     wanted; null from it is null in the file.
     """
-    tree = msgspec.to_builtins(record, enc_hook=_plain_number)
-    if text is not _encodable or not _is_encodable(tree):
-        tree = _with_text(tree, text)
+    tree = _tree_of(record, text)
     if isinstance(tree, dict):
         tree = {key: tree[key] for key in dict.fromkeys((*(key for key in first if key in tree), *tree))}
     encoded = msgspec.json.format(msgspec.json.encode(tree), indent=1).decode()
-    return _NOT_ASCII.sub(lambda found: _escape(found[0]), encoded) + "\n"
+    return (encoded if encoded.isascii() else _NOT_ASCII.sub(lambda found: _escape(found[0]), encoded)) + "\n"
+
+
+def _tree_of(record: object, text: Callable[[str], str | None]) -> Any:
+    tree = msgspec.to_builtins(record, enc_hook=_plain_number)
+    return tree if text is _encodable and _is_encodable(tree) else _with_text(tree, text)
 
 
 def to_json(analysis: Analysis) -> str:
     """The analysis as text that ``from_json`` reads back; AssertionError where null stands and is not allowed."""
     try:
-        checked = msgspec.json.decode(encode(analysis), type=Analysis)
+        checked = msgspec.json.decode(msgspec.json.encode(_tree_of(analysis, _encodable)), type=Analysis)
     except msgspec.ValidationError as exc:
         raise AssertionError(f"this analysis breaks its own schema: {exc}") from exc
     return encode(checked, KEYS)
