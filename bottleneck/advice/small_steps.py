@@ -270,6 +270,8 @@ def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
     other are other modules and other calls.
     """
     picks = _outermost_ops(evidence, rows_of_ops(evidence, _PICKS))
+    if len(picks) < _LOOP_OF:
+        return None
     calls = evidence.linked.trace.signatures.reset_index(drop=True)[["dims", "strides", "concrete"]]
     picks = picks.merge(calls.astype(object), left_on="signature", right_index=True)
     picks["index"] = picks["concrete"].astype(str).str.extract(_INDEX, expand=False)

@@ -143,7 +143,7 @@ def thresholds_for(device: Device) -> Thresholds:
 
 # Kernels of these families do matrix FLOPs; any other kernel of the same op, however long, does not pick their peak.
 PRODUCT_FAMILIES = ("matmul", "convolution", "attention")
-_NAME_LIMIT = 1000
+NAME_LIMIT = 1000
 
 
 class Groups(Struct, frozen=True):
@@ -259,7 +259,7 @@ def by_name(kernels: pd.DataFrame, value: Callable[[str], object]) -> Floats:
     Only the beginning of a name is looked at: C++ template arguments can be megabytes long.
     """
     names = kernels["name"].cat
-    found = [value(str(name)[:_NAME_LIMIT]) for name in names.categories]
+    found = [value(str(name)[:NAME_LIMIT]) for name in names.categories]
     numbers = [float(item) if isinstance(item, int | float) else float(bool(item)) for item in found]
     return np.array(numbers, dtype=np.float64)[names.codes.to_numpy()]
 

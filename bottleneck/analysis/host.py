@@ -10,7 +10,18 @@ from msgspec import Struct
 
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import NOTHING, Codes, Flags, Floats, Integers, Segments, grouped, innermost, outermost
+from bottleneck.schema.intervals import (
+    NOTHING,
+    Codes,
+    Flags,
+    Floats,
+    Integers,
+    Segments,
+    by_track,
+    grouped,
+    innermost,
+    outermost,
+)
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
 from bottleneck.system.working_memory import return_freed_memory
@@ -118,7 +129,7 @@ def owned_segments(ops: pd.DataFrame) -> tuple[Floats, Floats, Integers]:
     # At one instant inner ends come before outer ends, ends before starts, outer starts before inner starts.
     rank = np.concatenate((depth[rows], -1 - depth[rows]))
     track = np.concatenate((thread[rows], thread[rows]))
-    order = np.lexsort((rank, time, track))
+    order = by_track(track, time, rank)
     time, owner, track = time[order], owner[order], track[order]
     held = np.flatnonzero((track[:-1] == track[1:]) & (owner[:-1] >= 0) & (time[1:] > time[:-1]))
     return time[held], time[held + 1], owner[held]

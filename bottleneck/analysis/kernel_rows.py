@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -266,7 +267,8 @@ def _judgements(rows: KernelTimes, keep: Integers, fold: Integers, us: Floats) -
 
 
 def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
-    return [None if code < 0 else str(labels[code]) for code in codes.tolist()]
+    told = labels.to_list()
+    return [None if code < 0 else str(told[code]) for code in codes.tolist()]
 
 
 def _op_texts(rows: KernelTimes, first: Integers) -> dict[str, list[str | None]]:
@@ -284,6 +286,7 @@ def _op_texts(rows: KernelTimes, first: Integers) -> dict[str, list[str | None]]
     }
 
 
+@lru_cache(maxsize=4096)
 def _data_dtype(types: object) -> str | None:
     """The dtype of the first tensor of a call, floating point first: masks and indices do not count; null without."""
     try:

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from bottleneck.analysis.floors import (
     MATRIX_PEAKS,
+    NAME_LIMIT,
     VECTOR_PEAKS,
     Floors,
     Labelled,
     RooflineInput,
-    by_name,
     choose,
     fastest_us,
     floors,
@@ -29,7 +29,7 @@ from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
-from bottleneck.schema.tables import ROOFLINE, as_integers, category
+from bottleneck.schema.tables import ROOFLINE, as_integers, category, text_matches
 from bottleneck.units import US_PER_S, format_si
 
 _OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host", re.IGNORECASE)
@@ -80,9 +80,8 @@ def _matches(work: RooflineInput, pattern: re.Pattern[str]) -> Flags:
     """Mask of the rows that are copies of such a name; names of other work are not looked at."""
     matching = np.zeros(len(work.kernels), dtype=bool)
     copies = np.flatnonzero((work.kernels["kind"] == "copy").to_numpy())
-    if copies.size:
-        names = work.kernels.iloc[copies].assign(name=lambda frame: frame["name"].cat.remove_unused_categories())
-        matching[copies] = by_name(names, pattern.search) > 0
+    names = work.kernels["name"].iloc[copies].cat.remove_unused_categories()
+    matching[copies] = text_matches(names, pattern.search, NAME_LIMIT)
     return matching
 
 

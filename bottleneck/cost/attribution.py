@@ -124,10 +124,11 @@ def _nested_bits(parent: Integers, own: Integers) -> Integers:
     gathered, ancestor = own.copy(), parent.copy()
     while (linked := ancestor >= 0).any():
         reached = gathered.copy()
-        np.bitwise_or.at(reached, ancestor[linked], gathered[linked])
+        holding = np.flatnonzero(linked & (gathered != 0))
+        np.bitwise_or.at(reached, ancestor[holding], gathered[holding])
         gathered, ancestor = reached, np.where(linked, ancestor[ancestor], -1)
     below = np.zeros_like(own)
-    children = parent >= 0
+    children = np.flatnonzero((parent >= 0) & (gathered != 0))
     np.bitwise_or.at(below, parent[children], gathered[children])
     return below
 

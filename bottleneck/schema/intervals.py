@@ -223,6 +223,28 @@ def longest_first(start: Floats | Integers, end: Floats | Integers) -> Integers:
     return order
 
 
+def by_track(track: Codes, start: Floats | Integers, *ties: Floats | Integers) -> Integers:
+    """The order of intervals by track, then start, then the ``ties``, the first of them first; equals stay as they are.
+
+    Times come nearly in order, and tracks are few, so that only those that begin at once are left to sort: a third of
+    the time of ``np.lexsort``.
+    """
+    order = np.argsort(start, kind="stable")
+    order = order[np.argsort(narrow(track)[order], kind="stable")]
+    tracks, starts = track[order], start[order]
+    same = np.zeros(order.size + 1, dtype=bool)
+    np.logical_and(starts[1:] == starts[:-1], tracks[1:] == tracks[:-1], out=same[1:-1])
+    tied = np.flatnonzero(same[1:] | same[:-1])
+    some = order[tied]
+    order[tied] = some[np.lexsort((*(each[some] for each in ties[::-1]), starts[tied], tracks[tied]))]
+    return order
+
+
+def narrow(codes: Codes) -> Codes:
+    """The same numbers from -1 on, in 16 bits where they fit: NumPy sorts those by radix, in linear time."""
+    return codes.astype(np.int16, copy=False) if codes.max(initial=0) < 2**15 else codes
+
+
 def _are_sorted(start: Floats, end: Floats) -> bool:
     is_after = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))
     return bool(is_after.all())

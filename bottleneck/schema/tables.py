@@ -333,16 +333,20 @@ def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np
 
 
 def text_matches(
-    column: "pd.Series[str]", holds: Callable[[str], object], limit: int | None = None
+    column: "pd.Series[str]",
+    holds: Callable[[str], object],
+    limit: int | None = None,
+    rows: "np.ndarray[tuple[int], np.dtype[np.int64]] | slice" = slice(None),
 ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Mask of the rows whose category passes a test, which runs once per distinct text; false for null.
+    """Mask of ``rows`` (default: all) whose category passes a test, which runs once per distinct text; false for null.
 
     With a ``limit`` only the beginning of each text is looked at: C++ template arguments can be megabytes long.
     """
     found = [bool(holds(str(text)[:limit])) for text in column.cat.categories]
+    codes = column.cat.codes.to_numpy()[rows]
     if not any(found):
-        return np.zeros(len(column), dtype=bool)
-    return np.append(np.array(found, dtype=bool), False)[column.cat.codes.to_numpy()]
+        return np.zeros(len(codes), dtype=bool)
+    return np.append(np.array(found, dtype=bool), False)[codes]
 
 
 _KIND_OF_TIME = {"op": 0, "annotation": 1, "python": 1, "runtime": 2}

@@ -63,7 +63,7 @@ def names(trace: Trace, rows: Integers) -> Integers:
 
 def are_named(trace: Trace, pattern: re.Pattern[str], rows: Integers | slice = slice(None)) -> Flags:
     """True for the events in ``rows`` (default: all) whose name matches."""
-    return text_matches(trace.events["name"], pattern.search)[rows]
+    return text_matches(trace.events["name"], pattern.search, rows=rows)
 
 
 def is_any_of(trace: Trace, categories: Sequence[str], rows: Integers | slice = slice(None)) -> Flags:

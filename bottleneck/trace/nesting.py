@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.schema.intervals import Codes, Floats, Integers
+from bottleneck.schema.intervals import Codes, Floats, Integers, by_track, narrow
 
 _LONGEST_NS = 4e18  # two of them still add up within int64
 
@@ -16,11 +16,6 @@ def to_ns(us: Floats) -> Integers:
     In floating point 434.706 + 4.124 may end a hair after 438.83, which would turn a child into a partial overlap.
     """
     return np.rint(np.clip(us * 1e3, -_LONGEST_NS, _LONGEST_NS)).astype(np.int64)
-
-
-def narrow(codes: Codes) -> Codes:
-    """The same numbers from -1 on, in 16 bits where they fit: NumPy sorts those by radix, in linear time."""
-    return codes.astype(np.int16, copy=False) if codes.max(initial=0) < 2**15 else codes
 
 
 class Nest(Struct, frozen=True):
@@ -76,9 +71,7 @@ def nest(track: Integers, start_ns: Integers, end_ns: Integers, tie: Integers | 
     parent's end it is cut there. Of two intervals with the same start and end the one with the lower ``tie`` is the
     outer one. Siblings never overlap, so the self times of a tree add up to the length of its root.
     """
-    keys = (-end_ns, start_ns, track) if tie is None else (tie, -end_ns, start_ns, track)
-    order = np.lexsort(keys).astype(np.int64, copy=False)
-    del keys
+    order = by_track(track, start_ns, -end_ns, *(() if tie is None else (tie,))).astype(np.int64, copy=False)
     sorted_track, start = narrow(track)[order], start_ns[order]
     parent, depth, end = _trees(sorted_track, start, end_ns[order])
     inside = np.flatnonzero(parent >= 0)

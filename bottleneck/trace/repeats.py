@@ -193,7 +193,9 @@ def _items(trace: Trace, thread: int) -> _Items:
 
 def _codes(trace: Trace, event: Integers) -> Integers:
     """Equal codes for events of one name and, of ops, with equal shapes and dtypes."""
-    shapes = trace.signatures.groupby(["dims", "types"], dropna=False, sort=False).ngroup().to_numpy(np.int64)
+    number: dict[tuple[str | None, str | None], int] = {}
+    pairs = zip(trace.signatures["dims"].to_list(), trace.signatures["types"].to_list(), strict=True)
+    shapes = np.array([number.setdefault(pair, len(number)) for pair in pairs], dtype=np.int64)
     signature = np.full(len(trace.events), -1, dtype=np.int64)
     signature[trace.op_args["event"].to_numpy()] = as_integers(trace.op_args["signature"])
     shape = np.append(shapes, -1)[signature[event]]

@@ -386,8 +386,8 @@ def _annotations(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
 
     Projections of the same marks on the device have a category of their own and are left out.
     """
-    events = trace.events
-    found = events[are_named(trace, pattern) & is_any_of(trace, ("annotation",))]
+    rows = np.flatnonzero(is_any_of(trace, ("annotation",)))
+    found = trace.events.iloc[rows[are_named(trace, pattern, rows)]]
     frame = pd.DataFrame({"name": found["name"].astype(object), "start": found["ts_us"]})
     frame["end"] = found["ts_us"] + found["dur_us"]
     return frame.sort_values(["start", "end", "name"], ignore_index=True)
