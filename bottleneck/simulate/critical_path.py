@@ -1,7 +1,7 @@
 """Finds what a replayed step consists of: its critical path, and its ledger."""
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -108,7 +108,7 @@ def path_times(graph: StepGraph, played: StepReplay) -> PathTimes:
             walk.pass_device_work()
         else:
             walk.pass_host_work()
-    return PathTimes(walk.device_us, walk.host_us, walk.waits_us)
+    return PathTimes(np.array(walk.device_us), walk.host_us, walk.waits_us)
 
 
 class _PathWalk:
@@ -120,14 +120,13 @@ class _PathWalk:
     def __init__(self, graph: StepGraph, played: StepReplay) -> None:
         self.graph, self.played, self.at_us = graph, played, played.end_us
         # One by one, numbers of a list are read in a fraction of the time of those of an array.
-        device = played.starts_us, played.ends_us, graph.device.held_us, played.by, graph.device.after
-        self.work = [*zip(*(each.tolist() for each in device), strict=True)]
-        self.passed_us, self.host_at_us, self.points = (
-            each.tolist() for each in (played.at_us, played.host_at_us, graph.host.point)
-        )
-        self.device_us, self.host_us = np.zeros(graph.device.us.size), np.zeros(graph.host.us.size)
+        before = _before_on_lane(played)
+        self.work, self.before = _work_on_path(graph, played, before), before.tolist()
+        self.passed_us = played.at_us.tolist()
+        # The first stretch of the host at each point or behind it.
+        self.first = np.searchsorted(graph.host.point, np.arange(graph.awaited.size + 2)).tolist()
+        self.device_us, self.host_us = [0.0] * graph.device.us.size, np.zeros(graph.host.us.size)
         self.waits_us: dict[str, float] = defaultdict(float)
-        self.before = _before_on_lane(played).tolist()
         waited = np.flatnonzero(played.waited_us > 0)
         self.waited, self.batches = (
             each.tolist() for each in (waited, waited[np.append(graph.ready_us, -np.inf)[waited] > 0])
@@ -151,22 +150,30 @@ class _PathWalk:
 
     def pass_device_work(self) -> None:
         """Goes past work of the device, each piece with its delay, to the host that issued it or to the beginning."""
-        began_us = self.played.begin_us
-        while self.at_us > began_us and self.kernel >= 0:
-            kernel = self.kernel
-            start, end, held_us, by, after = self.work[kernel]
+        work, waits_us, device_us = self.work, self.waits_us, self.device_us
+        kernel, at_us, began_us = self.kernel, self.at_us, self.played.begin_us
+        is_issued = False
+        while kernel >= 0 and at_us > began_us and not is_issued:
+            start, end, since, is_issued, before = work[kernel]
             # Only a change that says how fast data comes makes a step longer than its work.
-            if end < self.at_us:
-                self._wait_since(end, LOADER)
-            self.device_us[kernel] += self._back_to(start)
-            if held_us:
-                self._wait_since(start - held_us, HELD)
-            if by == BY_ISSUE:
-                self.kernel, self.point = -1, int(self.graph.issue_point[kernel])
-                self._wait_since(self.passed_us[self.point], LAUNCHING)
-                return
-            other = after if by == BY_OTHER_STREAM else -1
-            self._go_to(other if other >= 0 and not self.played.gone[other] else self.before[max(other, kernel)])
+            if end < at_us:
+                waits_us[LOADER] += at_us - end
+                at_us = end
+            if start < at_us:
+                device_us[kernel] += at_us - start
+                at_us = start
+            if since < at_us:
+                waits_us[HELD] += at_us - since
+                at_us = since
+            if not is_issued:
+                kernel = before
+                end = work[kernel][1] if kernel >= 0 else began_us
+                waits_us[BETWEEN if kernel >= 0 else EARLIER] += at_us - min(end, at_us)
+                at_us = min(end, at_us)
+        self.at_us, self.kernel = at_us, kernel
+        if is_issued:
+            self.kernel, self.point = -1, int(self.graph.issue_point[kernel])
+            self._wait_since(self.passed_us[self.point], LAUNCHING)
 
     def _go_to(self, kernel: int) -> None:
         """Goes on to earlier device work, or to the beginning where that is from before the step."""
@@ -181,9 +188,9 @@ class _PathWalk:
         graph, played = self.graph, self.played
         self._wait_since(self.passed_us[self.point], LOADER)
         since = _last_up_to(self.waited, self.point)
-        first, last = bisect_left(self.points, since + 1), bisect_left(self.points, self.point + 1)
+        first, last = self.first[since + 1], self.first[self.point + 1]
         self.host_us[first:last] += self.worked_us[first:last]
-        self._back_to(self.host_at_us[first] if first < last else self.at_us)
+        self._back_to(float(played.host_at_us[first]) if first < last else self.at_us)
         if since < 0:
             self._wait_since(played.begin_us, EARLIER)
         elif graph.ready_us[since] > 0:
@@ -191,6 +198,21 @@ class _PathWalk:
             self._wait_since(played.begin_us if self.point < 0 else self.passed_us[self.point], LOADER)
         else:
             self._go_to(_awaited(graph, played, self.before, since))
+
+
+def _work_on_path(
+    graph: StepGraph, played: StepReplay, before: Integers
+) -> list[tuple[float, float, float, bool, int]]:
+    """Device work as the walk takes it: start, end and begin of its delay, each at most at the beginning of the step.
+
+    Then whether the host issued it last of all that it waited for, and what it followed where not, -1 for nothing.
+    """
+    start, held_us = played.starts_us, graph.device.held_us
+    times = (np.maximum(each, played.begin_us).tolist() for each in (start, played.ends_us, start - held_us))
+    other = np.where(played.by == BY_OTHER_STREAM, graph.device.after, -1)
+    is_known = (other >= 0) & ~np.append(played.gone, True)[other]
+    previous = np.where(is_known, other, before[np.maximum(other, np.arange(other.size))])
+    return [*zip(*times, (played.by == BY_ISSUE).tolist(), previous.tolist(), strict=True)]
 
 
 def _last_up_to(points: list[int], point: int) -> int:

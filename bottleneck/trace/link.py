@@ -10,11 +10,11 @@ the naive join made thousands of wrong links (the reader nulls such ids).
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
@@ -545,19 +545,30 @@ def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
     used, row = np.unique(names(trace, issued.event), return_inverse=True)
     known = [describe_kernel(labels[code]) for code in used.tolist()]
     traits = [*known, *_BY_KIND.values()]
-    category_ = trace.events["category"].iloc[issued.event].astype(object).to_numpy()
+    kinds = list(trace.events["category"].cat.categories)
+    kind = trace.events["category"].cat.codes.to_numpy()[issued.event]
     is_marked = trace.device_args["collective"].notna().to_numpy()[issued.args]
-    kind = np.where(is_marked, "collective", category_)
     for position, each in enumerate(_BY_KIND):
-        row = np.where(kind == each, len(known) + position, row)
-    columns = pd.DataFrame([asdict(each) for each in traits], dtype=object)
-    is_collective = (columns["family"] == "collective").to_numpy()[row]
-    kind = np.where(is_collective, "collective", np.where(kind == "kernel", "compute", kind))
+        is_kind = kind == kinds.index(each) if each in kinds else np.zeros(len(kind), dtype=bool)
+        is_each = is_kind | is_marked if each == "collective" else is_kind & ~is_marked
+        row = np.where(is_each, len(known) + position, row)
+    is_collective = np.array([each.family == "collective" for each in traits], dtype=bool)[row]
+    words = ["compute" if each == "kernel" else each for each in kinds]
     return {
-        "kind": pd.Categorical(kind),
-        "auxiliary": columns["auxiliary"].to_numpy(bool)[row],
-        **{name: pd.Categorical(columns[name].to_numpy()[row]) for name in ("family", "engine", "math_dtype")},
+        "kind": _of_words([*words, "collective"], np.where(is_collective, len(words), kind)),
+        "auxiliary": np.array([each.auxiliary for each in traits], dtype=bool)[row],
+        **{
+            name: _of_words([getattr(each, name) for each in traits], row)
+            for name in ("family", "engine", "math_dtype")
+        },
     }
+
+
+def _of_words(words: Sequence[str | None], rows: Integers) -> pd.Categorical:
+    """A text column of some of these words, which may be equal, or null."""
+    labels = sorted({word for word in words if word is not None})
+    code = np.array([-1 if word is None else labels.index(word) for word in words], dtype=np.int64)
+    return labelled(code[rows], labels)
 
 
 def _reasons(trace: Trace, issued: _Issued) -> Integers:
