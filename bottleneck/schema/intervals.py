@@ -166,6 +166,10 @@ def shared_charge(start: Floats, end: Floats, layer: Integers) -> Floats:
 RESOLUTION_US = 5e-4
 
 
+# So many times as many instants as stretches are looked up by the stretches.
+_MANY_TIMES = 4
+
+
 class Segments(Struct, frozen=True):
     """Disjoint, sorted stretches of positive length with the row that holds each."""
 
@@ -177,9 +181,21 @@ class Segments(Struct, frozen=True):
         """The row that holds each instant, -1 for none."""
         if not self.start.size:
             return np.full(times.shape, -1, dtype=np.int64)
+        if times.size > _MANY_TIMES * self.start.size and bool((times[1:] >= times[:-1]).all()):
+            return self._at_sorted(times)
         found = np.searchsorted(self.start, times, side="right") - 1
         held = (found >= 0) & (times < self.end[np.maximum(found, 0)])
         return np.where(held, self.row[found], -1)
+
+    def _at_sorted(self, times: Floats) -> Integers:
+        """The same for instants in order, by where each stretch begins and ends among them."""
+        low, high = np.searchsorted(times, self.start), np.searchsorted(times, self.end)
+        count = high - low
+        found = np.full(times.shape, -1, dtype=np.int64)
+        place = np.repeat(low - np.cumsum(count) + count, count)
+        place += np.arange(place.size)
+        found[place] = np.repeat(self.row, count)
+        return found
 
 
 NOTHING = Segments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
