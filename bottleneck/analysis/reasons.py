@@ -31,7 +31,7 @@ def why_unmodelled(work: RooflineInput) -> Labelled:
     # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
     replayed = Labelled(reason_of[np.where(work.groups.modelled, -1, work.groups.signature)], tuple(cost_reasons))
     unlinked = work.kernels["unlinked"].cat
-    recorded = Labelled(unlinked.codes.to_numpy(dtype=np.int64)[main], tuple(unlinked.categories))
+    recorded = Labelled(as_integers(unlinked.codes)[main], tuple(unlinked.categories))
     compiled = np.append(text_matches(work.ops["name"], lambda name: name.startswith(COMPILED_REGION)), False)[op]
     return choose(
         (replayed.codes >= 0, replayed),

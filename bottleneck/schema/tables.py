@@ -333,7 +333,7 @@ def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np
 
 
 def text_matches(
-    column: "pd.Series[str]",
+    column: "pd.Series[str] | pd.Series[pd.CategoricalDtype]",
     holds: Callable[[str], object],
     limit: int | None = None,
     rows: "np.ndarray[tuple[int], np.dtype[np.int64]] | slice" = slice(None),
