@@ -133,7 +133,7 @@ def test_processes_that_worked_longer_than_the_program_are_told(
     said: list[str] = []
     session: Any = SimpleNamespace(
         options=SimpleNamespace(wanted_steps=5),
-        setting=SimpleNamespace(what="the program"),
+        setting=SimpleNamespace(is_bounded=False, what="the program"),
         has_profiled_steps=False,
         has_trace=False,
         warn=said.append,
