@@ -30,7 +30,8 @@ from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
-_WHOLE_DEVICE = re.compile(r"DeviceSynchronize")
+# What torch.cuda.synchronize() calls; reading a value waits for a stream, or in a copy.
+_WAITS_FOR_ALL = re.compile(r"^(cuda|hip)DeviceSynchronize$")
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)(?!Host|Async)|^(cu|hip)MemCreate$")
 _TAKES, _FREES = (re.compile(rf"^(cuda|hip){verb}(?!Host|Async|Array)") for verb in ("Malloc", "Free"))
 # Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
@@ -81,6 +82,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
     if evidence.is_host_only or evidence.is_broken or not evidence.analysis.totals.sync_count:
         return None
     bubble_us = _bubbles_us(evidence, calls)
+    advice, code = _without_waiting(evidence, calls)
     is_ahead = evidence.share_of_step(evidence.idle_us() - bubble_us) < _AHEAD
     high_us = max(bubble_us, waited_us) if is_ahead else waited_us
     held_us = _held_us(evidence, calls)
@@ -95,7 +97,6 @@ def host_sync(evidence: Evidence) -> Draft | None:
         )
     if evidence.share_of_step(high_us) < (_LEAST_LATE if is_late else _LEAST_SYNC):
         return None
-    reads = _reads_values(evidence)
     return Draft(
         slug="host-sync",
         title="The host waits for the device, and launches late for it"
@@ -105,12 +106,8 @@ def host_sync(evidence: Evidence) -> Draft | None:
             f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles {words}",
             *idle_lines(evidence, "sync"),
         ),
-        advice="Keep the value on the device, and read it every so many steps or one step later."
-        if reads
-        else "Synchronise less often: no value is read here, so the host may run ahead of the device.",
-        code="losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()"
-        if reads
-        else "torch.cuda.synchronize()  # only around what is timed, once after many steps",
+        advice=advice,
+        code=code,
         gain_us=Interval(min(waited_us, high_us) / 2, high_us),
         claims=claims_of(
             evidence, "overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch", most_us=high_us
@@ -131,10 +128,20 @@ def _held_us(evidence: Evidence, others: Integers) -> float:
     return max(called_us / evidence.steps * evidence.host_scale, outermost_us(evidence, *_READS))
 
 
-def _reads_values(evidence: Evidence) -> bool:
-    """True unless all waiting calls of the window wait for the whole device and no value is read."""
-    waits = _calls(evidence, _WAITING)
-    return bool(op_calls_per_step(evidence, *_READS)) or bool((waits & ~_calls(evidence, _WHOLE_DEVICE)).any())
+def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
+    """Advice and code by the calls in which most of the waiting is: synchronize() itself, or reads of values."""
+    waits, all_waits = _calls(evidence, _WAITING), _calls(evidence, _WAITS_FOR_ALL)
+    waits[others] = False
+    dur_us = evidence.linked.trace.events["dur_us"].to_numpy()
+    if dur_us[all_waits].sum() > dur_us[waits].sum() / 2:
+        return (
+            "Take torch.cuda.synchronize() out of the loop; to time steps, record events.",
+            "event = torch.cuda.Event(enable_timing=True); event.record()  # read the times after the loop",
+        )
+    return (
+        "Keep the value on the device, and read it every so many steps or one step later.",
+        "losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
+    )
 
 
 def _bubbles_us(evidence: Evidence, others: Integers) -> float:

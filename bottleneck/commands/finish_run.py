@@ -210,8 +210,9 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     if draw_or_warn(lambda: write_text(to_html(analysis, lay_out(explained)), page), page, settings.say):
         settings.say(f"bottleneck: the page for a browser: {shown(page)}")
     draw_or_warn(partial(save_roofline, analysis, picture), picture, settings.say)
-    share = analysis.verdict.share
-    return headline(analysis.verdict).upper() + (f" ({format_share(share)})" if share is not None else "")
+    verdict = analysis.verdict
+    share = None if verdict.bound in {"mixed", "inconclusive"} else verdict.share  # a share of no bound says nothing
+    return headline(verdict).upper() + (f" ({format_share(share)})" if share is not None else "")
 
 
 def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings, options: "Options") -> "Explanation":

@@ -61,11 +61,9 @@ class Account:
         return self.key.removeprefix(IDLE) if is_idle else None
 
 
-def _idle(
-    cause: str, meaning: str, phrase: str, advice: str, host_advice: str | None = None, bound: str | None = None
-) -> Account:
+def _idle(cause: str, meaning: str, phrase: str, advice: str, **more: str) -> Account:
     """The account of a cause of idle time that events of a host thread show."""
-    return Account(f"{IDLE}{cause}", meaning, phrase, advice, host_advice=host_advice, bound=bound, is_host_state=True)
+    return Account(f"{IDLE}{cause}", meaning, phrase, advice, **more, is_host_state=True)  # type: ignore[arg-type]
 
 
 def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -> Account:
@@ -123,6 +121,7 @@ _ROWS = (
     ),
     _idle(
         "start_up",
+        title="start-up",
         meaning="a first call, paid once",
         phrase="start-up that is paid once",
         advice="record later steps, after warm-up: this time is not paid again",
@@ -166,6 +165,7 @@ _ROWS = (
     ),
     _idle(
         "host_compute",
+        title="host compute",
         meaning="ops computing on the CPU",
         phrase="computing on the CPU",
         advice="move this computation to the device{at}, or into the workers of the data loader",

@@ -23,7 +23,7 @@ def cpu(folder: Path, accounts: dict[str, float], *idle: IdleCause) -> Evidence:
     return with_ledger(case_of(folder, cpu_events(10, 3, 8), unprofiled_us=90.0), accounts, idle or None)
 
 
-def waiting(kernel_us: float) -> list[dict[str, object]]:
+def waiting(kernel_us: float, call: str = "cudaStreamSynchronize") -> list[dict[str, object]]:
     """Two kernels of which the second is launched once the host has waited for the first."""
     end = 20 + kernel_us
     return [
@@ -33,7 +33,7 @@ def waiting(kernel_us: float) -> list[dict[str, object]]:
         launch(1, 4, 4),
         kernel(1, 20, kernel_us),
         op("aten::item", 12, end + 8 - 12, external_id=2),
-        launch(7, 14, end + 6 - 14, "cudaStreamSynchronize"),
+        launch(7, 14, end + 6 - 14, call),
         op("aten::mul", end + 20, 12, external_id=3),
         launch(3, end + 25, 5),
         kernel(3, end + 40, kernel_us),
@@ -50,18 +50,6 @@ def test_a_wait_is_worth_the_bubble_behind_it_not_its_own_length(tmp_path: Path)
     assert draft.gain_us.high == pytest.approx(40, abs=1)
     assert sum(draft.claims.values()) <= draft.gain_us.high + 1e-6
     assert any("train.py:12" in words for words in draft.evidence)
-
-
-def test_waits_for_the_whole_device_that_read_nothing_are_told_so(tmp_path: Path) -> None:
-    events = [each for each in waiting(2000) if each["name"] != "aten::item"]
-    drafts = {}
-    for call in ("cudaDeviceSynchronize", "cudaStreamSynchronize"):
-        called = [{**each, "name": call} if each["name"] == "cudaStreamSynchronize" else each for each in events]
-        draft = host.host_sync(case_of(tmp_path / call, called))
-        assert draft is not None
-        drafts[call] = draft.advice
-    assert drafts["cudaDeviceSynchronize"].startswith("Synchronise less often")
-    assert drafts["cudaStreamSynchronize"].startswith("Keep the value on the device")
 
 
 def test_a_wait_behind_a_busy_device_counts_where_the_host_is_late_afterwards(tmp_path: Path) -> None:
@@ -86,6 +74,15 @@ def test_a_wait_behind_a_busy_device_counts_where_the_host_is_late_afterwards(tm
     assert case.predict is not None
     replayed_us = case.predict(case, ("remove sync",))
     assert replayed_us is not None and 0.2 * case.step_us < replayed_us <= draft.gain_us.high * 1.2
+
+
+def test_a_wait_for_the_whole_device_is_a_call_of_synchronize_and_no_value(tmp_path: Path) -> None:
+    """A loop that timed its steps was told to keep a value on the device; it read none."""
+    read = host.host_sync(case_of(tmp_path / "read", waiting(2000)))
+    timed = host.host_sync(case_of(tmp_path / "timed", waiting(2000, "cudaDeviceSynchronize")))
+    assert read is not None and "Keep the value" in read.advice
+    assert timed is not None and "torch.cuda.synchronize()" in timed.advice and "Event" in (timed.code or "")
+    assert timed.gain_us == read.gain_us
 
 
 def test_a_wait_behind_a_busy_device_is_worth_nothing(tmp_path: Path) -> None:
