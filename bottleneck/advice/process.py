@@ -153,16 +153,17 @@ def _recorded_nodes(evidence: Evidence) -> float:
 def subnormal_numbers(evidence: Evidence) -> Draft | None:
     """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
 
-    A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it.
+    A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it. Silent where the
+    trace is broken: other programs that take the processors make ops as slow.
     """
     slow = [row for row in evidence.analysis.kernels if row.reason == "unexplained" and row.explained is not None]
     rows = [row for row in slow if row.dtype in {"fp32", "fp64"} and row.flops and (row.explained or 0.0) < _FAR]
     spent_us = sum(row.us for row in rows)
-    if not evidence.is_host_only or evidence.share_of_step(spent_us) < _LEAST_FAR:
+    if not evidence.is_host_only or evidence.is_broken or evidence.share_of_step(spent_us) < _LEAST_FAR:
         return None
     return Draft(
         slug="subnormal-numbers",
-        title="Arithmetic far slower than its floors, as numbers near zero make it",
+        title="Arithmetic is far slower than its floors, as it is with numbers near zero",
         evidence=tuple(
             f"{row.name} {at_source(row.source)}: {format_us(row.us)}, "
             f"{format_share(row.explained or 0.0)} of it explained"

@@ -12,6 +12,7 @@ from bottleneck.advice.process import (
     too_many_threads,
     unused_gradients,
 )
+from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
@@ -99,3 +100,5 @@ def test_arithmetic_far_below_its_floors_may_be_about_numbers_near_zero(tmp_path
     assert draft is not None and draft.gain_us is None and draft.tries == ("flush-denormal",)
     assert subnormal_numbers(with_analysis(case, kernels=(replace(slow, explained=0.6),))) is None
     assert subnormal_numbers(with_analysis(case, kernels=(replace(slow, us=5.0),))) is None
+    contended = Caveat("contended", "other programs used the processors", 1.0)
+    assert subnormal_numbers(with_analysis(case, kernels=(slow,), caveats=(contended,))) is None
