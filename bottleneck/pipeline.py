@@ -329,7 +329,9 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *sensor_caveats,
         *find_disturbance(source.extras, unprofiled),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
-        *find_contention(telemetry, threads, profiled_ledger, roofline["explained"].to_numpy(dtype=np.float64)),
+        *find_contention(
+            telemetry, threads, profiled_ledger, roofline["explained"].to_numpy(dtype=np.float64), ledger.ledger
+        ),
         *clock_caveats,
     )
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.errors import TraceError
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import CONTENDED, SHARED_PROCESSOR, Caveat, TelemetrySummary
+from bottleneck.schema.analysis import CONTENDED, SHARED_PROCESSOR, Caveat, Ledger, TelemetrySummary
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.linked_trace import Linked
@@ -277,10 +277,11 @@ _WORK = [tuple(ACCOUNTS).index(name) for name in _WORK_ACCOUNTS]
 _EXPLAINED = 0.25
 # Where ops take less of the step than this, the time between them decides the verdict, however long they wait.
 _LEAST_WORK = 0.25
+_WITHOUT_CAUSE, _MOSTLY = "overhead.unknown", 0.5
 
 
 def find_contention(
-    telemetry: TelemetrySummary | None, threads: int | None, result: LedgerResult, explained: Floats
+    telemetry: TelemetrySummary | None, threads: int | None, result: LedgerResult, explained: Floats, judged: Ledger
 ) -> tuple[Caveat, ...]:
     """A caveat when the program got fewer processors than it has threads, for want of free ones, and little adds up.
 
@@ -290,12 +291,23 @@ def find_contention(
     the time in which it had one. ``explained`` holds, for each row of KERNELS, the part of its time that a floor
     explains (0-1, NaN unknown). Only for programs on the host, and only where the ops take enough of the step to change
     its verdict.
+
+    So too where most of the step, in the ledger that is ``judged``, is idle without a recorded cause: waiting for a
+    processor leaves no event.
     """
     if telemetry is None or not threads or not result.host_only:
         return ()
     used, got = telemetry.host_utilization, telemetry.process_processors
     if used is None or got is None or used < _FULL or got > _GOT_AT_MOST * threads:
         return ()
+    lacks = f"the program got {got:.2f} for its {counted(threads, 'thread')}"
+    idle = math.fsum(entry.share for entry in judged.entries if entry.account == _WITHOUT_CAUSE)
+    if idle >= _MOSTLY:
+        message = (
+            f"other programs used the processors while the steps ran: {lacks}, and {format_share(idle)} of the step "
+            "is idle time without a recorded cause, as waiting for a processor is"
+        )
+        return (Caveat(CONTENDED, message, idle),)
     entries = result.ledger.entries
     if math.fsum(entry.share for entry in entries if entry.account in _WORK_ACCOUNTS) < _LEAST_WORK:
         return ()
@@ -306,13 +318,12 @@ def find_contention(
         return ()
     if threads == 1 and share >= _EXPLAINED * got:
         message = (
-            f"other programs used the processor while the steps ran: the program got {got:.2f} for its thread, so that "
+            f"other programs used the processor while the steps ran: {lacks}, so that "
             "times are longer than on a quiet machine; shares hold, since every op waited alike"
         )
         return (Caveat(SHARED_PROCESSOR, message),)
     message = (
-        f"other programs used the processors while the steps ran: the program got {got:.2f} for its "
-        f"{counted(threads, 'thread')}, and its ops took so much longer than they need that floors "
-        f"explain {format_share(share)} of their time"
+        f"other programs used the processors while the steps ran: {lacks}, and its ops took so much longer than they "
+        f"need that floors explain {format_share(share)} of their time"
     )
     return (Caveat(CONTENDED, message, 1.0 - share),)

@@ -190,6 +190,7 @@ _ROWS = (
         meaning="idle, cause not known",
         phrase="idle time without a recorded cause",
         advice="record again with CPU activity, so that the trace shows what the host did",
+        host_advice="record again while nothing else runs; if it stays, the program waits for a file, a lock or a process",
     ),
     Account(
         "overhead.kernel_gap",

@@ -14,10 +14,12 @@ from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
     CONTENDED,
     SHARED_PROCESSOR,
+    Caveat,
     Ledger,
     LedgerEntry,
     TelemetrySummary,
 )
+from bottleneck.schema.intervals import Floats
 from bottleneck.schema.records import replace
 from tests.analysis.frames import CPU, H100, judge, matmul, stream
 
@@ -141,11 +143,15 @@ def result(accounts: tuple[str, ...], us: tuple[float, ...], *, host_only: bool 
     return LedgerResult(ledger, np.array(us), codes, pd.DataFrame(), 0.0, (), host_only, None, 0)
 
 
+def contention(telemetry: TelemetrySummary | None, worked: LedgerResult, explained: Floats) -> tuple[Caveat, ...]:
+    return find_contention(telemetry, 2, worked, explained, worked.ledger)
+
+
 UNEXPLAINED = result(("compute", "memory"), (60.0, 40.0)), np.array([0.1, np.nan])
 
 
 def test_ops_that_no_floor_explains_on_full_processors_are_not_judged() -> None:
-    (caveat,) = find_contention(FULL, 2, *UNEXPLAINED)
+    (caveat,) = contention(FULL, *UNEXPLAINED)
     assert (caveat.slug, caveat.share) == (CONTENDED, pytest.approx(0.94))
     assert "got 1.30 for its 2 threads" in caveat.message
     assert "explain 6.0 % of their time" in caveat.message
@@ -161,30 +167,32 @@ def test_ops_that_no_floor_explains_on_full_processors_are_not_judged() -> None:
     ],
 )
 def test_a_program_that_had_its_processors_is_judged(telemetry: TelemetrySummary | None) -> None:
-    assert find_contention(telemetry, 2, *UNEXPLAINED) == ()
+    assert contention(telemetry, *UNEXPLAINED) == ()
 
 
 def test_a_single_thread_that_shares_its_processor_is_judged_by_the_time_it_had_one() -> None:
     half = replace(FULL, process_processors=0.5)
     worked = result(("compute", "memory"), (60.0, 40.0))
-    (told,) = find_contention(half, 1, worked, np.array([0.2, 0.1]))  # 16 % of the time, 32 % of that on a processor
+    (told,) = find_contention(
+        half, 1, worked, np.array([0.2, 0.1]), worked.ledger
+    )  # 16 % of the time, 32 % of that on a processor
     assert told.slug == SHARED_PROCESSOR and told.slug not in BROKEN_TRACE_SLUGS
     assert "got 0.50 for its thread" in told.message
-    (broken,) = find_contention(half, 1, worked, np.array([0.1, 0.1]))  # 20 % of the time on a processor
+    (broken,) = find_contention(half, 1, worked, np.array([0.1, 0.1]), worked.ledger)  # 20 % of the time on a processor
     assert broken.slug == CONTENDED
-    (two,) = find_contention(half, 2, worked, np.array([0.2, 0.1]))  # two threads wait for one another
+    (two,) = find_contention(half, 2, worked, np.array([0.2, 0.1]), worked.ledger)  # two threads wait for one another
     assert two.slug == CONTENDED
 
 
 def test_work_that_its_floors_explain_is_judged() -> None:
     explained = result(("compute", "overhead.launch_floor"), (60.0, 40.0)), np.array([0.5, 0.1])
-    assert find_contention(FULL, 2, *explained) == ()
+    assert contention(FULL, *explained) == ()
 
 
 def test_time_that_is_no_work_does_not_count() -> None:
     waits = result(("compute", "overhead.dispatch", "overhead.input"), (10.0, 500.0, 500.0)), np.array([0.9, 0.0, 0.0])
-    assert find_contention(FULL, 2, *waits) == ()
-    assert find_contention(FULL, 2, result(("overhead.dispatch",), (1.0,)), np.zeros(1)) == ()
+    assert contention(FULL, *waits) == ()
+    assert contention(FULL, result(("overhead.dispatch",), (1.0,)), np.zeros(1)) == ()
 
 
 @pytest.mark.parametrize(("work", "caveats"), [(0.2, 0), (0.3, 1)])
@@ -194,9 +202,24 @@ def test_ops_that_take_a_small_part_of_the_step_cannot_change_its_verdict(work: 
         LedgerEntry("compute", "compute", work, work),
     )
     worked, explained = UNEXPLAINED
-    assert len(find_contention(FULL, 2, replace(worked, ledger=Ledger(1.0, entries)), explained)) == caveats
+    assert len(contention(FULL, replace(worked, ledger=Ledger(1.0, entries)), explained)) == caveats
+
+
+@pytest.mark.parametrize(("idle", "caveats"), [(0.4, 0), (0.9, 1)])
+def test_a_step_that_mostly_idles_without_a_cause_on_full_processors_is_not_judged(idle: float, caveats: int) -> None:
+    """A step of 1.3 ms took 893 ms beside twelve other programs, and was called bound by overhead."""
+    entries = (
+        LedgerEntry("overhead.unknown", "overhead", idle, idle),
+        LedgerEntry("overhead.python", "overhead", 1.0 - idle, 1.0 - idle),
+    )
+    worked = replace(UNEXPLAINED[0], ledger=Ledger(1.0, (LedgerEntry("overhead.python", "overhead", 1.0, 1.0),)))
+    judged = Ledger(1.0, entries)
+    found = find_contention(FULL, 2, worked, UNEXPLAINED[1], judged)
+    assert [caveat.share for caveat in found] == [idle] * caveats
+    assert all("90.0 % of the step is idle time without a recorded cause" in caveat.message for caveat in found)
+    assert find_contention(replace(FULL, host_utilization=0.5), 2, worked, UNEXPLAINED[1], judged) == ()
 
 
 def test_a_device_of_its_own_does_not_wait_for_processors() -> None:
     on_gpu = result(("compute", "memory"), (60.0, 40.0), host_only=False), np.zeros(2)
-    assert find_contention(FULL, 2, *on_gpu) == ()
+    assert contention(FULL, *on_gpu) == ()

@@ -300,6 +300,16 @@ def test_a_long_verdict_keeps_its_first_action_on_the_screen() -> None:
     assert f"Much holds it back. … First: {action}." in shown
 
 
+def test_a_late_rank_leaves_room_for_the_bound_on_one_screen() -> None:
+    late = "Ranks 0, 1 and 3 wait in collectives 1.01 s per step for rank 2; Python between ops 1.00 s per step."
+    bound = "Overhead holds the step back: 95.3 % of 1.09 s, its largest part Python between ops (92.1 %)."
+    long = "find what rank 2 does longer than the others: its input, its share of the data, its machine"
+    whole = replace(gpu_overhead().verdict, sentence=f"{late} {bound} First: {long}.", first_step=long)
+    told = facts._cut_sentence(whole, 320)
+    assert told == f"{late.partition(';')[0]}. {bound} First: {long}."
+    assert facts._cut_sentence(whole, 400) == whole.sentence
+
+
 def test_accounts_that_a_screen_has_no_room_for_are_one_row_and_the_ledger_still_adds_up() -> None:
     entries = tuple(LedgerEntry(f"overhead.{name}", "overhead", us, us / 100) for name, us in PARTS.items())
     whole = replace(gpu_overhead(), ledger=entries)
