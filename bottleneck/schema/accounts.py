@@ -190,7 +190,7 @@ _ROWS = (
         meaning="idle, cause not known",
         phrase="idle time without a recorded cause",
         advice="record again with CPU activity, so that the trace shows what the host did",
-        host_advice="record again while nothing else runs; if it stays, the program waits for a file, a lock or a process",
+        host_advice="record again while nothing else runs; what stays is a wait for a file, a lock or a process",
     ),
     Account(
         "overhead.kernel_gap",

@@ -305,7 +305,7 @@ def test_a_late_rank_leaves_room_for_the_bound_on_one_screen() -> None:
     bound = "Overhead holds the step back: 95.3 % of 1.09 s, its largest part Python between ops (92.1 %)."
     long = "find what rank 2 does longer than the others: its input, its share of the data, its machine"
     whole = replace(gpu_overhead().verdict, sentence=f"{late} {bound} First: {long}.", first_step=long)
-    told = facts._cut_sentence(whole, 320)
+    told = facts._cut_sentence(whole, 280)
     assert told == f"{late.partition(';')[0]}. {bound} First: {long}."
     assert facts._cut_sentence(whole, 400) == whole.sentence
 
