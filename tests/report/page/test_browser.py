@@ -20,7 +20,7 @@ from bottleneck.report.page import document_to_html, first_screen, to_html
 from bottleneck.report.roofline_points import absences
 from bottleneck.report.text import scale_of
 from bottleneck.report.wording import calls_number
-from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_tracks import StepTracks
@@ -118,6 +118,17 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     yield opened
     for page in pages:
         page.view.close()
+
+
+def test_the_evidence_of_an_account_names_the_share_of_the_table(open_page: Callable[..., Opened]) -> None:
+    """40.2 % stood in the table, whose shares add up, and 40.3 % beside it."""
+    entries = tuple(LedgerEntry(group, group, 1000 / 3, 1 / 3) for group in ("memory", "compute", "communication"))
+    text, _ = _by_hand(replace(samples.cpu(), ledger=entries))
+    page = open_page(text)
+    assert "33.4 %" in page.texts("#ledger-table tr[data-account] td:last-child")
+    for line in page.view.locator("#ledger-table tr[data-account]").all():
+        line.locator("button").first.click()
+        assert f", {line.locator('td').last.text_content().strip()} of it" in page.texts("#evidence .note")[0]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -139,11 +139,13 @@ function showPhase(phase, { scroll = true } = {}) {
 /** Rows of kernels and idle time in a panel, folded in several ways; each adds up to the time in the line of the table. */
 function showEvidence(panel, { name, group, meaning, rows, us, line, cuts, hasCalls }) {
   const missing = us - sum(rows.map((row) => row.us)), quanta = shownQuanta(line), tabs = make("div");
+  // As in the table, whose shares are rounded so that they add up.
+  const share = line && line.dataset.account ? line.cells[line.cells.length - 1].textContent.trim() : formatShare(us / wallUs);
   // Analyses made by hand or by other versions may hold less: the rest is a row too, so that the sum stays the same.
   const all = missing > 1e-6 * wallUs ? [...rows, { account: null, us: missing, calls: 0, cause: "in no row of this analysis", work: null, kernelName: null }] : rows;
   panel.replaceChildren(
     make("h3", {}, group && shape(group), make("span", { text: name })),
-    make("p", { class: "note", text: `${meaning ? `${meaning}. ` : ""}${formatUs(us)} per step, ${formatShare(us / wallUs)} of it.` }),
+    make("p", { class: "note", text: `${meaning ? `${meaning}. ` : ""}${formatUs(us)} per step, ${share} of it.` }),
     tabs,
   );
   const useful = cuts.filter((cut) => foldRows(all, cut).some((fold) => fold.name !== cut.none));
