@@ -308,17 +308,15 @@ def find_contention(
             "is idle time without a recorded cause, as waiting for a processor is"
         )
         return (Caveat(CONTENDED, message, idle),)
-    entries = result.ledger.entries
-    if math.fsum(entry.share for entry in entries if entry.account in _WORK_ACCOUNTS) < _LEAST_WORK:
-        return ()
+    work = math.fsum(entry.share for entry in result.ledger.entries if entry.account in _WORK_ACCOUNTS)
     works = np.isin(result.account, _WORK) & (result.kernel_us > 0)
     total_us = float(result.kernel_us[works].sum())
     share = float((result.kernel_us * np.nan_to_num(explained))[works].sum()) / total_us if total_us > 0 else 1.0
-    if share >= _EXPLAINED:
+    if work < _LEAST_WORK or share >= _EXPLAINED:
         return ()
     if threads == 1 and share >= _EXPLAINED * got:
         message = (
-            f"other programs used the processor while the steps ran: {lacks}, so that "
+            f"other programs used the processor while the steps ran: the program got {got:.2f} for its thread, so that "
             "times are longer than on a quiet machine; shares hold, since every op waited alike"
         )
         return (Caveat(SHARED_PROCESSOR, message),)

@@ -184,6 +184,7 @@ PEAK_SOURCES = {
 }
 
 _LONGEST_NAME = 80
+_LEAST_REACHED = 0.001
 _MODELLED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
 Facts = tuple[tuple[str, str], ...]
@@ -260,14 +261,17 @@ def _peaks(analysis: Analysis) -> str:
 
 
 def _reached(analysis: Analysis) -> str:
-    totals, parts = analysis.totals, []
-    if totals.model_flops_utilization is not None:
-        peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
-        parts.append(f"{format_share(totals.model_flops_utilization)} of the {peak} peak")
-    if totals.bandwidth_utilization is not None:
-        parts.append(f"{format_share(totals.bandwidth_utilization)} of the memory bandwidth")
+    totals = analysis.totals
+    peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
+    reached = ((totals.model_flops_utilization, f"{peak} peak"), (totals.bandwidth_utilization, "memory bandwidth"))
     modelled = analysis.coverage.modelled_share
     least = "at least " if modelled is not None and modelled < _MODELLED_ENOUGH else ""
+    # "At least <0.1 %" says nothing.
+    parts = [
+        f"{format_share(share)} of the {what}"
+        for share, what in reached
+        if share is not None and not (least and share < _LEAST_REACHED)
+    ]
     return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
 
 

@@ -137,6 +137,18 @@ def test_what_was_reached_is_a_lower_bound_where_work_is_unmodelled(modelled: fl
     assert reached.removeprefix(lead)[0].isdigit()
 
 
+def test_a_lower_bound_below_a_tenth_of_a_percent_is_left_out() -> None:
+    """A trace with 1 % of its work modelled "reached at least <0.1 % of the peak"."""
+    whole = gpu_overhead()
+    totals = replace(whole.totals, model_flops_utilization=0.0004, bandwidth_utilization=0.25)
+    part = replace(whole, totals=totals, coverage=replace(whole.coverage, modelled_share=0.1))
+    assert dict(facts.facts(part))["reached"] == "at least 25.0 % of the memory bandwidth, over the whole step"
+    all_of_it = replace(part, coverage=replace(whole.coverage, modelled_share=1.0))
+    assert "<0.1 %" in dict(facts.facts(all_of_it))["reached"]
+    nothing = replace(part, totals=replace(totals, bandwidth_utilization=0.0004))
+    assert not dict(facts.facts(nothing)).get("reached")
+
+
 NOTHING_READ = TelemetrySummary(3, None, None, None, None, None, ())
 
 
