@@ -70,7 +70,7 @@ def saved_us(evidence: Evidence, less_us: Floats, spared: Flags | None = None) -
 
 
 def _saved(track: _StreamTrack, less_us: Floats, spared: Flags | None) -> float:
-    if not less_us.any():
+    if not less_us.any() and (spared is None or not spared.any()):
         return 0.0
     run_us = np.cumsum(track.gap_us + track.dur_us - less_us)
     before_us = np.concatenate(([0.0], run_us[:-1]))

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, requires_gain, work_of
-from bottleneck.advice.quantities import format_count, optimizer_names, rows_of_ops
+from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, optimizer_names, rows_of_ops
 from bottleneck.advice.ranking import Draft, up_to
-from bottleneck.schema.analysis import REGIMES
+from bottleneck.schema.analysis import REGIMES, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.op_names import IN_PLACE
@@ -86,34 +86,49 @@ _TOO_MUCH_COPYING = 0.05
 def needless_copies(evidence: Evidence) -> Draft | None:
     """Rule 19: casts and changes of layout that take more than 5 % of the time in which the device works.
 
-    Gain: at most all of them that lie in the model, from half of it. Copies over the link are another rule's affair,
-    and so are those that convolutions make of their images.
+    Gain: at most all of them that lie in the model, from half of it, and what the device waits for their launches: a
+    model in fp32 under autocast casts each small parameter anew. Copies over the link are another rule's affair, and so
+    are those that convolutions make of their images.
     """
     work = work_of(evidence)
     rows = work.op_like(_COPY) & work.in_model
+    casts = work.calls_that(rows, lambda each: _casts(work, each))
     # Few bytes that take long were waited for, not moved.
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
     busy_us, us = evidence.analysis.totals.busy_us, work.us_of(rows)
-    if not busy_us or us <= _TOO_MUCH_COPYING * busy_us or work.share(rows) < _LEAST_SHARE:
+    if not busy_us or not (rows | casts).any():
         return None
-    casts = work.calls_that(rows, lambda each: _casts(work, each))
     less = np.where(rows, work.us, 0.0)
-    cast_us = work.us_of(casts)
+    passes = work.gain(less / 2, less)
+    waited_us = max(0.0, work.gain(less, less, rows | casts).high - passes.high)
+    issues = claims_of(evidence, *ISSUE_ACCOUNTS, most_us=waited_us)
+    launches_us = math.fsum(issues.values())
+    are_long = us > _TOO_MUCH_COPYING * busy_us and work.share(rows) >= _LEAST_SHARE
+    if not are_long and evidence.share_of_step(launches_us) < _LEAST_SHARE:
+        return None
+    cast_us, count = work.us_of(rows & casts), format_count(float(casts.sum()) / evidence.steps)
     return Draft(
         slug="needless-copies",
         title="Tensors are copied only to change their dtype or layout",
         evidence=(
             f"copies inside the device take {format_us(us)} per step ({format_share(us / busy_us)} of its work), "
-            f"{format_us(cast_us)} of it in casts",
-            *work.describe(rows),
+            f"{format_us(cast_us)} of it in casts"
+            if us
+            else f"{count} casts of few bytes per step",
+            *(
+                [f"the device waits for the launches of {count} casts: up to {format_us(launches_us)}"]
+                if issues
+                else []
+            ),
+            *work.describe(rows if us else casts),
             *work.critical_path_note(less),
         ),
         advice="Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
-        gain_us=work.gain(less / 2, less),
-        claims=work.claims(less),
+        gain_us=Interval(passes.low, passes.high + launches_us),
+        claims={**work.claims(less), **issues},
         code=(
             "model = model.to(torch.bfloat16)  # parameters too: nothing is cast on the way"
-            if cast_us > us / 2
+            if cast_us > us / 2 or not are_long
             else "y = x.transpose(1, 2)  # a view; the op that follows takes it without .contiguous() where it can"
         ),
         confidence="low",

@@ -17,9 +17,10 @@ from bottleneck.advice.traffic import (
 from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
-from tests.advice.cases import with_analysis
+from tests.advice.cases import case_of, with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
+from tests.builders import Event, kernel, launch, op, step
 
 SQUARE = [4096, 4096]
 ROWS, COLUMNS = [4096, 1], [1, 4096]
@@ -74,6 +75,29 @@ def test_casts_beyond_a_twentieth_of_the_work_are_needless_copies(tmp_path: Path
     assert draft.code is not None
     assert "bfloat16" in draft.code
     assert needless_copies(on_gpu(tmp_path / "few", [PRODUCT, cast(40)])) is None
+
+
+def test_casts_of_few_bytes_cost_the_launches_that_the_device_waits_for(tmp_path: Path) -> None:
+    """Autocast casts each small parameter of an fp32 model anew: the device is done in 2 us and waits for the next."""
+    small: list[object] = [128]
+
+    def steps_of(dtype: str) -> list[Event]:
+        events = [step(0, 0, 1650)]
+        for number in range(80):
+            at, key = 20.0 * number, number + 1
+            if number < 40:
+                types = [dtype, "float", "Scalar"]
+                called = op("aten::copy_", at + 1, 15, dims=[small, small, []], types=types, external_id=key)
+            else:
+                called = op("aten::mul", at + 1, 15, dims=[small, []], external_id=key)
+            events += [called, launch(key, at + 5, 5), kernel(key, at + 14, 2)]
+        return events
+
+    draft = needless_copies(case_of(tmp_path, steps_of("c10::Half")))
+    assert draft is not None and draft.gain_us is not None
+    assert 400 < draft.gain_us.high < 820
+    assert draft.evidence[0] == "40 casts of few bytes per step"
+    assert needless_copies(case_of(tmp_path / "same", steps_of("float"))) is None
 
 
 def test_a_small_copy_that_took_long_was_waiting(tmp_path: Path) -> None:
