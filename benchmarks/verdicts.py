@@ -43,7 +43,8 @@ class Judgement:
     """An expert's notes about one trace, before our report on it was looked at.
 
     ``also`` are bounds that the same facts admit; ``advice`` names what would be accepted first; ``explained`` says why
-    we differ, where we do; ``corrected`` dates a mistake of the expert and names the events that show it.
+    we differ, where we do; ``later`` marks judgements by which rules were mended afterwards; ``corrected`` dates a
+    mistake of the expert and names the events that show it.
     """
 
     file: str
@@ -55,6 +56,7 @@ class Judgement:
     first: str
     also: tuple[str, ...] = ()
     explained: str | None = None
+    later: bool = False
     corrected: str | None = None
 
 
@@ -136,11 +138,15 @@ def _introduction(judgements: Sequence[Judgement], found: Mapping[str, Answer | 
     bounds = sum(agrees_on_bound(*pair) for pair in pairs)
     advice = sum(agrees_on_advice(*pair) for pair in pairs)
     corrected = sum(judgement.corrected is not None for judgement in judgements)
+    first = [pair for pair in pairs if not pair[0].later]
+    agreed, later = sum(agrees(*pair) for pair in first), len(pairs) - len(first)
     return f"""# Verdicts beside an expert's
 
 {len(judgements)} public traces were worked out by hand from their raw events: which resource held the program back, and
 what to do first. `benchmarks/expert_facts.py` printed the figures; it imports nothing of this package. The judgements
-stand in `benchmarks/expert_verdicts.toml` and were committed before our reports on these traces were looked at.
+stand in `benchmarks/expert_verdicts.toml` and were written before our reports on these traces were looked at. Of the
+{len(first)} committed then, {agreed} agree. {later} came later; rules were mended where these showed a mistake, so
+that their agreement is no test.
 {_corrections(corrected)}
 
 **{both} of {len(judgements)} agree** on bound and first advice: {bounds} on the bound, {advice} on the advice. A bound
