@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,11 +24,12 @@ from bottleneck.commands.report_options import (
     Settings,
     Train,
     check_picture,
-    draw_or_warn,
+    draw_picture,
     form_of,
     format_option,
     output_option,
     output_style,
+    picture_option,
     write_report,
 )
 from bottleneck.errors import TraceError, UndecidedError, UsageError
@@ -78,14 +78,8 @@ def compare_command(
     train: Train = False,
     form: Annotated[ResultFormat | None, format_option("the comparison")] = None,
     output: Annotated[Path | None, output_option("the comparison")] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw the waterfall to this .png, .svg or .pdf file."),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", metavar="FILE", help="Draw the ledgers of both side by side to such a file."),
-    ] = None,
+    plot: Annotated[Path | None, picture_option("Draw the waterfall to this .png, .svg or .pdf file.")] = None,
+    ledger: Annotated[Path | None, picture_option("Draw the ledgers of both side by side to such a file.")] = None,
     top: Annotated[
         int, typer.Option("--top", min=1, max=1000, metavar="N", help="Show so many ops; 10 unless given.")
     ] = 10,
@@ -131,12 +125,9 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    form = form_of(form, output, ResultFormat)
-    write_report(render(comparison, form.value, output_style(output), top=top), output)
-    if plot is not None:
-        draw_or_warn(partial(_draw, comparison, plot), plot)
-    if ledger is not None:
-        draw_or_warn(partial(_draw_ledgers, comparison, ledger), ledger)
+    write_report(render(comparison, form_of(form, output, ResultFormat), output_style(output), top=top), output)
+    draw_picture("waterfall", plot, comparison)
+    draw_picture("both ledgers", ledger, comparison)
     broken = _broken_limits(limits, comparison)
     for line in broken:
         write_status(f"bottleneck: {line}")
@@ -383,24 +374,6 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
         if not limit.allows(before, after):
             broken.append(f"over the limit: {limit.metric} {before:,.0f} -> {after:,.0f}, allowed {limit.text}")
     return broken
-
-
-def _draw(comparison: "Comparison", path: Path) -> None:
-    from bottleneck.report.plots.waterfall_plot import save_waterfall
-
-    if comparison.change_us is None:
-        raise UsageError(
-            f"there is no waterfall to draw to {path}",
-            why="one side has counters only, and no times",
-            fix="compare two recordings or traces, or leave --plot out",
-        )
-    save_waterfall(comparison, path)
-
-
-def _draw_ledgers(comparison: "Comparison", path: Path) -> None:
-    from bottleneck.report.plots.ledger_bars import save_both_ledgers
-
-    save_both_ledgers(comparison, path)
 
 
 def _say(text: str) -> None:

@@ -42,16 +42,10 @@ def doctor_command(
     Nothing is changed, and no network is used. Without a trace the exit status is 0 where `bottleneck run` can work and
     4 where it cannot.
     """  # noqa: D301 - a backspace makes click keep the lines of an example
-    from bottleneck import __version__
-    from bottleneck.report.doctor import to_html, to_json, to_terminal
+    from bottleneck.report.checkup import render
 
     checkups = _check(paths or ())
-    form = form_of(form, output, CheckupFormat)
-    if form is CheckupFormat.TERMINAL:
-        text = to_terminal(checkups, output_style(output))
-    else:
-        text = to_html(checkups) if form is CheckupFormat.HTML else to_json(checkups, __version__)
-    write_report(text, output)
+    write_report(render(checkups, form_of(form, output, CheckupFormat), output_style(output)), output)
     raise typer.Exit(_status(checkups, strict=strict))
 
 

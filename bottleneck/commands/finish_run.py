@@ -189,12 +189,11 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.analysis_options import with_trials
-    from bottleneck.commands.report_options import draw_or_warn, terminal_text
+    from bottleneck.commands.report_options import draw_or_warn, draw_picture, terminal_text
     from bottleneck.pipeline import Options, explain
     from bottleneck.report import FORMATS
     from bottleneck.report.analysis_document import headline
     from bottleneck.report.page import to_html
-    from bottleneck.report.plots.roofline_plot import save_roofline
 
     options = with_trials(Options())
     explained = _with_pieces(explain([_from_here(folder)], options), folder, settings, options)
@@ -209,7 +208,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     page, picture = folder / "report.html", folder / "roofline.png"
     if draw_or_warn(lambda: write_text(to_html(analysis, lay_out(explained)), page), page, settings.say):
         settings.say(f"bottleneck: the page for a browser: {shown(page)}")
-    draw_or_warn(partial(save_roofline, analysis, picture), picture, settings.say)
+    draw_picture("roofline", picture, analysis, warn=settings.say)
     verdict = analysis.verdict
     share = None if verdict.bound in {"mixed", "inconclusive"} else verdict.share  # a share of no bound says nothing
     return headline(verdict).upper() + (f" ({format_share(share)})" if share is not None else "")

@@ -11,11 +11,12 @@ from bottleneck.commands.report_options import (
     Settings,
     Train,
     check_picture,
-    draw_or_warn,
+    draw_picture,
     form_of,
     format_option,
     output_option,
     output_style,
+    picture_option,
     write_report,
 )
 from bottleneck.errors import UsageError
@@ -23,7 +24,6 @@ from bottleneck.errors import UsageError
 if TYPE_CHECKING:
     from bottleneck.schema.device import Device
     from bottleneck.schema.predicted_step import Backend
-    from bottleneck.schema.prediction import Prediction
     from bottleneck.schema.step_calls import StepCalls
 
 _BACKENDS = ("eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -52,10 +52,7 @@ def predict_command(
     ] = None,
     form: Annotated[ResultFormat | None, format_option("the prediction", ResultFormat)] = None,
     output: Annotated[Path | None, output_option("the prediction")] = None,
-    roofline: Annotated[
-        Path | None,
-        typer.Option("--roofline", metavar="FILE", help="Also draw the rooflines to this .png, .svg or .pdf file."),
-    ] = None,
+    roofline: Annotated[Path | None, picture_option("Also draw the rooflines to this .png, .svg or .pdf file.")] = None,
 ) -> None:
     """Predicts what a step would take on GPUs that are not here: time, bound, memory, and what compiling would gain.
 
@@ -68,6 +65,7 @@ def predict_command(
     tells the same about the step that it recorded.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     from bottleneck.predict.answer import answer, usual_backends
+    from bottleneck.report.predict import render
 
     check_picture(roofline)
     chosen = _devices(devices or [])
@@ -75,9 +73,8 @@ def predict_command(
     rates = _prices(prices or [], chosen)
     steps = _steps(target, arguments or [], settings or [], train=train)
     answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates)
-    _present(answered, form_of(form, output, ResultFormat), output)
-    if roofline is not None:
-        _draw(answered, roofline)
+    write_report(render(answered, form_of(form, output, ResultFormat), output_style(output)), output)
+    draw_picture("predicted roofline", roofline, answered)
 
 
 def _devices(texts: Sequence[str]) -> "list[Device]":
@@ -141,7 +138,8 @@ def _steps(target: str, arguments: Sequence[str], settings: Sequence[str], *, tr
 
         check_source(Path(target))
         return fake_steps(make_program(target, arguments, settings, train=train))
-    given = _given(arguments, settings, train=train)
+    options: Mapping[str, object] = {"--train": train, "--set": settings, " ".join(arguments): arguments}
+    given = next((name for name, value in options.items() if value), None)
     if given:
         raise UsageError(f"{given} does not go with a trace", fix="leave it out: a trace holds its step as it was")
     from bottleneck.commands.reading_progress import reading_progress
@@ -153,23 +151,3 @@ def _steps(target: str, arguments: Sequence[str], settings: Sequence[str], *, tr
     with reading_progress() as on_trace:
         evidence = explain([Path(target)], Options(), on_trace)
     return (calls_of_trace(evidence),)
-
-
-def _given(arguments: Sequence[str], settings: Sequence[str], *, train: bool) -> str | None:
-    options: Mapping[str, object] = {"--train": train, "--set": settings, " ".join(arguments): arguments}
-    return next((name for name, value in options.items() if value), None)
-
-
-def _present(answer: "Prediction", form: ResultFormat, output: Path | None) -> None:
-    from bottleneck.report.predict import render
-
-    write_report(render(answer, form.value, output_style(output)), output)
-
-
-def _draw(answer: "Prediction", path: Path) -> None:
-    def draw() -> None:
-        from bottleneck.report.plots.predicted_roofline import save_predicted_roofline
-
-        save_predicted_roofline(answer, path)
-
-    draw_or_warn(draw, path)

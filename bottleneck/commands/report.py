@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,29 +28,25 @@ from bottleneck.commands.report_options import (
     Full,
     ReportFormat,
     check_picture,
-    draw_or_warn,
+    draw_picture,
     extent_of,
     form_of,
     format_option,
     is_printed,
     output_option,
+    picture_option,
     present,
     send_blocks,
-    write_report,
 )
 from bottleneck.errors import UsageError
 from bottleneck.report.output import compressed, write_blocks
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
-    from bottleneck.commands.kept_reports import ReportParts
     from bottleneck.mapping.rank_reading import RankReading
-    from bottleneck.pipeline import Options
+    from bottleneck.pipeline import OnTrace, Options
     from bottleneck.schema.analysis import Analysis
-    from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.step_tracks import StepTracks
-
-    # A finished analysis, one that was just made, or one that was kept.
-    _Explained = Analysis | Explanation | ReportParts
 
 
 def report_command(
@@ -64,29 +60,13 @@ def report_command(
     ] = None,
     form: Annotated[ReportFormat | None, format_option("the report", ReportFormat)] = None,
     output: Annotated[Path | None, output_option("the report")] = None,
-    roofline: Annotated[
-        Path | None,
-        typer.Option("--roofline", metavar="FILE", help="Also draw the roofline to this .png, .svg or .pdf file."),
-    ] = None,
-    queue: Annotated[
-        Path | None,
-        typer.Option("--queue", metavar="FILE", help="Also draw the queue depth to this .png, .svg or .pdf file."),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", metavar="FILE", help="Also draw the ledger, of each rank, to such a file."),
-    ] = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option("--timeline", metavar="FILE", help="Also draw one step over time to such a file."),
-    ] = None,
-    savings: Annotated[
-        Path | None,
-        typer.Option("--savings", metavar="FILE", help="Also draw what each finding would save to such a file."),
-    ] = None,
+    roofline: Annotated[Path | None, picture_option("Also draw the roofline to this .png, .svg or .pdf file.")] = None,
+    queue: Annotated[Path | None, picture_option("Also draw the queue depth to this .png, .svg or .pdf file.")] = None,
+    ledger: Annotated[Path | None, picture_option("Also draw the ledger, of each rank, to such a file.")] = None,
+    timeline: Annotated[Path | None, picture_option("Also draw one step over time to such a file.")] = None,
+    savings: Annotated[Path | None, picture_option("Also draw what each finding would save to such a file.")] = None,
     ranks: Annotated[
-        Path | None,
-        typer.Option("--ranks", metavar="FILE", help="Also draw the ranks by account, the slow first, to such a file."),
+        Path | None, picture_option("Also draw the ranks by account, the slow first, to such a file.")
     ] = None,
     whole: WholeOption = False,
     steps: StepsOption = None,
@@ -159,20 +139,12 @@ def report_command(
     Nothing is measured, and nothing in a recording is changed, without --repair.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
     _import_pipeline()
-    from bottleneck.pipeline import explain, saved_analysis
     from bottleneck.system.files import located
 
     if open_page:
-        form, output = _page(form, output)
-    pictures = {
-        "roofline": roofline,
-        "queue": queue,
-        "ledger": ledger,
-        "timeline": timeline,
-        "savings": savings,
-        "ranks": ranks,
-    }
-    for path in pictures.values():
+        form, output = "html", _page(form, output)
+    pictures = {"roofline": roofline, "queue": queue, "ledger": ledger, "savings": savings, "ranks": ranks}
+    for path in (*pictures.values(), timeline):
         check_picture(path)
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
     options = replace(chosen, captures=tuple(capture or ()), jobs=jobs or usual_jobs())
@@ -181,29 +153,26 @@ def report_command(
         for recording in paths:
             _repair(recording)
     options = with_trials(with_kept_ceilings(paths, options))
-    form = form_of(form, output, ReportFormat)
-    if form is ReportFormat.PERFETTO:
+    rendered_as = form_of(form, output, ReportFormat)
+    if rendered_as == "perfetto":
         if cache:
             print("warning: --cache is ignored: an export copies the trace itself, not a report", file=sys.stderr)
         _export(paths, options, output)
         return
-    is_screen = form is ReportFormat.TERMINAL and is_printed(output) and not (full or all_findings)
+    is_screen = rendered_as == "terminal" and is_printed(output) and not (full or all_findings)
     options = replace(options, critical_path=cache or not is_screen)
     reading = _rank_reading(jobs, cluster, resume=resume)
+    needs_tracks = rendered_as == "html" or timeline is not None
     with reading_progress() as on_trace:
-        read = partial(explain, paths, options, on_trace, reading)
-        explained = saved_analysis(paths, options) or (
-            _kept_or_read(paths, options, read, needs_tracks=form is ReportFormat.HTML or timeline is not None)
-            if cache
-            else read()
-        )
-    _tell_repeated(reading)
-    analysis = _analysis_of(explained)
-    _draw_pictures(explained, analysis, pictures)
-    if form is ReportFormat.HTML:
-        write_report(_to_page(explained, all_findings=all_findings), output)
-    else:
-        present(analysis, form.value, output, extent_of(full=full, all_findings=all_findings))
+        read = partial(_read, paths, options, on_trace, reading, needs_tracks=needs_tracks)
+        analysis, tracks = _kept_or_read(paths, options, read, needs_tracks=needs_tracks) if cache else read()
+    if reading.workers.repeated:
+        again = counted(reading.workers.repeated, "trace")
+        print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
+    for name, path in pictures.items():
+        draw_picture(name, path, analysis)
+    draw_picture("timeline", timeline, analysis, tracks)
+    present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), tracks)
     if open_page and output is not None:
         _open_in_browser(output)
 
@@ -248,22 +217,35 @@ def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "Ra
     return RankReading(ClusterWorkers(cluster), digests, resume)
 
 
-def _tell_repeated(reading: "RankReading") -> None:
-    from bottleneck.units import counted
+def _read(
+    paths: Sequence[Path], options: "Options", on_trace: "OnTrace", reading: "RankReading", *, needs_tracks: bool
+) -> "tuple[Analysis, StepTracks | None]":
+    """The analysis of the traces, and the tracks of one step where they are needed; a finished one holds sums only."""
+    from bottleneck.pipeline import explain, saved_analysis
 
-    if reading.workers.repeated:
-        again = counted(reading.workers.repeated, "trace")
-        print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
+    saved = saved_analysis(paths, options)
+    if saved is not None:
+        return saved, None
+    from bottleneck.analysis.step_tracks import lay_out
+
+    explained = explain(paths, options, on_trace, reading)
+    return explained.analysis, lay_out(explained) if needs_tracks else None
 
 
 def _kept_or_read(
-    paths: Sequence[Path], options: "Options", read: "Callable[[], Explanation]", *, needs_tracks: bool
-) -> "ReportParts | Explanation":
+    paths: Sequence[Path],
+    options: "Options",
+    read: "Callable[[], tuple[Analysis, StepTracks | None]]",
+    *,
+    needs_tracks: bool,
+) -> "tuple[Analysis, StepTracks | None]":
     """The kept report of these inputs; else one that is made now, and kept if no input changed meanwhile."""
-    from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.kept_reports import ReportFolder, ReportParts, key_of
     from bottleneck.harness.machine import cache_folder
+    from bottleneck.pipeline import saved_analysis
 
+    if saved_analysis(paths, options) is not None:
+        return read()
     folder, key = ReportFolder(cache_folder() / "reports"), key_of(paths, options)
     if key is None:
         return read()
@@ -274,73 +256,31 @@ def _kept_or_read(
         told = f"the kept report of {paths[0]} is not used, and its traces are read again: {exc}"
         print(f"warning: {told}", file=sys.stderr, flush=True)
     if kept is not None and (kept.has_tracks or not needs_tracks):
-        return kept
-    explained = read()
+        return kept.analysis, kept.tracks
+    analysis, tracks = read()
     if key != key_of(paths, options):
         told = f"{paths[0]} changed while it was read; its report is not kept: run the command again once it is whole"
         print(f"warning: {told}", file=sys.stderr, flush=True)
-        return explained
-    parts = ReportParts(explained.analysis, lay_out(explained) if needs_tracks else None, needs_tracks)
+        return analysis, tracks
     try:
-        folder.write(key, parts)
+        folder.write(key, ReportParts(analysis, tracks, needs_tracks))
     except (OSError, ValueError) as exc:
         why = getattr(exc, "strerror", None) or exc
         print(f"warning: the report of {paths[0]} is not kept: {why}", file=sys.stderr, flush=True)
-    return parts
+    return analysis, tracks
 
 
-def _analysis_of(explained: "_Explained") -> "Analysis":
-    from bottleneck.schema.analysis import Analysis
-
-    return explained if isinstance(explained, Analysis) else explained.analysis
-
-
-def _to_page(explained: "_Explained", *, all_findings: bool) -> str:
-    """The page; with the tracks of one step unless all that is left is a finished analysis, which holds sums only."""
-    from bottleneck.report.page import to_html
-
-    return to_html(_analysis_of(explained), _tracks(explained), all_findings=all_findings)
-
-
-def _draw_pictures(explained: "_Explained", analysis: "Analysis", pictures: Mapping[str, Path | None]) -> None:
-    """Draws those that were asked for; of one that cannot be drawn a warning says why."""
-    from bottleneck.report import PICTURES
-
-    for picture, path in pictures.items():
-        if path is not None and picture == "timeline":
-            draw_or_warn(partial(_draw_timeline, explained, analysis, path), path)
-        elif path is not None:
-            draw_or_warn(partial(PICTURES[picture], analysis, path), path)
-
-
-def _draw_timeline(explained: "_Explained", analysis: "Analysis", path: Path) -> None:
-    from bottleneck.report.plots.timeline_plot import save_timeline
-
-    save_timeline(analysis, _tracks(explained), path)
-
-
-def _tracks(explained: "_Explained") -> "StepTracks | None":
-    """The tracks of one step; null where all that is left is a finished analysis."""
-    from bottleneck.analysis.step_tracks import lay_out
-    from bottleneck.commands.kept_reports import ReportParts
-    from bottleneck.schema.evidence import Explanation
-
-    if isinstance(explained, ReportParts):
-        return explained.tracks
-    return lay_out(explained) if isinstance(explained, Explanation) else None
-
-
-def _page(form: ReportFormat | None, output: Path | None) -> tuple[ReportFormat, Path]:
-    """Format and file of a page that is to be opened."""
+def _page(form: ReportFormat | None, output: Path | None) -> Path:
+    """The file of a page that is to be opened."""
     import tempfile
 
-    if form not in {None, ReportFormat.HTML} or str(output) == "-":
+    if form not in {None, "html"} or str(output) == "-":
         raise UsageError(
             "--open shows a page for a browser",
             why="the report is to be written in another format, or to standard output",
             fix="leave out --format and -o -, or --open",
         )
-    return ReportFormat.HTML, output or Path(tempfile.mkdtemp(prefix="bottleneck-")) / "report.html"
+    return output or Path(tempfile.mkdtemp(prefix="bottleneck-")) / "report.html"
 
 
 def _open_in_browser(page: Path) -> None:

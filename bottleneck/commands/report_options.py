@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_args
 
 import typer
 from typer.core import TyperCommand
@@ -16,54 +15,19 @@ from bottleneck.report.output import discard_output, write_text
 if TYPE_CHECKING:
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.step_tracks import StepTracks
 
 # As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
 _READER_GONE = 141
 
 
-class ResultFormat(StrEnum):
-    """The ways to render a comparison, a sweep or trials."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    HTML = "html"
-
-
-class ReportFormat(StrEnum):
-    """The ways to render a report: the keys of ``report.FORMATS``, and a copy of the trace with our tracks."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    HTML = "html"
-    PERFETTO = "perfetto"
-
-
-class TextFormat(StrEnum):
-    """The ways to render a report as text in a terminal or a log."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
-
-
-class CheckupFormat(StrEnum):
-    """The ways to render a check-up."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
-    HTML = "html"
-
-
-class TerminalOrJson(StrEnum):
-    """The ways to render a report that has no markdown form."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
-
-
-_Form = TypeVar("_Form", bound=StrEnum)
+# The ways to render a comparison, a sweep, trials or a prediction.
+ResultFormat = Literal["terminal", "markdown", "json", "html"]
+# The keys of ``report.FORMATS``, and a copy of the trace with our tracks.
+ReportFormat = Literal["terminal", "markdown", "json", "html", "perfetto"]
+TextFormat = Literal["terminal", "markdown", "json"]
+CheckupFormat = Literal["terminal", "json", "html"]
+TerminalOrJson = Literal["terminal", "json"]
 
 # The format that the name of a file asks for where --format does not.
 _FORM_OF_SUFFIX = {
@@ -115,17 +79,18 @@ class ExampleCommand(TyperCommand):
             formatter.write_text(self.epilog)
 
 
-def format_option(what: str, formats: type[StrEnum] = ResultFormat) -> Any:
-    """The option ``--format`` of a command that reports ``what``."""
+def format_option(what: str, formats: Any = ResultFormat) -> Any:
+    """The option ``--format`` of a command that reports ``what`` in one of these formats."""
+    metavar = "|".join(get_args(formats))
     return typer.Option(
-        "--format", "-f", metavar="|".join(formats), help=f"How to render {what}; else as the suffix of --output says."
+        "--format", "-f", metavar=metavar, help=f"How to render {what}; else as the suffix of --output says."
     )
 
 
-def form_of(form: _Form | None, output: Path | None, forms: type[_Form]) -> _Form:
-    """The format of ``--format``, else of the suffix of ``--output`` if ``forms`` has it, else terminal text."""
+def form_of(form: str | None, output: Path | None, formats: Any) -> str:
+    """The format of ``--format``, else of the suffix of ``--output`` if it is one of these, else terminal text."""
     named = form_of_suffix(output) if output is not None else None
-    return form or forms(named if named in set(forms) else "terminal")
+    return form or (named if named is not None and named in get_args(formats) else "terminal")
 
 
 def form_of_suffix(output: Path) -> str | None:
@@ -138,22 +103,28 @@ def output_option(what: str) -> Any:
     return typer.Option("--output", "-o", metavar="FILE", help=f"Write {what} to this file.")
 
 
+def picture_option(what: str) -> Any:
+    """The option of a picture, which has the name of its parameter."""
+    return typer.Option(metavar="FILE", help=what)
+
+
 def extent_of(*, full: bool, all_findings: bool) -> Extent:
     """The extent that these options ask for: findings that are hidden are part of the whole report only."""
     return "all findings" if all_findings else "full" if full else "screen"
 
 
-def present(analysis: "Analysis", form: str, output: Path | None, extent: Extent = "screen") -> None:
+def present(analysis: "Analysis", form: str, output: Path | None, extent: Extent, tracks: "StepTracks | None") -> None:
     """Renders to standard output, or to the file ``output``; '-' is standard output too.
 
-    A file and every form but that for the terminal hold the whole report.
+    A file and every form but that for the terminal hold the whole report. A page has the ``tracks`` of a step.
     """
     from bottleneck.report import FORMATS
 
     if form == "terminal" and is_printed(output):
         send(terminal_text(analysis, sys.stdout, extent))
-    else:
-        write_report(FORMATS[form](analysis, all_findings=extent == "all findings"), output)
+        return
+    page = {"timeline": tracks} if form == "html" else {}
+    write_report(FORMATS[form](analysis, all_findings=extent == "all findings", **page), output)
 
 
 def is_printed(output: Path | None) -> bool:
@@ -173,6 +144,19 @@ def check_picture(path: Path | None) -> None:
     """UsageError for a picture of a kind that cannot be drawn."""
     if path is not None and path.suffix not in PICTURE_SUFFIXES:
         raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png, .svg or .pdf")
+
+
+def draw_picture(name: str, path: Path | None, *subjects: Any, warn: Callable[[str], None] | None = None) -> None:
+    """Draws a picture of these beside a report where a file is named for it; one that cannot be drawn is a warning."""
+
+    def draw(path: Path) -> None:
+        from bottleneck.report import PICTURES
+        from bottleneck.report.plots import save_figure
+
+        save_figure(PICTURES[name], path, *subjects)
+
+    if path is not None:
+        draw_or_warn(partial(draw, path), path, warn)
 
 
 def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], None] | None = None) -> bool:
@@ -215,20 +199,16 @@ def terminal_text(analysis: "Analysis", stream: TextIO, extent: Extent = "screen
     from bottleneck.report.analysis_document import to_screen, to_terminal
 
     style = stream_style(stream)
-    return (
-        to_screen(analysis, style)
-        if extent == "screen"
-        else to_terminal(analysis, style, all_findings=extent == "all findings")
-    )
+    if extent == "screen":
+        return to_screen(analysis, style)
+    return to_terminal(analysis, style, all_findings=extent == "all findings")
 
 
-def report_text(
-    analysis: "Analysis", stream: TextIO, form: TextFormat = TextFormat.TERMINAL, extent: Extent = "screen"
-) -> str:
+def report_text(analysis: "Analysis", stream: TextIO, form: TextFormat = "terminal", extent: Extent = "screen") -> str:
     """The report in a format, for a stream."""
     from bottleneck.report import FORMATS
 
-    if form is TextFormat.TERMINAL:
+    if form == "terminal":
         return terminal_text(analysis, stream, extent)
     return FORMATS[form](analysis, all_findings=extent == "all findings")
 

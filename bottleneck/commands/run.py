@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -157,8 +157,9 @@ def run_command(
         ),
     ] = 20,
     form: Annotated[
-        TextFormat, typer.Option("--format", "-f", metavar="|".join(TextFormat), help="How to print the report.")
-    ] = TextFormat.TERMINAL,
+        TextFormat,
+        typer.Option("--format", "-f", metavar="|".join(get_args(TextFormat)), help="How to print the report."),
+    ] = "terminal",
     full: Full = False,
     all_findings: AllFindings = False,
     quiet: Quiet = False,

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,14 +15,15 @@ from bottleneck.commands.report_options import (
     ResultFormat,
     Train,
     check_picture,
-    draw_or_warn,
+    draw_picture,
     form_of,
     format_option,
     output_style,
+    picture_option,
     write_report,
 )
 from bottleneck.errors import UsageError
-from bottleneck.report.output import write_status
+from bottleneck.report.output import make_folder, write_status
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def sweep_command(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png, .svg, .pdf draws it."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the sweep to this .png, .svg or .pdf file.")
-    ] = None,
+    plot: Annotated[Path | None, picture_option("Also draw the sweep to this .png, .svg or .pdf file.")] = None,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep the recording of every point in this folder.")
     ] = None,
@@ -108,6 +106,7 @@ def sweep_command(
     from bottleneck.experiment.sweep import SweepPlan, configurations_of, make_series, parse_parameter
     from bottleneck.harness.messages import RecordOptions
     from bottleneck.harness.target import check_source
+    from bottleneck.report.sweep import render
 
     check_source(Path(file))
     picture, output = _picture(plot, output)
@@ -123,8 +122,11 @@ def sweep_command(
     program = _program(file, settings or (), named, train=train)
     plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
     sweep, is_whole = _measure(plan, keep, quiet=quiet)
-    _present(sweep, form_of(form, output, ResultFormat), output, picture)
-    raise typer.Exit(_status(sweep, is_whole=is_whole))
+    draw_picture("sweep", picture, sweep)
+    write_report(render(sweep, form_of(form, output, ResultFormat), output_style(output)), output)
+    # That a point fails may be what the sweep is to find out.
+    status = 0 if any(point.step_us is not None for point in sweep.points) else _FAILED
+    raise typer.Exit(status if is_whole else _INTERRUPTED)
 
 
 def _check_turns(turns: int, points: int, device: str | None) -> None:
@@ -155,8 +157,10 @@ def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Paramet
     try:
         program = make_program(file, settings=[*settings, *firsts], train=train, seed=None)
     except UsageError as error:
-        named = [name for name in names if f"--set {name}=" in error.what]
-        raise (_by_param(error) if named else error) from None
+        if not any(f"--set {name}=" in error.what for name in names):
+            raise
+        # The same in the words of a sweep, whose parameters are named by --param.
+        raise UsageError(error.what.replace("--set", "--param"), why=error.why, fix=error.fix) from None
     if program.form == "script":
         raise UsageError(
             f"{file} is a script, which runs once and has no parameters of ours",
@@ -164,11 +168,6 @@ def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Paramet
             fix="give it a function workload(batch_size=32) that returns the step; --param names its parameters",
         )
     return replace(program, settings=tuple((name, value) for name, value in program.settings if name not in names))
-
-
-def _by_param(error: UsageError) -> UsageError:
-    """The same error in the words of a sweep, whose parameters are named by --param."""
-    return UsageError(error.what.replace("--set", "--param"), why=error.why, fix=error.fix)
 
 
 def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Sweep, bool]":
@@ -182,12 +181,17 @@ def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Swe
     progress, is_whole = SweepProgress(plan), False
     with tempfile.TemporaryDirectory(prefix="bottleneck-sweep-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) if keep is None else _kept(keep)
+
+        def make(name: str) -> Path:
+            (folder / name).mkdir()
+            return folder / name
+
         try:
             with answered():
                 ceilings = Ceilings(
                     lambda notes: find_calibration(notes.device_facts, notes.threads, tell, is_quiet=quiet)
                 )
-                run_sweep(progress, ceilings, lambda name: _made(folder / name), tell)
+                run_sweep(progress, ceilings, make, tell)
             is_whole = True
         except Interrupted:
             write_status(_interrupted(progress, keep))
@@ -209,22 +213,14 @@ def _interrupted(progress: "SweepProgress", keep: Path | None) -> str:
 
 def _kept(folder: Path) -> Path:
     """The folder for all recordings, which nothing else may lie in."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not any(folder.iterdir()):
-            return folder.absolute()
-    except OSError as exc:
+    make_folder(folder)
+    if any(folder.iterdir()):
         raise UsageError(
-            f"cannot make the folder {folder}", why=exc.strerror or str(exc), fix="name a folder that can be written"
-        ) from exc
-    raise UsageError(
-        f"{folder} is not empty", why="a sweep never overwrites what it finds", fix="name another folder after --keep"
-    )
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
+            f"{folder} is not empty",
+            why="a sweep never overwrites what it finds",
+            fix="name another folder after --keep",
+        )
+    return folder.absolute()
 
 
 def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
@@ -235,20 +231,3 @@ def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path 
         plot, output = output, None
     check_picture(plot)
     return plot, output
-
-
-def _present(sweep: "Sweep", form: ResultFormat, output: Path | None, picture: Path | None) -> None:
-    from bottleneck.report.sweep import render
-
-    if picture is not None:
-        from bottleneck.report.plots.sweep_plot import save_sweep
-
-        draw_or_warn(partial(save_sweep, sweep, picture), picture)
-    write_report(render(sweep, form.value, output_style(output)), output)
-
-
-def _status(sweep: "Sweep", *, is_whole: bool) -> int:
-    """0 where any point was measured: that one fails may be what the sweep is to find out."""
-    if not is_whole:
-        return _INTERRUPTED
-    return 0 if any(point.step_us is not None for point in sweep.points) else _FAILED

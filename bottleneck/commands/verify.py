@@ -179,7 +179,7 @@ def verify_command(
                 done = add_best(setup, done, analysis, announce)
             done = _with_what_is_left_out(done, within)
     _keep_score(done, analysis)
-    write_report(render(done, form.value, output_style(output)), output)
+    write_report(render(done, form, output_style(output)), output)
     if is_interrupted(done):
         _say(_interrupted(done), None)
         raise typer.Exit(_INTERRUPTED)
@@ -230,27 +230,27 @@ def _interrupted(done: "Verification") -> str:
     return f"interrupted; {counted(len(done.trials) - len(left), 'trial')} done, as shown above{rest}"
 
 
-def _list_changes(form: ResultFormat) -> None:
+def _list_changes(form: str) -> None:
     """Prints the changes that can be tried."""
     import json
 
     from bottleneck.experiment.interventions import CHANGES
 
     rows = [{"name": each.name, "title": each.title, "precision": each.precision} for each in CHANGES.values()]
-    if form is ResultFormat.JSON:
+    if form == "json":
         send(json.dumps({"changes": rows}, indent=1) + "\n")
         return
     width = max((len(row["name"]) for row in rows), default=0)
     send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
 
 
-def _show_scoreboard(form: ResultFormat, output: Path | None) -> None:
+def _show_scoreboard(form: str, output: Path | None) -> None:
     """Prints how the predictions of each rule have done on this machine."""
     from bottleneck.experiment.scoreboard import read_entries, scores
-    from bottleneck.report.verification import SCORE_FORMATS
+    from bottleneck.report.verification import render_scores
 
     path = scoreboard_path()
-    write_report(SCORE_FORMATS[form.value](scores(read_entries(path) if path else [])), output)
+    write_report(render_scores(scores(read_entries(path) if path else []), form), output)
 
 
 def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":

@@ -1,7 +1,7 @@
 """``bottleneck whatif``: predicts what a step would take if the program were changed, from a trace alone."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +21,6 @@ from bottleneck.commands.report_options import (
     output_style,
     write_report,
 )
-
-if TYPE_CHECKING:
-    from bottleneck.schema.whatif import WhatIf
 
 _UNDECIDED = 5
 
@@ -77,6 +74,7 @@ def whatif_command(
     from bottleneck.commands.reading_progress import reading_progress
     from bottleneck.errors import UsageError
     from bottleneck.pipeline import explain, saved_analysis
+    from bottleneck.report.whatif import render
     from bottleneck.simulate.whatif import ask
 
     given = {"set": settings, "remove": removed, "fuse": fused, "overlap": overlapped}
@@ -89,18 +87,6 @@ def whatif_command(
     with reading_progress() as on_trace:
         evidence = explain([path], options, on_trace)
     answer = ask(evidence, changes)
-    _present(answer, form_of(form, output, TextFormat), output)
+    write_report(render(answer, form_of(form, output, TextFormat), output_style(output)), output)
     if changes and answer.changed is None:
         raise typer.Exit(_UNDECIDED)
-
-
-def _present(answer: "WhatIf", form: TextFormat, output: Path | None) -> None:
-    from bottleneck.report.whatif import to_json, to_markdown, to_terminal
-
-    if form is TextFormat.JSON:
-        text = to_json(answer)
-    elif form is TextFormat.MARKDOWN:
-        text = to_markdown(answer)
-    else:
-        text = to_terminal(answer, output_style(output))
-    write_report(text, output)

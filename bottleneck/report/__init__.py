@@ -1,12 +1,14 @@
 """Renders an analysis as terminal text, markdown, JSON, a page or a picture: the last stage of the data path."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bottleneck.report.output import write_text
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from bottleneck.report.document import Document
     from bottleneck.report.line_chart import LineChart
     from bottleneck.report.terminal import TerminalStyle
@@ -18,8 +20,8 @@ __all__ = ["FORMATS", "PICTURES", "render_document", "write_text"]
 class Render(Protocol):
     """A function that renders an analysis as text; ``all_findings`` includes those that the run's noise would hide."""
 
-    def __call__(self, analysis: "Analysis", *, all_findings: bool = False) -> str:
-        """The text."""
+    def __call__(self, analysis: "Analysis", *, all_findings: bool = False, **page: Any) -> str:
+        """The text; ``page`` is what a page alone shows."""
         ...
 
 
@@ -36,74 +38,31 @@ def render_document(
     return markdown.render(document) if form == "markdown" else terminal.render(document, style or terminal.PLAIN)
 
 
-def _terminal(analysis: "Analysis", *, all_findings: bool = False) -> str:
-    """Text of 80 columns without colour."""
-    from bottleneck.report.analysis_document import to_terminal  # noqa: PLC0415 - rich is loaded only where it is used
+def lazily(module: str, name: str) -> Callable[..., Any]:
+    """The function of this name in a module of this package, which is loaded only when it is called."""
 
-    return to_terminal(analysis, all_findings=all_findings)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(import_module(f"bottleneck.report.{module}"), name)(*arguments, **options)
 
-
-def _markdown(analysis: "Analysis", *, all_findings: bool = False) -> str:
-    """Markdown for a comment on a pull request."""
-    from bottleneck.report.analysis_document import to_markdown  # noqa: PLC0415 - as above
-
-    return to_markdown(analysis, all_findings=all_findings)
+    return call
 
 
-def _json(analysis: "Analysis", *, all_findings: bool = False) -> str:  # noqa: ARG001 - the file always has all
-    """The text of ``analysis.json``, which holds all findings."""
-    from bottleneck.report.json_text import to_json  # noqa: PLC0415 - msgspec is loaded only where it is used
-
-    return to_json(analysis)
-
-
-def _html(analysis: "Analysis", *, all_findings: bool = False) -> str:
-    """A page for a browser."""
-    from bottleneck.report.page import to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
-
-    return to_html(analysis, all_findings=all_findings)
-
-
-def _roofline(analysis: "Analysis", path: Path) -> None:
-    """Speed over arithmetic intensity, with the roofs of the device."""
-    from bottleneck.report.plots.roofline_plot import save_roofline  # noqa: PLC0415 - matplotlib is loaded only where it is used
-
-    save_roofline(analysis, path)
-
-
-def _queue(analysis: "Analysis", path: Path) -> None:
-    """Launches not yet done over the time of the window."""
-    from bottleneck.report.plots.queue_depth import save_queue  # noqa: PLC0415 - as above
-
-    save_queue(analysis, path)
-
-
-def _ledger(analysis: "Analysis", path: Path) -> None:
-    """The ledger as a bar, or one for each rank."""
-    from bottleneck.report.plots.ledger_bars import save_ledger  # noqa: PLC0415 - as above
-
-    save_ledger([analysis], path)
-
-
-def _savings(analysis: "Analysis", path: Path) -> None:
-    """The savings of each finding, as a waterfall."""
-    from bottleneck.report.plots.savings_plot import save_savings  # noqa: PLC0415 - as above
-
-    save_savings(analysis, path)
-
-
-def _ranks(analysis: "Analysis", path: Path) -> None:
-    """The ranks of a job by account."""
-    from bottleneck.report.plots.rank_map import save_ranks  # noqa: PLC0415 - as above
-
-    save_ranks(analysis, path)
-
-
-FORMATS: Mapping[str, Render] = {"terminal": _terminal, "markdown": _markdown, "json": _json, "html": _html}
-PICTURES: "Mapping[str, Callable[[Analysis, Path], None]]" = {
-    "roofline": _roofline,
-    "queue": _queue,
-    "ledger": _ledger,
-    "savings": _savings,
-    "ranks": _ranks,
+FORMATS: Mapping[str, Render] = {
+    "terminal": lazily("analysis_document", "to_terminal"),
+    "markdown": lazily("analysis_document", "to_markdown"),
+    "json": lazily("json_text", "to_json"),
+    "html": lazily("page", "to_html"),
 }
+PICTURES: "Mapping[str, Callable[..., Figure]]" = {
+    "roofline": lazily("plots.roofline_plot", "roofline"),
+    "queue": lazily("plots.timeline_plot", "queue_figure"),
+    "ledger": lazily("plots.ledger_plots", "ledger_figure"),
+    "timeline": lazily("plots.timeline_plot", "timeline_figure"),
+    "savings": lazily("plots.ledger_plots", "savings_figure"),
+    "ranks": lazily("plots.ledger_plots", "ranks_figure"),
+    "waterfall": lazily("plots.ledger_plots", "waterfall_figure"),
+    "both ledgers": lazily("plots.ledger_plots", "both_ledgers_figure"),
+    "sweep": lazily("plots.sweep_plot", "sweep_figure"),
+    "predicted roofline": lazily("plots.predicted_roofline", "predicted_roofline"),
+}
+"""Figures of an analysis (that of the timeline takes the tracks of a step too), a comparison, a sweep, a prediction."""

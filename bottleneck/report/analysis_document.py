@@ -4,7 +4,7 @@ Terminal and markdown render the same ``Document``, so they cannot disagree.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate, groupby
 
 from msgspec import Struct
@@ -17,24 +17,20 @@ from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.pieces_section import measured_pieces
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import cut_text, percents
-from bottleneck.report.wording import with_attribute_paths
+from bottleneck.report.text import cut_text, percents, with_attribute_paths
 from bottleneck.schema.analysis import (
     GROUPS,
     REGIMES,
     Analysis,
-    Caveat,
-    Phase,
     RecordingInfo,
     TelemetrySummary,
     Totals,
     Verdict,
 )
 from bottleneck.schema.device import Device
-from bottleneck.schema.measurements import BatchProof, OptionCosts, Ratio, StepTime, StepTimes, Timing, tell_step
+from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTime, StepTimes, Timing, tell_step
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -118,30 +114,18 @@ def batch_test(proof: BatchProof | None) -> ListSection | None:
     """The time of twice the batch and the conclusion from it; null where there is no batch size."""
     if proof is None:
         return None
-    return ListSection("Batch test", (_proof(proof),))
-
-
-def _proof(proof: BatchProof) -> tuple[str, ...]:
-    if proof.once_us is None or proof.twice_us is None or proof.ratio is None or proof.batch_size is None:
-        return (f"Not run: {proof.reason}.",)
     size, ratio = proof.batch_size, proof.ratio
+    if proof.once_us is None or proof.twice_us is None or ratio is None or size is None:
+        return ListSection("Batch test", ((f"Not run: {proof.reason}.",),))
+    longer = f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f}) as long"
     times = f"{format_us(proof.twice_us.median)} against {format_us(proof.once_us.median)}"
-    lead = (
-        f"Twice the batch ({size} to {2 * size}) takes {_times(ratio)} as long: {times}, in {counted(ratio.n, 'pair')}."
-    )
-    parts = _parts(proof.fixed_us, proof.proportional_us, proof.fixed_share)
-    return tuple(line for line in (lead, parts, proof.sentence) if line)
-
-
-def _times(ratio: Ratio) -> str:
-    return f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
-
-
-def _parts(fixed: Timing | None, grows: Timing | None, share: Ratio | None) -> str:
-    if fixed is None or grows is None or share is None:
-        return ""
-    between = f"{format_share(share.low)} to {format_share(share.high)} of the step"
-    return f"same for any batch: {format_us(fixed.median)} ({between}); in proportion to it: {format_us(grows.median)}"
+    lead = f"Twice the batch ({size} to {2 * size}) takes {longer}: {times}, in {counted(ratio.n, 'pair')}."
+    parts, fixed, grows, share = "", proof.fixed_us, proof.proportional_us, proof.fixed_share
+    if fixed is not None and grows is not None and share is not None:
+        between = f"{format_share(share.low)} to {format_share(share.high)} of the step"
+        parts = f"same for any batch: {format_us(fixed.median)} ({between})"
+        parts += f"; in proportion to it: {format_us(grows.median)}"
+    return ListSection("Batch test", (tuple(filter(None, (lead, parts, proof.sentence))),))
 
 
 def option_costs(costs: OptionCosts | None) -> str:
@@ -156,15 +140,13 @@ def option_costs(costs: OptionCosts | None) -> str:
     if ops is None:
         return f"not known by option: {costs.reason}" if costs.reason else ""
     everything = ratios.pop("all", None)
-    parts = [f"ops {ops.median:.2f}x", *(f"{name} {_more(one.median - ops.median)}" for name, one in ratios.items())]
+    parts = [f"ops {ops.median:.2f}x"]
+    for name, one in ratios.items():
+        added = one.median - ops.median  # no option makes a step faster: a negative value is measurement noise
+        parts.append(f"{name} {f'+{added:.2f}x' if added >= 0.005 else 'nothing that shows'}")
     if everything is not None:
         parts.append(f"together {everything.median:.2f}x ({everything.low:.2f} to {everything.high:.2f})")
     return f"{', '.join(parts)} of the unprofiled step, by {counted(ops.n, 'window')} of each"
-
-
-def _more(ratio: float) -> str:
-    """The addition of one option; none makes a step faster, so a negative value is measurement noise."""
-    return f"+{ratio:.2f}x" if ratio >= 0.005 else "nothing that shows"
 
 
 def peak_memory(totals: Totals, device: Device) -> str:
@@ -199,6 +181,11 @@ def headline(verdict: Verdict) -> str:
 
 def facts(analysis: Analysis) -> Facts:
     """Label and text of each fact about how the numbers came about."""
+    device, recording = analysis.device, analysis.recording
+    count = f"{device.count} x " if device.count > 1 else ""
+    phases = zip(analysis.phases, percents([phase.share for phase in analysis.phases]), strict=False)
+    ranks = f"{recording.world_size} ranks" if (recording.world_size or 1) > 1 else ""
+    extra = ", ".join(filter(None, (recording.framework, recording.created, ranks)))
     rows = (
         ("step", _step(analysis.steps)),
         ("window", window(analysis.steps)),
@@ -206,22 +193,16 @@ def facts(analysis: Analysis) -> Facts:
         ("left out", left_out(analysis.steps)),
         ("kept", windows(analysis.steps)),
         ("profiler", option_costs(analysis.option_costs)),
-        ("phases", _phases(analysis.phases)),
-        ("device", _device(analysis.device)),
+        ("phases", ", ".join(f"{phase.name} {share}" for phase, share in phases)),
+        ("device", f"{count}{device.name or 'not named by the trace'}"),
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
-        ("memory", peak_memory(analysis.totals, analysis.device)),
+        ("memory", peak_memory(analysis.totals, device)),
         ("sensors", _sensors(analysis.telemetry)),
         ("host", _host(analysis.telemetry)),
-        ("input", _input(analysis)),
+        ("input", f"{recording.path} ({extra})" if extra else recording.path),
     )
     return tuple((label, text) for label, text in rows if text)
-
-
-def _phases(phases: Sequence[Phase]) -> str:
-    """The phases with the shares that their table shows."""
-    shares = percents([phase.share for phase in phases])
-    return ", ".join(f"{phase.name} {share}" for phase, share in zip(phases, shares, strict=False))
 
 
 def _timing(timing: Timing) -> str:
@@ -241,11 +222,6 @@ def _step(times: StepTimes) -> str:
             ratio = times.profiled_us.median / times.unprofiled_us.median
             parts.append(f"that is {'<0.01' if 0 < ratio < 0.005 else f'{ratio:.2f}'} times as long")
     return "; ".join(parts)
-
-
-def _device(device: Device) -> str:
-    count = f"{device.count} x " if device.count > 1 else ""
-    return f"{count}{device.name or 'not named by the trace'}"
 
 
 def _peaks(analysis: Analysis) -> str:
@@ -279,21 +255,17 @@ def _sensors(telemetry: TelemetrySummary | None) -> str:
     if telemetry is None:
         return ""
     clock, power, used = telemetry.sm_clock_mhz, telemetry.power_w, telemetry.utilization
+    energy, error = telemetry.energy_j, telemetry.energy_error_j
     parts = [
         "" if clock is None else f"{clock:.0f} MHz",
         "" if telemetry.temperature_c is None else f"{telemetry.temperature_c:.0f} C",
         "" if power is None else f"{power:.0f} W",
-        _energy(telemetry),
+        "" if energy is None or error is None else f"{energy:.3g} J per step (give or take {error:.1g} J)",
         "" if used is None else f"busy {format_share(used)} by its own counter",
         _activity(telemetry),
         f"throttled: {', '.join(telemetry.throttle)}" if telemetry.throttle else "",
     ]
-    return ", ".join(part for part in parts if part)
-
-
-def _energy(telemetry: TelemetrySummary) -> str:
-    energy, error = telemetry.energy_j, telemetry.energy_error_j
-    return "" if energy is None or error is None else f"{energy:.3g} J per step (give or take {error:.1g} J)"
+    return ", ".join(filter(None, parts))
 
 
 def _activity(telemetry: TelemetrySummary) -> str:
@@ -318,14 +290,7 @@ def _host(telemetry: TelemetrySummary | None) -> str:
         "" if clock is None else f"{clock:.0f} MHz",
         "" if resident is None else f"{format_si(resident, 'B')} resident",
     ]
-    return ", ".join(part for part in parts if part)
-
-
-def _input(analysis: Analysis) -> str:
-    recording = analysis.recording
-    ranks = f"{recording.world_size} ranks" if (recording.world_size or 1) > 1 else ""
-    extra = ", ".join(part for part in (recording.framework, recording.created, ranks) if part)
-    return f"{recording.path} ({extra})" if extra else recording.path
+    return ", ".join(filter(None, parts))
 
 
 def coverage(analysis: Analysis) -> ListSection:
@@ -336,31 +301,36 @@ def coverage(analysis: Analysis) -> ListSection:
     lead = (
         f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."
     )
-    worst = sorted(known.unknown, key=lambda work: -work.us)
-    lines = [f"{format_us(work.us)} {_readable(work.name)}: {work.reason}" for work in worst[:3]]
+    worst, lines = sorted(known.unknown, key=lambda work: -work.us), []
+    for work in worst[:3]:
+        # Only names of kernels with all their template arguments are longer.
+        name = work.name if len(work.name) <= _LONGEST_NAME else short_names([work.name], _LONGEST_NAME)[0]
+        lines.append(f"{format_us(work.us)} {name}: {work.reason}")
     more = [f"{len(worst) - 3} more unmodelled"] if len(worst) > 3 else []
     return ListSection("Coverage", ((lead, *lines, *more),))
 
 
-def _readable(name: str) -> str:
-    """The name as it is, unless it is a kernel's with all its template arguments."""
-    return name if len(name) <= _LONGEST_NAME else short_names([name], _LONGEST_NAME)[0]
-
-
 def caveats(analysis: Analysis) -> ListSection | None:
     """The limits of this analysis, the one that affects most of the step first."""
-    ordered = sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0))
-    return ListSection("Caveats", tuple((_caveat(caveat),) for caveat in ordered)) if ordered else None
+    texts = []
+    for caveat in sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0)):
+        touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
+        texts.append(f"{caveat.message[:1].upper()}{caveat.message[1:]}{touched} [{caveat.slug}]")
+    return ListSection("Caveats", tuple((text,) for text in texts)) if texts else None
 
 
-def _caveat(caveat: Caveat) -> str:
-    touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
-    return f"{caveat.message[:1].upper()}{caveat.message[1:]}{touched} [{caveat.slug}]"
+def trust(analysis: Analysis, most: int, where: str = "", characters: int | None = None) -> ListSection:
+    """The part of the work that is understood, and the caveats that affect most of the step, at most so many.
 
-
-def next_step(analysis: Analysis) -> str:
-    """The command that shows more."""
-    return f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)"
+    ``where`` says where the others are, ``characters`` limits the text of each.
+    """
+    ((lead, *_),) = coverage(analysis).items
+    told = caveats(analysis)
+    texts = [] if told is None else [text for (text,) in told.items]
+    shown = [text if characters is None else cut_text(text, characters) for text in texts[:most]]
+    hidden = len(texts) - most
+    more = [f"{counted(hidden, 'more caveat')}{where}."] if hidden > 0 else []
+    return ListSection("How far to trust this", tuple((text,) for text in (lead, *shown, *more)))
 
 
 _HOPS = 5  # of the critical path
@@ -419,17 +389,14 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         tables.ledger(analysis, room.accounts),
         worst_ranks(analysis, room.findings, room.characters),
         first_findings(analysis, room.findings, room.characters, room.code),
-        _trust(analysis, room),
+        trust(analysis, room.caveats, characters=room.characters),
     )
+    facts = [(label, text) for label, text in whole.facts if label in _SCREEN_FACTS[: room.facts]]
     return replace(
         whole,
         sentence=_cut_sentence(analysis.verdict, room.sentence),
-        facts=tuple(
-            (label, cut_text(text, room.characters))
-            for label, text in whole.facts
-            if label in _SCREEN_FACTS[: room.facts]
-        ),
-        sections=tuple(section for section in sections if section),
+        facts=tuple((label, cut_text(text, room.characters)) for label, text in facts),
+        sections=tuple(filter(None, sections)),
         closing=_where_the_rest_is(analysis.recording),
     )
 
@@ -460,16 +427,6 @@ def _where_the_rest_is(recording: RecordingInfo) -> str:
     return command if cell_len(command) <= PLAIN.width else f"everything: bottleneck report --full, with this {noun}"
 
 
-def _trust(analysis: Analysis, room: _Room) -> ListSection:
-    """The part of the work that is understood, and the caveats that affect most of the step."""
-    ((lead, *_),) = coverage(analysis).items
-    told = caveats(analysis)
-    items = () if told is None else tuple(cut_text(text, room.characters) for (text,) in told.items)
-    hidden = len(items) - room.caveats
-    more = (f"{hidden} more caveat{'' if hidden == 1 else 's'}.",) if hidden > 0 else ()
-    return ListSection("How far to trust this", tuple((text,) for text in (lead, *items[: room.caveats], *more)))
-
-
 def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
     """The document of an analysis, with at most ``top`` rows in the tables that could grow without end.
 
@@ -480,7 +437,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     sections: tuple[Section | None, ...] = (
         tables.ledger(analysis),
         findings(analysis, all_findings=all_findings),
-        measured_pieces(analysis.pieces),
+        tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         tables.phases(analysis),
         tables.user_ranges(analysis, top),
@@ -504,8 +461,8 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         tone=verdict.bound,
         facts=facts(analysis),
         group_shares=tuple((group, share) for group, share in shares.items() if share > 0),
-        sections=tuple(section for section in sections if section),
-        closing=next_step(analysis),
+        sections=tuple(filter(None, sections)),
+        closing=f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)",
     )
 
 

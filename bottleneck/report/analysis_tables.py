@@ -1,14 +1,23 @@
-"""Builds the tables of an analysis: ledger, kernels, ranks, places, idle time, memory, collectives, critical path."""
+"""Builds the tables of an analysis: ledger, kernels, ranks, places, idle time, memory, collectives, path, pieces."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from msgspec import Struct
-
-from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, columns
 from bottleneck.report.kernel_names import cut_place, essential_name, short_names
-from bottleneck.report.text import PERCENT, UNKNOWN, Scale, percents, scale_of, top_rows
-from bottleneck.report.wording import bound_word, calls_number, describe_calls, describe_shapes, is_marked
+from bottleneck.report.text import (
+    PERCENT,
+    UNKNOWN,
+    Scale,
+    bound_word,
+    calls_number,
+    describe_calls,
+    describe_shapes,
+    is_marked,
+    percents,
+    scale_of,
+    top_rows,
+)
 from bottleneck.schema.accounts import label_of, meaning_of
 from bottleneck.schema.analysis import (
     GROUPS,
@@ -32,6 +41,7 @@ from bottleneck.schema.analysis import (
     regime_of,
     share_tenths,
 )
+from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, left_out_words
 from bottleneck.schema.op_names import COMPILED_REGION, at_source
 from bottleneck.schema.records import replace
 from bottleneck.units import apportion, apportion_groups, counted, format_share, format_si, format_us
@@ -49,9 +59,9 @@ def phases(analysis: Analysis) -> TableSection | None:
         for phase, time, share, split in zip(analysis.phases, times, shares, cells, strict=False)
     ]
     total = TableRow(("all phases", times[-1], shares[-1], *("" for _ in titles)), "total")
-    columns = TableColumn("phase", "words"), *number_columns((scale.unit, "share", *titles))
+    heads = columns("words", "phase") + columns("number", scale.unit, "share", *titles)
     note = "Device work belongs to the phase that launched it. The last columns are parts of the phase."
-    return TableSection("Phases of the step", columns, (*rows, total), (note,))
+    return TableSection("Phases of the step", heads, (*rows, total), (note,))
 
 
 def user_ranges(analysis: Analysis, top: int) -> TableSection | None:
@@ -60,24 +70,15 @@ def user_ranges(analysis: Analysis, top: int) -> TableSection | None:
     if not shown:
         return None
     scale, (titles, cells) = scale_of(analysis.ranges[0].us), _split(shown)
-    rows = [
-        TableRow(
-            (
-                one.name,
-                calls_number(one.calls),
-                scale.one(one.self_us),
-                scale.one(one.us),
-                format_share(one.share),
-                *split,
-            )
-        )
-        for one, split in zip(shown, cells, strict=True)
-    ]
+    rows = []
+    for one, split in zip(shown, cells, strict=True):
+        times = scale.one(one.self_us), scale.one(one.us)
+        rows.append(TableRow((one.name, calls_number(one.calls), *times, format_share(one.share), *split)))
     hidden = len(analysis.ranges) - len(shown)
     more = f" {hidden} more take less time." if hidden else ""
-    columns = TableColumn("range", "name"), *number_columns(("times", "self", "total", "share", *titles))
+    heads = columns("name", "range") + columns("number", "times", "self", "total", "share", *titles)
     note = f"self: without the ranges inside it. The last columns are parts of the total.{more}"
-    return TableSection(f"Ranges of the program, in {scale.unit}", columns, tuple(rows), (note,))
+    return TableSection(f"Ranges of the program, in {scale.unit}", heads, tuple(rows), (note,))
 
 
 # Groups with a column of their own; the others are one column.
@@ -86,11 +87,11 @@ _COLUMNS = ("compute", "memory", "overhead")
 
 def _split(parts: Sequence[Phase | UserRange]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Titles and cells of the groups: whole percentages of each part's own time."""
-    others = [group for group in GROUPS if group not in _COLUMNS]
-    held = [group for group in others if any(part.shares.get(group, 0.0) > 0 for part in parts)]
-    columns = [*((group,) for group in _COLUMNS), *([tuple(held)] if held else [])]
-    titles = [_short_group(each[0]) if len(each) == 1 else "rest" for each in columns]
-    sums = [[math.fsum(part.shares.get(group, 0.0) for group in each) for each in columns] for part in parts]
+    held = [group for group in GROUPS if any(part.shares.get(group, 0.0) > 0 for part in parts)]
+    others = tuple(group for group in held if group not in _COLUMNS)
+    columns_of = [*((group,) for group in _COLUMNS), *([others] if others else [])]
+    titles = [_short_group(each[0]) if len(each) == 1 else "rest" for each in columns_of]
+    sums = [[math.fsum(part.shares.get(group, 0.0) for group in each) for each in columns_of] for part in parts]
     return titles, [tuple(map(_whole_percent, row)) for row in sums]
 
 
@@ -113,27 +114,20 @@ def lines(analysis: Analysis, top: int) -> TableSection | None:
         return None
     cut = top if len(known) > top + 1 else len(known)
     shown, hidden = known[:cut], known[cut:]
-    parts = [(fold.us, fold.idle_us) for fold in shown]
-    if hidden:
-        parts.append((math.fsum(fold.us for fold in hidden), math.fsum(fold.idle_us for fold in hidden)))
-    scale = scale_of(math.fsum(us for part in parts for us in part))
-    *each, total = _place_numbers(parts, scale, analysis.steps.wall_us)
-    rows = [
-        TableRow((fold.name, *cells), details=_text_of(analysis, fold.name))
-        for fold, cells in zip(shown, each, strict=False)
-    ]
-    rest = [TableRow((f"{len(hidden)} more", *each[-1]), "rest")] if hidden else []
+    us, idle_us = (math.fsum(getattr(fold, name) for fold in hidden) for name in ("us", "idle_us"))
+    rest = [replace(hidden[0], name=f"{len(hidden)} more", us=us, idle_us=idle_us)] if hidden else []
+    numbers = _Additive([*shown, *rest], analysis.steps.wall_us)
+    rows = [TableRow((fold.name, *numbers.of([fold])), details=_text_of(analysis, fold.name)) for fold in shown]
+    rows += [TableRow((fold.name, *numbers.of([fold])), "rest") for fold in rest]
+    backward_note = "Work of the backward pass stands at the line of its forward op, where that is known."
     has_backward = any(phase.name == "backward" for phase in analysis.phases)
     return TableSection(
         "By source line",
-        (TableColumn("at", "place"), *number_columns(("work", "waiting", f"both, {scale.unit}", "share"))),
-        (*rows, *rest, TableRow(("all of these", *total), "total")),
-        (_BACKWARD_NOTE,) if has_backward else (),
+        columns("place", "at") + columns("number", "work", "waiting", f"both, {numbers.scale.unit}", "share"),
+        (*rows, TableRow(("all of these", *numbers.of([*shown, *rest])), "total")),
+        (backward_note,) if has_backward else (),
         TableColumn("source text", "code"),
     )
-
-
-_BACKWARD_NOTE = "Work of the backward pass stands at the line of its forward op, where that is known."
 
 
 def _text_of(analysis: Analysis, source: str | None) -> tuple[str, ...]:
@@ -162,7 +156,7 @@ def modules(analysis: Analysis, top: int) -> TableSection | None:
     title = "By module" + (f", mostly inside {_INSIDE.join(trunk)}" if trunk else "")
     return TableSection(
         title,
-        (TableColumn("module", "place"), *number_columns(("work", "waiting", f"both, {numbers.scale.unit}", "share"))),
+        columns("place", "module") + columns("number", "work", "waiting", f"both, {numbers.scale.unit}", "share"),
         (*rows, TableRow(("all of these", *numbers.of(leaves)), "total")),
     )
 
@@ -172,10 +166,6 @@ _PARTS = 4
 _TRUNK_SHARE = 0.8  # of what is inside a module: that much in one module of its own leads on to what is inside that
 
 
-def _path(fold: Fold) -> tuple[str, ...]:
-    return tuple(fold.name.split(_INSIDE))
-
-
 def _trunk(folds: Sequence[Fold]) -> tuple[str, ...]:
     """The chain of single modules, from the outermost on, each with nearly all of the time of the one around it."""
     trunk: tuple[str, ...] = ()
@@ -183,7 +173,7 @@ def _trunk(folds: Sequence[Fold]) -> tuple[str, ...]:
     while True:
         sums: dict[str, float] = {}
         for fold in folds:
-            path = _path(fold)
+            path = tuple(fold.name.split(_INSIDE))
             if len(path) > len(trunk) + 1 and path[: len(trunk)] == trunk:
                 sums[path[len(trunk)]] = sums.get(path[len(trunk)], 0.0) + _all_us(fold)
         name = max(sums, key=lambda name: sums[name], default=None)
@@ -194,7 +184,7 @@ def _trunk(folds: Sequence[Fold]) -> tuple[str, ...]:
 
 def _below(fold: Fold, trunk: tuple[str, ...]) -> tuple[str, str]:
     """The module below the trunk that holds this one, and the path inside it; of the trunk itself its name."""
-    path = _path(fold)
+    path = tuple(fold.name.split(_INSIDE))
     if path == trunk[: len(path)]:
         return f"{path[-1]} itself", ""
     shared = next(at for at, name in enumerate(path) if trunk[at : at + 1] != (name,))
@@ -231,27 +221,14 @@ class _Additive:
         work, waiting = (sum(self._quanta[fold.name][at] for fold in folds) for at in (0, 1))
         us, idle_us = math.fsum(fold.us for fold in folds), math.fsum(fold.idle_us for fold in folds)
         times = ((work, us), (waiting, idle_us), (work + waiting, us + idle_us))
-        share = PERCENT.show(sum(self._shares[fold.name] for fold in folds), (us + idle_us) / self._wall_us)
+        ratio = (us + idle_us) / self._wall_us
+        share = PERCENT.show(sum(self._shares[fold.name] for fold in folds), ratio)
+        share = ">99.9" if share == "100.0" and len(folds) == 1 and ratio < 1 - 1e-9 else share
         return (*(self.scale.show(quanta, amount) for quanta, amount in times), f"{share} %")
 
 
 def _all_us(fold: Fold) -> float:
     return fold.us + fold.idle_us
-
-
-def _place_numbers(parts: Sequence[tuple[float, float]], scale: Scale, wall_us: float) -> list[tuple[str, ...]]:
-    """Work, waiting, both and their share of the step, for each part and for the sum: they re-add both ways."""
-    columns = list(zip(*parts, strict=True))
-    rounded = apportion_groups([[scale.quanta(us) for us in part] for part in parts])
-    cells = [
-        tuple(scale.show(number, us) for number, us in zip((*pair, sum(pair)), (*part, math.fsum(part)), strict=True))
-        for pair, part in zip(rounded, parts, strict=True)
-    ]
-    sums = [(sum(pair[at] for pair in rounded), math.fsum(columns[at])) for at in (0, 1)]
-    sums.append((sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]))
-    cells.append(tuple(scale.show(number, us) for number, us in sums))
-    shares = percents([math.fsum(part) / wall_us for part in parts])
-    return [(*row, share) for row, share in zip(cells, shares, strict=True)]
 
 
 _DETAILS = 3
@@ -263,24 +240,19 @@ def idle(analysis: Analysis, top: int) -> TableSection | None:
     folded = top_rows([_whole(parts) for parts in places.values()], top)
     if not folded.shown:
         return None
-    rows = [
-        TableRow(
-            (*_cause(one), *numbers),
-            details=(
-                *_wait_details(places[one.cause, one.source or ""], folded.scale),
-                *_text_of(analysis, one.source),
-            ),
-        )
-        for one, numbers in zip(folded.shown, folded.each, strict=True)
-    ]
+    rows = []
+    for one, numbers in zip(folded.shown, folded.each, strict=True):
+        meaning = meaning_of(f"overhead.{one.cause}")
+        name = f"{one.cause}: {meaning}" if meaning else one.cause
+        waits = _wait_details(places[one.cause, one.source or ""], folded.scale)
+        cells = (name, one.source or UNKNOWN, calls_number(one.calls), *numbers)
+        rows.append(TableRow(cells, details=(*waits, *_text_of(analysis, one.source))))
     if folded.rest:
         rows.append(TableRow((f"{folded.hidden} more", "", "", *folded.rest), "rest"))
     rows.append(TableRow(("all idle time", "", "", *folded.total), "total"))
     who = "the step's threads did no work" if analysis.device.kind == "cpu" else "the device had no work"
-    numbers = number_columns(("gaps", folded.scale.unit, "share"))
-    return TableSection(
-        f"Why {who}", (TableColumn("cause", "words"), TableColumn("at", "place"), *numbers), tuple(rows)
-    )
+    heads = columns("words", "cause") + columns("place", "at") + columns("number", "gaps", folded.scale.unit, "share")
+    return TableSection(f"Why {who}", heads, tuple(rows))
 
 
 def _by(
@@ -298,11 +270,6 @@ def _whole(parts: Sequence[IdleCause]) -> IdleCause:
     return replace(parts[0], us=us, share=share, calls=calls)
 
 
-def _cause(cause: IdleCause) -> tuple[str, str, str]:
-    meaning = meaning_of(f"overhead.{cause.cause}")
-    return (f"{cause.cause}: {meaning}" if meaning else cause.cause, cause.source or UNKNOWN, calls_number(cause.calls))
-
-
 def _wait_details(parts: Sequence[IdleCause], scale: Scale) -> tuple[str, ...]:
     """Calls, ops and loaders that the time went to, most first, and the module if all of it was in one."""
     named = [_whole(same) for same in _by(parts, lambda part: (part.detail or "",)).values()]
@@ -311,10 +278,10 @@ def _wait_details(parts: Sequence[IdleCause], scale: Scale) -> tuple[str, ...]:
     modules = {part.module for part in parts}
     where = modules.pop() if len(modules) == 1 else None
     if len(named) == 1:
-        return tuple(text for text in (named[0].detail, where) if text)
+        return tuple(filter(None, (named[0].detail, where)))
     shown = [f"{part.detail} {scale.one(part.us)}" for part in known[:_DETAILS]]
-    more = len(known) - len(shown)
-    return tuple(text for text in (", ".join(shown) + (f" and {more} more" if more else ""), where) if text)
+    more = f" and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
+    return tuple(filter(None, (", ".join(shown) + more, where)))
 
 
 _ALLOCATIONS, _LONGEST_MODULE = 3, 48
@@ -336,9 +303,9 @@ def memory(analysis: Analysis) -> TableSection | None:
         for part, share in zip(use.kinds, shares, strict=False)
     ]
     total = TableRow(("at the peak", format_si(use.peak_bytes, "B"), shares[-1], ""), "total")
-    columns = TableColumn("kind", "words"), *number_columns(("bytes", "share", "allocations"))
+    heads = columns("words", "kind") + columns("number", "bytes", "share", "allocations")
     where = "the host" if use.device is None else f"device {use.device}"
-    return TableSection(f"Memory of {where} at its peak", columns, (*rows, total), tuple(_memory_notes(use)))
+    return TableSection(f"Memory of {where} at its peak", heads, (*rows, total), tuple(_memory_notes(use)))
 
 
 def _memory_notes(use: MemoryUse) -> list[str]:
@@ -346,9 +313,7 @@ def _memory_notes(use: MemoryUse) -> list[str]:
     held = "" if use.reserved_bytes is None else f"; the allocator held up to {format_si(use.reserved_bytes, 'B')}"
     notes = [f"The peak is {format_us(use.peak_at_us)} after the first step began{held}."]
     if use.allocations:
-        notes.append(
-            f"Most of it: {'; '.join(_describe_allocations(each) for each in use.allocations[:_ALLOCATIONS])}."
-        )
+        notes.append(f"Most of it: {'; '.join(map(_describe_allocations, use.allocations[:_ALLOCATIONS]))}.")
     return notes if use.reason is None else [*notes, f"{use.reason[0].upper()}{use.reason[1:]}."]
 
 
@@ -364,8 +329,8 @@ def collectives(analysis: Analysis, top: int) -> TableSection | None:
         return None
     ordered = sorted(analysis.collectives, key=lambda one: -one.us)
     scale = scale_of(max(one.us for one in ordered))
-    rows = [_row(one, scale) for one in ordered[:top]]
-    heads = (scale.unit, "exposed", "transfer", "waiting", "bus speed")
+    rows = [_collective_row(one, scale) for one in ordered[:top]]
+    heads = columns("name", "collective") + columns("number", scale.unit, "exposed", "transfer", "waiting", "bus speed")
     hidden = len(ordered) - len(rows)
     notes = (
         "exposed: no kernel computed meanwhile. transfer: all calls at the rate of the quickest of this size; "
@@ -374,24 +339,20 @@ def collectives(analysis: Analysis, top: int) -> TableSection | None:
         *((f"{hidden} more kinds and sizes take less time.",) if hidden else ()),
     )
     title = "Collectives" + (f" ({len(rows)} of {len(ordered)})" if hidden else "")
-    return TableSection(title, (TableColumn("collective", "name"), *number_columns(heads)), tuple(rows), notes)
+    return TableSection(title, heads, tuple(rows), notes)
 
 
-def _row(one: CollectiveSummary, scale: Scale) -> TableRow:
+def _collective_row(one: CollectiveSummary, scale: Scale) -> TableRow:
     times = (scale.one(us) for us in (one.us, one.exposed_us, one.transfer_us, one.wait_us))
     speed = UNKNOWN if one.bus_bytes_per_s is None else format_si(one.bus_bytes_per_s, "B/s")
-    return TableRow((one.name, *times, speed), group="communication", details=_collective_details(one))
-
-
-def _collective_details(one: CollectiveSummary) -> tuple[str, ...]:
-    parts = (
+    details = (
         describe_calls(one.calls),
         "" if one.bytes is None else f"{format_si(one.bytes, 'B')} per rank",
-        one.dtype or "",
-        "" if one.group_size is None else f"{counted(one.group_size, 'rank')}",
-        one.reason or "",
+        one.dtype,
+        "" if one.group_size is None else counted(one.group_size, "rank"),
+        one.reason,
     )
-    return tuple(part for part in parts if part)
+    return TableRow((one.name, *times, speed), group="communication", details=tuple(filter(None, details)))
 
 
 _CELLS = 200
@@ -436,20 +397,16 @@ _KNOWN_SUMS = ("flops", "bytes_low", "bytes_high", "compute_us", "memory_us", "l
 _MEANS = ("explained", "flops_per_s", "bytes_per_s")
 
 
-class KernelVariants(Struct, frozen=True):
-    """Kernels shown as one row, and the number of their shapes."""
+def varying_together(kernels: Iterable[KernelSummary]) -> list[tuple[KernelSummary, int]]:
+    """One entry per kernel, with the number of its shapes.
 
-    kernel: KernelSummary
-    shapes: int
-
-
-def varying_together(kernels: Iterable[KernelSummary]) -> tuple[KernelVariants, ...]:
-    """One entry per kernel; those that run less than once per step and share all but their shapes are one."""
+    Those that run less than once per step and share all but their shapes are one.
+    """
     groups: dict[tuple[object, ...], list[KernelSummary]] = {}
     for number, row in enumerate(kernels):
         key = (row.name, row.op, row.source, row.dtype, row.bound) if row.calls < 1 - 1e-9 else (number,)
         groups.setdefault(key, []).append(row)
-    return tuple(KernelVariants(_together(rows), len(rows)) for rows in groups.values())
+    return [(_together(rows), len(rows)) for rows in groups.values()]
 
 
 def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
@@ -472,7 +429,7 @@ def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
 
 # Before the name of a group, in the key of its row: 'memory' alone is an account of that group.
 WHOLE_GROUP = "group:"
-Rounded = tuple[Scale, dict[LedgerEntry, int], dict[LedgerEntry, int]]
+LedgerNumbers = Callable[[Sequence[LedgerEntry]], tuple[str, str]]
 
 
 def ledger(analysis: Analysis, most: int | None = None) -> TableSection:
@@ -488,80 +445,57 @@ def ledger(analysis: Analysis, most: int | None = None) -> TableSection:
         for entry, number in zip(members, numbers, strict=True)
     }
     tenths = share_tenths(entries)
-    rows = [
-        row for group, members in groups if members for row in _group_rows(group, members, (scale, parts, tenths), most)
-    ]
-    total = TableRow(("total", "", *_numbers(entries, (scale, parts, tenths))), "total")
-    return TableSection(
-        "Where the step goes",
-        (
-            TableColumn("", "words"),
-            TableColumn("", "words"),
-            TableColumn(scale.unit, "number"),
-            TableColumn("share", "number"),
-        ),
-        (*rows, total),
-    )
+
+    def numbers(of: Sequence[LedgerEntry]) -> tuple[str, str]:
+        time = scale.show(sum(parts[entry] for entry in of), math.fsum(entry.us for entry in of))
+        return time, describe_share(tenths, of)
+
+    rows = [row for group, members in groups if members for row in _group_rows(group, members, numbers, most)]
+    total = TableRow(("total", "", *numbers(entries)), "total")
+    heads = columns("words", "", "") + columns("number", scale.unit, "share")
+    return TableSection("Where the step goes", heads, (*rows, total))
 
 
-def _group_rows(group: str, members: list[LedgerEntry], rounded: Rounded, most: int | None) -> list[TableRow]:
+def _group_rows(group: str, members: list[LedgerEntry], numbers: LedgerNumbers, most: int | None) -> list[TableRow]:
     if len(members) == 1:
         account = members[0].account
         label = group if account == group else f"{group}: {label_of(account)}"
-        return [TableRow((label, meaning_of(account), *_numbers(members, rounded)), group=group, key=account)]
-    head = TableRow((group, "", *_numbers(members, rounded)), group=group, key=f"{WHOLE_GROUP}{group}")
+        return [TableRow((label, meaning_of(account), *numbers(members)), group=group, key=account)]
+    head = TableRow((group, "", *numbers(members)), group=group, key=f"{WHOLE_GROUP}{group}")
     cut = len(members) if most is None or len(members) <= most else most - 1
     shown, rest = members[:cut], members[cut:]
     rows = [
-        TableRow((label_of(one.account), meaning_of(one.account), *_numbers([one], rounded)), "part", key=one.account)
+        TableRow((label_of(one.account), meaning_of(one.account), *numbers([one])), "part", key=one.account)
         for one in shown
     ]
     if rest and shown:
-        rows.append(TableRow((f"{len(rest)} more", "", *_numbers(rest, rounded)), "part"))
+        rows.append(TableRow((f"{len(rest)} more", "", *numbers(rest)), "part"))
     return [head, *rows]
-
-
-def _numbers(entries: Sequence[LedgerEntry], rounded: Rounded) -> tuple[str, str]:
-    scale, parts, tenths = rounded
-    time = scale.show(sum(parts[entry] for entry in entries), math.fsum(entry.us for entry in entries))
-    return time, describe_share(tenths, entries)
 
 
 def kernels(analysis: Analysis, top: int) -> TableSection | None:
     """The kernels (CPU: ops) that take the most time, with their floors; the others folded into one row."""
     noun = "op" if analysis.device.kind == "cpu" else "kernel"
-    variants = {variant.kernel: variant.shapes for variant in varying_together(analysis.kernels)}
+    variants = dict(varying_together(analysis.kernels))
     folded = top_rows(list(variants), top)
     if not folded.shown:
         return None
     names = short_names([row.name for row in folded.shown], _KERNEL_NAME)
     flops, data = (_rate_scale(folded.shown, *rate) for rate in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s")))
-    rows = [
-        TableRow(
-            (
-                call_words(row),
-                *numbers,
-                flops.one(row.flops_per_s),
-                data.one(row.bytes_per_s),
-                _of_roof(row),
-                bound_word(row),
-            ),
-            group=kernel_group(row),
-            details=_details(row, name, variants[row]),
-        )
-        for row, name, numbers in zip(folded.shown, names, folded.each, strict=True)
-    ]
+    rows = []
+    for row, name, numbers in zip(folded.shown, names, folded.each, strict=True):
+        rates = flops.one(row.flops_per_s), data.one(row.bytes_per_s)
+        of_roof = UNKNOWN if row.explained is None else format_share(row.explained)
+        cells = (call_words(row), *numbers, *rates, of_roof, bound_word(row))
+        rows.append(TableRow(cells, group=kernel_group(row), details=_details(row, name, variants[row])))
     blank = ("",) * 4
     if folded.rest:
         rows.append(TableRow((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
     rows.append(TableRow((f"all {noun}s", *folded.total, *blank), "total"))
-    titles = (folded.scale.unit, "share", flops.unit, data.unit, "of roof")
-    return TableSection(
-        f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else ""),
-        (TableColumn("op and shapes", "name"), *number_columns(titles), TableColumn("bound", "words")),
-        tuple(rows),
-        _kernel_notes(folded.shown),
-    )
+    numbers_heads = columns("number", folded.scale.unit, "share", flops.unit, data.unit, "of roof")
+    heads = columns("name", "op and shapes") + numbers_heads + columns("words", "bound")
+    title = f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else "")
+    return TableSection(title, heads, tuple(rows), (_kernel_note(folded.shown),))
 
 
 _KERNEL_NAME = 60
@@ -585,7 +519,7 @@ def _rate_scale(rows: Sequence[KernelSummary], field: str, unit: str) -> Scale:
 _TERA = 1e13
 
 
-def _kernel_notes(rows: Sequence[KernelSummary]) -> tuple[str, ...]:
+def _kernel_note(rows: Sequence[KernelSummary]) -> str:
     floors = (
         "Rates are achieved ones: FLOPs, and bytes of which each counts once, by the time. of roof = the largest of "
         "three floors / time: what the arithmetic, the bytes and the launches take at the ceilings of the device; "
@@ -593,11 +527,7 @@ def _kernel_notes(rows: Sequence[KernelSummary]) -> tuple[str, ...]:
     )
     unsure = "?: medium, ??: low confidence." if any(is_marked(row) for row in rows) else ""
     absent = f"{UNKNOWN}: not known." if any(row.explained is None for row in rows) else ""
-    return (" ".join(part for part in (floors, unsure, absent) if part),)
-
-
-def _of_roof(row: KernelSummary) -> str:
-    return UNKNOWN if row.explained is None else format_share(row.explained)
+    return " ".join(filter(None, (floors, unsure, absent)))
 
 
 def kernel_group(row: KernelSummary) -> str:
@@ -607,16 +537,16 @@ def kernel_group(row: KernelSummary) -> str:
 
 def _details(row: KernelSummary, name: str, variants: int) -> tuple[str, ...]:
     """Details of a row: the name of kernel or op that it does not lead with, its reason, calls, dtype and place."""
-    why = ": ".join(part for part in (row.regime and REGIMES[row.regime].words, row.reason) if part)
+    why = ": ".join(filter(None, (row.regime and REGIMES[row.regime].words, row.reason)))
     parts = (
         "" if row.op == row.name else (row.op or "") if call_words(row) == row.name else name,
         why,
         describe_calls(row.calls),
         f"and {counted(variants - 1, 'other shape')}" if variants > 1 else "",
-        row.dtype or "",
-        row.source or row.module or "",
+        row.dtype,
+        row.source or row.module,
     )
-    return tuple(part for part in parts if part)
+    return tuple(filter(None, parts))
 
 
 def ranks(analysis: Analysis, top: int) -> TableSection | None:
@@ -637,13 +567,9 @@ def ranks(analysis: Analysis, top: int) -> TableSection | None:
         rows.append(TableRow((str(rank.rank), rank.verdict, *scale.column(spent), scale.one(rank.skew_us))))
     hidden = len(analysis.ranks) - len(shown)
     note = (f"{counted(hidden, 'more rank')}, none later than these.",) if hidden else ()
-    heads = (*map(_short_group, groups), "wall", "late")
-    return TableSection(
-        f"Ranks, in {scale.unit} per step",
-        (TableColumn("rank", "words"), TableColumn("bound", "words"), *number_columns(heads)),
-        tuple(rows),
-        ("late: how much later than the first rank it reaches collectives, on average.", *note),
-    )
+    heads = columns("words", "rank", "bound") + columns("number", *map(_short_group, groups), "wall", "late")
+    notes = ("late: how much later than the first rank it reaches collectives, on average.", *note)
+    return TableSection(f"Ranks, in {scale.unit} per step", heads, tuple(rows), notes)
 
 
 def critical_path(path: CriticalPath | None, most: int) -> TableSection | None:
@@ -659,26 +585,24 @@ def critical_path(path: CriticalPath | None, most: int) -> TableSection | None:
 def path_table(path: CriticalPath, most: int) -> TableSection:
     """The critical path as a table of its longest parts and the rest."""
     shown, rest = path.parts[:most], path.parts[most:]
-    us = [part.us for part in shown] + ([sum(part.us for part in rest)] if rest else [])
-    shares = [part.share for part in shown] + ([sum(part.share for part in rest)] if rest else [])
+    us, shares = [part.us for part in shown], [part.share for part in shown]
+    if rest:
+        us.append(sum(part.us for part in rest))
+        shares.append(sum(part.share for part in rest))
     scale = scale_of(path.step_us)
-    numbers = list(zip(scale.column(us), percents(shares), strict=True))
+    *numbers, total = zip(scale.column(us), percents(shares), strict=True)
     rows = [
         TableRow((part_name(part), part.what, part.source or UNKNOWN, *number))
         for part, number in zip(shown, numbers, strict=False)
     ]
     if rest:
-        rows.append(TableRow((counted(len(rest), "more part"), "", "", *numbers[len(shown)]), "rest"))
-    rows.append(TableRow(("step", "", "", *numbers[-1]), "total"))
-    columns = (
-        TableColumn("part", "name"),
-        TableColumn("where", "words"),
-        TableColumn("line", "place"),
-        *number_columns((scale.unit, "share")),
-    )
-    return TableSection("Critical path", columns, tuple(rows), (PATH_NOTE,))
+        rows.append(TableRow((counted(len(rest), "more part"), "", "", *numbers[-1]), "rest"))
+    rows.append(TableRow(("step", "", "", *total), "total"))
+    heads = (*PATH_COLUMNS, *columns("number", scale.unit, "share"))
+    return TableSection("Critical path", heads, tuple(rows), (PATH_NOTE,))
 
 
+PATH_COLUMNS = columns("name", "part") + columns("words", "where") + columns("place", "line")
 PATH_NOTE = "the chain of work that sets the time of the step: what is not on it is hidden behind it"
 
 
@@ -693,3 +617,63 @@ def check_words(check: ReplayCheck) -> str:
     if check.held_share > 0:
         words += f"; {format_share(check.held_share)} of it are delays that nothing on record explains"
     return words
+
+
+KIND_WORDS: Mapping[str, str] = {
+    "chain": "chain compiled",
+    "library-op": "the library's op",
+    "layout": "channels last",
+    "narrow-product": "narrow dtype",
+    "padded-product": "padded sizes",
+    "optimizer": "optimizer",
+    "attention": "fused attention",
+    "threads": "fewer threads",
+}
+"""Kinds of pieces by key, as people read them."""
+
+
+def measured_pieces(measured: MeasuredPieces | None) -> TableSection | None:
+    """Pieces of the step that were timed alone: their times, what each saves per step, and why others have none."""
+    if measured is None or not (measured.pieces or measured.left_out):
+        return None
+    pieces = sorted(measured.pieces, key=lambda piece: piece.ratio is None)
+    timed = [piece for piece in pieces if piece.ratio is not None]
+    scale = scale_of(max((max(map(abs, _piece_us(piece))) for piece in timed), default=0.0))
+    note = (
+        f"Timed alone after the program's end, on recorded sizes, in {measured.spent_s:.1f} of "
+        f"{measured.budget_s:g} s: one call as it is and changed, in turns. ratio: changed / as it is, with its 95 % "
+        "interval. saves: calls x (as it is - changed) per step, before the finding counts what else binds the step."
+    )
+    return TableSection(
+        f"Pieces of the step, timed alone{f', in {scale.unit}' if timed else ''}",
+        columns("words", "change") + columns("number", "calls", "as it is", "changed", "ratio", "95 %", "saves"),
+        tuple(_piece_row(piece, scale) for piece in pieces),
+        (note, *left_out_words(measured, len(measured.left_out))),
+        TableColumn("piece", "words"),
+    )
+
+
+def _piece_us(piece: MeasuredPiece) -> tuple[float, float, float]:
+    """A call of the piece as it is and changed, and what that saves per step."""
+    assert piece.as_is_us is not None and piece.changed_us is not None, "a piece with a ratio has times"
+    before, after = piece.as_is_us.median, piece.changed_us.median
+    return before, after, piece.calls * (before - after)
+
+
+def _piece_row(piece: MeasuredPiece, scale: Scale) -> TableRow:
+    place = f" in {piece.module}" if piece.module is not None else ""
+    place = f" {at_source(piece.source)}" if piece.source is not None else place
+    what = f"{KIND_WORDS.get(piece.kind, piece.kind)}: {piece.what}{place} [{piece.finding}]"
+    calls, ratio = calls_number(piece.calls), piece.ratio
+    if ratio is None:
+        return TableRow((piece.change, calls, *(UNKNOWN,) * 5), details=(what, f"not measured: {piece.reason}"))
+    before, after, saved_us = _piece_us(piece)
+    saved = f"-{scale.one(-saved_us)}" if saved_us < 0 else scale.one(saved_us)
+    between = f"{_ratio_words(ratio.low)} to {_ratio_words(ratio.high)}"
+    cells = (piece.change, calls, scale.one(before), scale.one(after), _ratio_words(ratio.median), between, saved)
+    worst = () if piece.at_worst is None else (f"at worst {_ratio_words(piece.at_worst.median)}",)
+    return TableRow(cells, details=(what, *worst))
+
+
+def _ratio_words(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.095 or not ratio else f"{ratio:.2g}"

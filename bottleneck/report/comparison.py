@@ -12,17 +12,15 @@ from bottleneck.report.document import (
     Document,
     ListSection,
     Section,
-    TableColumn,
     TableRow,
     TableSection,
     Waterfall,
     WaterfallBar,
-    number_columns,
+    columns,
 )
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import Scale, scale_of
-from bottleneck.report.wording import calls_number, describe_shapes
+from bottleneck.report.text import Scale, calls_number, describe_shapes, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
@@ -57,30 +55,22 @@ def fold_alike(rows: Iterable[ChangeRow], *, by_op: bool = True) -> list[RowGrou
     return sorted(map(_folded, folds.values()), key=lambda alike: -abs(alike.row.change_us))
 
 
+_SUMS = ("calls_before", "calls_after", "before_us", "after_us", "count_us", "mean_us")
+
+
 def added(rows: Sequence[ChangeRow]) -> ChangeRow:
     """The first row with the calls and times of all."""
-    return replace(
-        rows[0],
-        calls_before=math.fsum(row.calls_before for row in rows),
-        calls_after=math.fsum(row.calls_after for row in rows),
-        before_us=math.fsum(row.before_us for row in rows),
-        after_us=math.fsum(row.after_us for row in rows),
-        count_us=math.fsum(row.count_us for row in rows),
-        mean_us=math.fsum(row.mean_us for row in rows),
-    )
+    return replace(rows[0], **{name: math.fsum(getattr(row, name) for row in rows) for name in _SUMS})
 
 
 def _folded(rows: Sequence[ChangeRow]) -> RowGroup:
+    """The rows as one, whose module is the path that all share, with '*' for the numbers that differ."""
     if len(rows) == 1:
         return RowGroup(rows[0])
     paths = list(dict.fromkeys(row.module or "" for row in rows))
-    return RowGroup(replace(added(rows), module=_common(paths) or None), len(paths))
-
-
-def _common(paths: Sequence[str]) -> str:
-    """The path that all share, with '*' for the numbers that differ."""
     parts = zip_longest(*(_NUMBERS.split(path) for path in paths), fillvalue="")
-    return "".join(column[0] if len(set(column)) == 1 else _ANY for column in parts)
+    common = "".join(column[0] if len(set(column)) == 1 else _ANY for column in parts)
+    return RowGroup(replace(added(rows), module=common or None), len(paths))
 
 
 _KINDS: Mapping[str, str] = {"more": "more calls", "fewer": "fewer calls", "same": "as before"}
@@ -88,7 +78,6 @@ _KINDS: Mapping[str, str] = {"more": "more calls", "fewer": "fewer calls", "same
 _MATCHES: Mapping[str, str] = {"op": "matched by its name alone", "kernel family": "matched by kernel family"}
 # From here on a factor reads better than percent.
 _TIMES_FROM = 3.0
-CHANGED_HERE = "changed here"
 
 
 def title(comparison: Comparison) -> str:
@@ -110,17 +99,13 @@ def sentence(comparison: Comparison) -> str:
         return comparison.sentence
     before, after = comparison.before.step_us, comparison.after.step_us
     if before is None or after is None:
-        return f"Only counters can be compared, for a side has no times: {_count_differing(comparison)}."
+        both = [each for each in comparison.counters if each.before is not None and each.after is not None]
+        number = sum(each.before != each.after for each in both)
+        differing = f"{number or 'none'} of {len(both)} differ{'s' if number < 2 else ''}"
+        return f"Only counters can be compared, for a side has no times: {differing}."
     if before == after:
         return f"The step takes {format_us(after)} on both sides."
     return f"The step takes {format_us(after)} instead of {format_us(before)}{percent(before, after)}."
-
-
-def _count_differing(comparison: Comparison) -> str:
-    """'2 of 14 differ'."""
-    both = [each for each in comparison.counters if each.before is not None and each.after is not None]
-    differing = sum(each.before != each.after for each in both)
-    return f"{differing or 'none'} of {len(both)} differ{'s' if differing < 2 else ''}"
 
 
 def percent(before: float, after: float) -> str:
@@ -141,16 +126,12 @@ def describe_side(side: CompareSide) -> str:
         side.device,
         side.path if not side.path.endswith(side.label) and not side.label.startswith(side.path) else "",
     ]
-    return ", ".join(part for part in (side.label, *parts) if part)
+    return ", ".join(filter(None, (side.label, *parts)))
 
 
 def describe_call_change(row: ChangeRow) -> str:
     """'12 → 24'; one number where both are the same."""
     before, after = calls_number(row.calls_before), calls_number(row.calls_after)
-    if row.calls_before == 0 or row.calls_after == 0:
-        before, after = (
-            "0" if not calls else text for calls, text in ((row.calls_before, before), (row.calls_after, after))
-        )
     return before if before == after else f"{before} → {after}"
 
 
@@ -165,7 +146,7 @@ def row_details(row: ChangeRow, modules: int = 1) -> tuple[str, ...]:
         *source_details(row.source, is_touched=row.is_touched),
         _MATCHES.get(row.matched_by, ""),
     )
-    return tuple(part for part in parts if part)
+    return tuple(filter(None, parts))
 
 
 def _shapes(text: str) -> str:
@@ -177,7 +158,7 @@ def _shapes(text: str) -> str:
 
 def source_details(source: str | None, *, is_touched: bool | None) -> tuple[str, ...]:
     """The line, marked where the diff between the refs touches it; nothing where it is not known."""
-    return (f"{source} ({CHANGED_HERE})" if is_touched else source,) if source else ()
+    return (f"{source} (changed here)" if is_touched else source,) if source else ()
 
 
 _MOST_DECIMALS = 3
@@ -278,17 +259,9 @@ def waterfall(numbers: RoundedChange) -> Waterfall:
 
 def account_label(account: str, group: str) -> str:
     """'overhead: python'; the group alone where the account is all of it."""
-    short = short_label(account)
     if account == "unknown":
         return f"{_UNMODELLED} work"
-    return group if short == group else f"{group}: {short}"
-
-
-def short_label(account: str) -> str:
-    """'python' of 'overhead.python'."""
-    if account == "unknown":
-        return _UNMODELLED
-    return label_of(account)
+    return group if label_of(account) == group else f"{group}: {label_of(account)}"
 
 
 def _grouped(accounts: Sequence[RoundedAccount]) -> list[tuple[RoundedAccount, ...]]:
@@ -303,14 +276,14 @@ def _grouped(accounts: Sequence[RoundedAccount]) -> list[tuple[RoundedAccount, .
 
 
 def _account_bar(members: Sequence[RoundedAccount], scale: Scale, at: float) -> WaterfallBar:
-    before, after = (
-        math.fsum(side) for side in zip(*((a.bar.before_us, a.bar.after_us) for a in members), strict=True)
-    )
+    before = math.fsum(account.bar.before_us for account in members)
+    after = math.fsum(account.bar.after_us for account in members)
     change = signed(scale, sum(account.change for account in members), after - before)
-    bar = members[0].bar
     label, short, group = f"{len(members)} others", f"{len(members)} others", ""
     if len(members) == 1:
-        label, short, group = account_label(bar.account, bar.group), short_label(bar.account), bar.group
+        bar = members[0].bar
+        short = _UNMODELLED if bar.account == "unknown" else label_of(bar.account)
+        label, group = account_label(bar.account, bar.group), bar.group
     return WaterfallBar(
         label=label,
         short=short,
@@ -340,7 +313,6 @@ def _axis(bars: Sequence[WaterfallBar]) -> tuple[float, float]:
     return start, high if high > start else start + 1.0
 
 
-_NO_MODULE = "(no module)"
 _ROWS_NOTE = (
     "by count: what more or fewer calls cost at the old time of a call; by time: what the new calls take longer or "
     "shorter. Together they are the change, and all lines are that of the step."
@@ -352,18 +324,21 @@ def rows(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSecti
     """The ops whose time changed most, the others folded, then idle time by cause: together the change of the step."""
     idle, idle_quanta = _idle(comparison.idle, numbers)
     every = fold_alike(comparison.rows)
-    shown, rest = _split(every, top, numbers)
-    listed = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
+    shown, rest, count = _split(every, top, numbers)
+    listed = [alike.row for alike in shown] + rest
     quanta = settled(numbers.scale, [row.change_us for row in listed], numbers.change - idle_quanta)
-    lines = [_row(alike, change, numbers) for alike, change in zip(shown, quanta, strict=False)]
-    lines += [TableRow((f"{len(rest)} more", "", *_parts(listed[-1], quanta[-1], numbers)), "rest")] if rest else []
+    lines = []
+    for alike, change in zip(shown, quanta, strict=False):
+        cells = (alike.row.name, describe_call_change(alike.row), *_parts(alike.row, change, numbers))
+        lines.append(TableRow(cells, details=row_details(alike.row, alike.modules)))
+    more = f"{len(every) - len(shown)} more"
+    lines += [TableRow((more, "", *_parts(row, quanta[-1], numbers)), "rest") for row in rest]
     if not shown and not idle and not numbers.change:
         return None
     whole = signed(numbers.scale, numbers.change, comparison.change_us or 0.0)
-    titles = ("calls", "by count", "by time", "change")
     return TableSection(
-        f"What changed, in {numbers.scale.unit}{_count(shown, rest)}",
-        (TableColumn("op", "name"), *number_columns(titles)),
+        f"What changed, in {numbers.scale.unit}{count}",
+        columns("name", "op") + columns("number", "calls", "by count", "by time", "change"),
         (*lines, *idle, TableRow(("the step", "", "", "", whole), "total")),
         (_ROWS_NOTE,),
     )
@@ -373,28 +348,26 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
     """The modules whose work changed most; they add up to all ops of the table above."""
     if len(comparison.modules) < 2:
         return None
-    shown, rest = _split(fold_alike(comparison.modules, by_op=False), top, numbers)
+    every = fold_alike(comparison.modules, by_op=False)
+    shown, rest, count = _split(every, top, numbers)
     if not shown:
         return None
-    listed = [*(alike.row for alike in shown), *([added([alike.row for alike in rest])] if rest else [])]
-    names = [*map(_module_name, shown), *([f"{len(rest)} more"] if rest else [])]
+    listed = [alike.row for alike in shown] + rest
+    names = [*map(_module_name, shown), f"{len(every) - len(shown)} more"]
     scale, busy = numbers.scale, numbers.change - _idle(comparison.idle, numbers)[1]
     before = math.fsum(row.before_us for row in listed)
     # Where the last decimal of the waterfall takes more away than there was here, there was that much.
     lows = settled(scale, [row.before_us for row in listed], max(round(scale.quanta(before)), -busy), 0)
     highs = settled(scale, [row.after_us for row in listed], sum(lows) + busy, 0)
-    lines = [
-        TableRow(
-            (name, scale.show(low, row.before_us), scale.show(high, row.after_us), _signed(row, high - low, numbers)),
-            "rest" if rest and row is listed[-1] else "plain",
-        )
-        for name, row, low, high in zip(names, listed, lows, highs, strict=True)
-    ]
+    lines = []
+    for name, row, low, high in zip(names, listed, lows, highs, strict=False):
+        times = scale.show(low, row.before_us), scale.show(high, row.after_us)
+        cells = (name, *times, signed(scale, high - low, row.change_us))
+        lines.append(TableRow(cells, "rest" if len(lines) == len(shown) else "plain"))
     whole = (scale.show(sum(lows), 1.0), scale.show(sum(highs), 1.0), signed(scale, busy, float(busy)))
-    titles = ("before", "after", "change")
     return TableSection(
-        f"By module, in {scale.unit}{_count(shown, rest)}",
-        (TableColumn("module", "place"), *number_columns(titles)),
+        f"By module, in {scale.unit}{count}",
+        columns("place", "module") + columns("number", "before", "after", "change"),
         (*lines, TableRow(("all modules", *whole), "total")),
         (_MODULES_NOTE,),
     )
@@ -402,23 +375,15 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
 
 def _split(
     every: Sequence[RowGroup], top: int, numbers: RoundedChange
-) -> tuple[Sequence[RowGroup], Sequence[RowGroup]]:
-    """Those that have a line each, and the others; a change that rounds to nothing has none, one alone always has."""
+) -> tuple[Sequence[RowGroup], list[ChangeRow], str]:
+    """Those that have a line each, the sum of the others if there are any, and a word on how many are shown.
+
+    A change that rounds to nothing has no line; one that would be the only other always has.
+    """
     shown = sum(abs(numbers.scale.quanta(alike.row.change_us)) >= 0.5 for alike in every[:top])
-    if shown == len(every) - 1:
-        shown += 1
-    return every[:shown], every[shown:]
-
-
-def _count(shown: Sequence[RowGroup], rest: Sequence[RowGroup]) -> str:
-    return f" ({len(shown)} of {len(shown) + len(rest)})" if rest else ""
-
-
-def _row(alike: RowGroup, quanta: int, numbers: RoundedChange) -> TableRow:
-    row = alike.row
-    return TableRow(
-        (row.name, describe_call_change(row), *_parts(row, quanta, numbers)), details=row_details(row, alike.modules)
-    )
+    if shown >= len(every) - 1:
+        return every, [], ""
+    return every[:shown], [added([alike.row for alike in every[shown:]])], f" ({shown} of {len(every)})"
 
 
 def _parts(row: ChangeRow, quanta: int, numbers: RoundedChange) -> tuple[str, str, str]:
@@ -426,11 +391,7 @@ def _parts(row: ChangeRow, quanta: int, numbers: RoundedChange) -> tuple[str, st
     scale = numbers.scale
     count = round(scale.quanta(row.count_us)) if row.mean_us else quanta
     by_count, by_time = signed(scale, count, row.count_us), signed(scale, quanta - count, row.mean_us)
-    return by_count, by_time, _signed(row, quanta, numbers)
-
-
-def _signed(row: ChangeRow, quanta: int, numbers: RoundedChange) -> str:
-    return signed(numbers.scale, quanta, row.change_us)
+    return by_count, by_time, signed(scale, quanta, row.change_us)
 
 
 def _idle(bars: Sequence[Bar], numbers: RoundedChange) -> tuple[list[TableRow], int]:
@@ -438,19 +399,17 @@ def _idle(bars: Sequence[Bar], numbers: RoundedChange) -> tuple[list[TableRow], 
     known = {account.bar: account.change for account in numbers.accounts}
     changes = [known.get(bar, round(numbers.scale.quanta(bar.change_us))) for bar in bars]
     ranked = sorted(zip(bars, changes, strict=True), key=lambda item: -abs(item[0].change_us))
-    lines = [
-        TableRow(
-            (account_label(bar.account, bar.group), "", "", "", signed(numbers.scale, change, bar.change_us)),
-            details=source_details(bar.source, is_touched=bar.is_touched),
-        )
-        for bar, change in ranked
-        if change
-    ]
+    lines: list[TableRow] = []
+    for bar, change in ranked:
+        if change:
+            shown = signed(numbers.scale, change, bar.change_us)
+            details = source_details(bar.source, is_touched=bar.is_touched)
+            lines.append(TableRow((account_label(bar.account, bar.group), "", "", "", shown), details=details))
     return lines, sum(changes)
 
 
 def _module_name(alike: RowGroup) -> str:
-    name = alike.row.module or alike.row.name or _NO_MODULE
+    name = alike.row.module or alike.row.name or "(no module)"
     return f"{name} ({alike.modules} of them)" if alike.modules > 1 else name
 
 
@@ -471,7 +430,8 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
             rows(comparison, numbers, top),
             modules(comparison, numbers, min(top, _MOST_MODULES)),
         ]
-    sections.append(_notes(comparison))
+    if comparison.notes:
+        sections.append(ListSection("Notes", tuple((note,) for note in comparison.notes)))
     return Document(
         headline="compare",
         subject=title(comparison),
@@ -504,13 +464,10 @@ def _counters(comparison: Comparison) -> TableSection | None:
     ]
     same = ", ".join(f"{name} {before:,}" for name, before, after in both if before == after)
     notes = [f"The same on both sides: {same}."] if same else []
-    columns = (
-        TableColumn("counter", "words"),
-        *number_columns(("before", "after", "change")),
-    )
+    heads = columns("words", "counter") + columns("number", "before", "after", "change")
     title = "Counters that differ, per step" if rows else "Counters: none that both sides know differs"
     title = title if both else "Counters: none that both sides know"
-    return TableSection(title, columns, tuple(rows), (*notes, *_not_compared(comparison)))
+    return TableSection(title, heads, tuple(rows), (*notes, *_not_compared(comparison)))
 
 
 def _label(step: CounterStep) -> str:
@@ -534,10 +491,6 @@ def _why(name: str, side: CompareSide) -> str:
     if counts is None:
         return "it has no counters"
     return counts.unknown.get(name) or counts.unstable.get(name) or "no reason given"
-
-
-def _notes(comparison: Comparison) -> ListSection | None:
-    return ListSection("Notes", tuple((note,) for note in comparison.notes)) if comparison.notes else None
 
 
 def render(comparison: Comparison, form: str, style: TerminalStyle = PLAIN, *, top: int = TOP) -> str:

@@ -3,7 +3,6 @@
 All text in a document is as it came: each renderer makes it safe for its medium.
 """
 
-from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -21,9 +20,9 @@ class TableColumn(Struct, frozen=True):
     kind: ColumnKind
 
 
-def number_columns(titles: Iterable[str]) -> tuple[TableColumn, ...]:
-    """A column of numbers per title."""
-    return tuple(TableColumn(title, "number") for title in titles)
+def columns(kind: ColumnKind, *titles: str) -> tuple[TableColumn, ...]:
+    """A column of this kind per title."""
+    return tuple(TableColumn(title, kind) for title in titles)
 
 
 class TableRow(Struct, frozen=True):

@@ -45,18 +45,16 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     hidden = () if all_findings else _hidden(ranked, visible)
     first = (shown or others or remarks or found)[0]
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
-    common = _common_evidence(shown[:most])
+    # Reasons for gains by formula that several findings give in the same words are said once.
+    reasons = Counter(line for each in shown[:most] for line in each.evidence if line.startswith(BY_FORMULA))
+    common = [line for line, count in reasons.items() if count > 1]
     return ActionSection(
         TITLE,
         tuple(_action(analysis, finding, characters, common) for finding in shown[:most]),
         (*(_doubts(analysis) if shown or others else ()), *(f"{line[:1].upper()}{line[1:]}." for line in common)),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
-        (
-            *more,
-            *hidden,
-            f"Each [name] has more to read: {_EXPLAIN} {first.slug}",
-        ),
+        (*more, *hidden, f"Each [name] has more to read: {_EXPLAIN} {first.slug}"),
     )
 
 
@@ -107,7 +105,7 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int) -> 
     """The finding on a few lines."""
     same = "" if _adds(finding) else "; this is another way to save the same time"
     gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
-    advice = f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."
+    advice = _advice(finding)
     lines = (("gain", gain), *_named_lines(analysis, f"{finding.title} {advice}", 1), ("do", advice))
     written = tuple((finding.code or "").rstrip().splitlines())
     return Action(
@@ -127,12 +125,6 @@ def _doubts(analysis: Analysis) -> tuple[str, ...]:
     return ()
 
 
-def _common_evidence(shown: Sequence[Finding]) -> tuple[str, ...]:
-    """Reasons for gains by formula that several findings give in the same words: they are said once."""
-    reasons = Counter(line for finding in shown for line in finding.evidence if line.startswith(BY_FORMULA))
-    return tuple(line for line, count in reasons.items() if count > 1)
-
-
 def _action(analysis: Analysis, finding: Finding, characters: float, common: Sequence[str]) -> Action:
     seen = _evidence([line for line in finding.evidence if line not in common], characters)
     lines = (
@@ -140,7 +132,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
         ("adds", _added(finding)),
         ("seen", seen),
         *_named_lines(analysis, f"{finding.title} {seen} {finding.advice}", _MOST_LINES),
-        ("do", f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."),
+        ("do", _advice(finding)),
     )
     return Action(
         lead=f"{finding.title} [{finding.slug}]",
@@ -148,6 +140,10 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
         code=tuple((finding.code or "").rstrip().splitlines()),
         command=finding.verify,
     )
+
+
+def _advice(finding: Finding) -> str:
+    return f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."
 
 
 def _named_lines(analysis: Analysis, sentences: str, most: int) -> tuple[tuple[str, str], ...]:

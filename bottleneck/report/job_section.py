@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bottleneck.report.document import ListSection, Section, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.document import ListSection, Section, TableColumn, TableRow, TableSection, columns
 from bottleneck.report.text import UNKNOWN, cut_text, scale_of
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.job import GroupUse, JobSummary, SlowLink, SlowRank
@@ -26,22 +26,17 @@ def worst_ranks(analysis: Analysis, most: int, characters: int) -> ListSection |
     job = analysis.job
     if job is None or not (job.slow or job.slow_links):
         return None
-    slow = [
-        (one.cost_us, f"{_with_count(one)} costs {format_us(one.cost_us)} per step: {one.cause}") for one in job.slow
+    costs = []
+    for one in job.slow:
+        count = f" ({counted(len(one.ranks), 'rank')})" if len(one.ranks) > 1 else ""
+        costs.append((one.cost_us, f"{one.name}{count} costs {format_us(one.cost_us)} per step: {one.cause}"))
+    costs += [
+        (link.transfer_us - link.usual_us, f"{_link_name(link)}: {_link_details(link)[0]}") for link in job.slow_links
     ]
-    links = [
-        (link.transfer_us - link.usual_us, f"link of {link.host or link.name}: {_link_details(link)[0]}")
-        for link in job.slow_links
-    ]
-    told = [text for _, text in sorted([*slow, *links], key=lambda each: -each[0])]
-    hidden = len(told) - most
-    more = (f"{hidden} more with --full.",) if hidden > 0 else ()
-    texts = (*(cut_text(text, characters) for text in told[:most]), *more)
+    told = [text for _, text in sorted(costs, key=lambda each: -each[0])]
+    texts = [cut_text(text, characters) for text in told[:most]]
+    texts += [f"{len(told) - most} more with --full."] if len(told) > most else []
     return ListSection("Slow ranks, hosts and links", tuple((text,) for text in texts))
-
-
-def _with_count(one: SlowRank) -> str:
-    return f"{one.name} ({counted(len(one.ranks), 'rank')})" if len(one.ranks) > 1 else one.name
 
 
 def describe_job(job: JobSummary) -> str:
@@ -52,7 +47,7 @@ def describe_job(job: JobSummary) -> str:
         "" if job.bubble_share is None else f"{format_share(job.bubble_share)} are the bubble of the pipeline",
         "" if job.clock_skew_us is None else f"clocks of hosts are up to {format_us(job.clock_skew_us)} apart",
     ]
-    told = ", ".join(part for part in parts if part)
+    told = ", ".join(filter(None, parts))
     return f"{counted(job.ranks, 'rank')}{hosts}{f' {told}' if told else ''}."
 
 
@@ -81,29 +76,22 @@ def _slow(job: JobSummary) -> TableSection:
         TableRow((one.name, scale.one(one.cost_us), _hours(one.cost_rank_hours)), details=_rank_details(one))
         for one in job.slow
     ]
-    rows += [
-        TableRow(
-            (
-                f"link of {link.host or link.name}",
-                scale.one(link.transfer_us - link.usual_us),
-                _hours(link.cost_rank_hours),
-            ),
-            details=_link_details(link),
-        )
-        for link in job.slow_links
-    ]
-    notes = (
+    for link in job.slow_links:
+        cells = (_link_name(link), scale.one(link.transfer_us - link.usual_us), _hours(link.cost_rank_hours))
+        rows.append(TableRow(cells, details=_link_details(link)))
+    note = (
         "cost: time per step that the job would take less without the delay. rank-hours: waited for it by all ranks, "
         "per hour of the job."
+        if rows
+        else "No rank, host or link is far slower than the others."
     )
-    nobody = "No rank, host or link is far slower than the others."
-    return TableSection(
-        "Slow ranks, hosts and links",
-        (TableColumn("which", "words"), *number_columns((f"cost, {scale.unit}", "rank-hours"))),
-        tuple(rows),
-        (describe_job(job), notes if rows else nobody),
-        TableColumn("why", "words"),
-    )
+    heads = columns("words", "which") + columns("number", f"cost, {scale.unit}", "rank-hours")
+    why = TableColumn("why", "words")
+    return TableSection("Slow ranks, hosts and links", heads, tuple(rows), (describe_job(job), note), why)
+
+
+def _link_name(link: SlowLink) -> str:
+    return f"link of {link.host or link.name}"
 
 
 def _hours(hours: float | None) -> str:
@@ -116,13 +104,11 @@ def _rank_details(one: SlowRank) -> tuple[str, ...]:
     pattern = "in most steps" if one.is_steady else "in some steps"
     at = "" if one.worst_collective is None else f"most at {one.worst_collective}"
     ranks = f"ranks {_listed(one.ranks)}" if len(one.ranks) > 1 else ""
-    parts = (one.cause, where, ranks, since or pattern, at)
-    return tuple(part for part in parts if part)
+    return tuple(filter(None, (one.cause, where, ranks, since or pattern, at)))
 
 
 def _link_details(link: SlowLink) -> tuple[str, ...]:
-    times = link.transfer_us / link.usual_us if link.usual_us > 0 else None
-    ratio = "" if times is None else f", {times:.1f} times as long"
+    ratio = f", {link.transfer_us / link.usual_us:.1f} times as long" if link.usual_us > 0 else ""
     usual = f"in {counted(link.groups - 1, 'equal group')} {format_us(link.usual_us)}"
     return (
         f"transfers take {format_us(link.transfer_us)}, {usual}{ratio}",
@@ -141,40 +127,25 @@ def _listed(ranks: Sequence[int]) -> str:
 def _groups(groups: Sequence[GroupUse]) -> TableSection | None:
     if not groups:
         return None
-    scale = scale_of(max(use.us for use in groups))
-    rows = [
-        TableRow(
-            (use.name, use.kind or UNKNOWN, *(scale.one(us) for us in (use.us, use.transfer_us, use.wait_us))),
-            group="communication",
-            details=_group_details(use),
-        )
-        for use in groups
-    ]
-    return TableSection(
-        f"Process groups, in {scale.unit} per step",
-        (
-            TableColumn("group", "name"),
-            TableColumn("parallel", "words"),
-            *number_columns(("time", "transfer", "waiting")),
-        ),
-        tuple(rows),
-        ("transfer: after the last rank of the group came; waiting: before. Averages over the ranks.",),
-    )
-
-
-def _group_details(use: GroupUse) -> tuple[str, ...]:
-    sizes = f"{use.groups} x {counted(use.size, 'rank')}" if use.groups > 1 else counted(use.size, "rank")
-    calls = f"{counted(f'{use.calls:.3g}', 'call')} per step"
-    uneven = "" if use.imbalance is None else f"the busiest rank sends {use.imbalance:.2f} times the mean"
-    return tuple(part for part in (sizes, calls, uneven) if part)
+    scale, rows = scale_of(max(use.us for use in groups)), []
+    for use in groups:
+        sizes = f"{use.groups} x {counted(use.size, 'rank')}" if use.groups > 1 else counted(use.size, "rank")
+        calls = f"{counted(f'{use.calls:.3g}', 'call')} per step"
+        uneven = "" if use.imbalance is None else f"the busiest rank sends {use.imbalance:.2f} times the mean"
+        cells = (use.name, use.kind or UNKNOWN, *map(scale.one, (use.us, use.transfer_us, use.wait_us)))
+        rows.append(TableRow(cells, group="communication", details=tuple(filter(None, (sizes, calls, uneven)))))
+    heads = columns("name", "group") + columns("words", "parallel") + columns("number", "time", "transfer", "waiting")
+    note = "transfer: after the last rank of the group came; waiting: before. Averages over the ranks."
+    return TableSection(f"Process groups, in {scale.unit} per step", heads, tuple(rows), (note,))
 
 
 def _left_out(job: JobSummary) -> ListSection | None:
     if not job.left_out:
         return None
-    items = tuple(
-        (f"{one.path}{'' if one.rank is None else f' (rank {one.rank})'}: {one.reason}",)
+    texts = [
+        f"{one.path}{'' if one.rank is None else f' (rank {one.rank})'}: {one.reason}"
         for one in job.left_out[:_MOST_LEFT_OUT]
-    )
-    hidden = len(job.left_out) - len(items)
-    return ListSection("Left out", (*items, *(((f"{hidden} more",),) if hidden else ())))
+    ]
+    hidden = len(job.left_out) - len(texts)
+    texts += [f"{hidden} more"] if hidden else []
+    return ListSection("Left out", tuple((text,) for text in texts))

@@ -63,7 +63,7 @@ def _tree_of(record: object, text: Callable[[str], str | None]) -> Any:
     return tree if text is _encodable and _is_encodable(tree) else _with_text(tree, text)
 
 
-def to_json(analysis: Analysis) -> str:
+def to_json(analysis: Analysis, *, all_findings: bool = True) -> str:  # noqa: ARG001 - as all formats; it has all
     """The analysis as text that ``from_json`` reads back; AssertionError where null stands and is not allowed."""
     try:
         checked = msgspec.json.decode(msgspec.json.encode(_tree_of(analysis, _encodable)), type=Analysis)

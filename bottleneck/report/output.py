@@ -79,6 +79,16 @@ def wrap_status(text: str, width: int) -> str:
     return "\n".join(lines).replace(_GLUE, " ")
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those around it, unless they are there; UsageError where that cannot be done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(
+            f"cannot make the folder {folder}", why=exc.strerror or str(exc), fix="name a folder that can be written"
+        ) from exc
+
+
 def write_bytes(content: bytes, output: Path) -> None:
     """Writes a file under a temporary name and renames it when whole; UsageError when the place takes no file."""
     write_blocks([content], output)
@@ -96,7 +106,9 @@ def write_blocks(blocks: Iterable[bytes], output: Path) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(blocks)
-        Path(partial).chmod(0o666 & ~_umask())
+        mask = os.umask(0o077)  # of new files, which mkstemp does not follow
+        os.umask(mask)
+        Path(partial).chmod(0o666 & ~mask)
         Path(partial).replace(output)
     except OSError as exc:
         raise _cannot_write(output, exc) from exc
@@ -111,13 +123,6 @@ def _write_in_place(blocks: Iterable[bytes], output: Path) -> None:
             file.writelines(blocks)
     except OSError as exc:
         raise _cannot_write(output, exc) from exc
-
-
-def _umask() -> int:
-    """The process's mask for new files, which mkstemp does not follow."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _cannot_write(output: Path, exc: OSError) -> UsageError:

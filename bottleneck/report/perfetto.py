@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.report.kernel_names import essential_name
-from bottleneck.report.text import clean
-from bottleneck.report.wording import attribute_path
+from bottleneck.report.text import attribute_path, clean
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.evidence import Annotations
 from bottleneck.schema.intervals import Integers

@@ -1,19 +1,23 @@
-"""Builds the document of a prediction: the step on each device, its memory, other ways to run it, and the work."""
+"""Builds the document of a prediction: the step on each device, its memory, other ways to run it, and the work.
+
+The work is also placed as points under the roofs of each device, for the picture and the charts of the page.
+"""
 
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from bottleneck.report import markdown, render_document, terminal
-from bottleneck.report.document import Document, ListSection, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report import render_document
+from bottleneck.report.document import Document, ListSection, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
-from bottleneck.report.line_chart import ChartSection
-from bottleneck.report.predicted_points import roofline_chart
+from bottleneck.report.line_chart import ChartCurve, ChartPoint, ChartSection, LineChart
+from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
-from bottleneck.units import apportion, counted, format_share, format_si, format_us
+from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us
 
 _GIB = 2**30
 _WHOLE_GIB = 99.5
@@ -25,29 +29,25 @@ _WORTH_SAYING = 1.1
 # A step without products in fp32 is as fast with TF32: no column for that.
 _SOME_GAIN = 1.005
 
-_TITLES = {
-    "eager": "eager",
-    "compile": "compile",
-    "cudagraphs": "CUDA graphs",
-    "reduce-overhead": "reduce-overhead",
-    "max-autotune": "max-autotune",
-    "max-autotune-no-cudagraphs": "max-autotune, no graphs",
-    "tf32": "TF32",
-}
+
+class _Way(NamedTuple):
+    """A way to run a step, in words: title of its column, its name as what is gained from, and how a step is run."""
+
+    title: str
+    gained_from: str
+    run_as: str
+
+
 _WAYS = {
-    "compile": "torch.compile",
-    "cudagraphs": "CUDA graphs",
-    "reduce-overhead": "torch.compile with CUDA graphs",
-    "max-autotune": "torch.compile with max-autotune",
-    "max-autotune-no-cudagraphs": "torch.compile with max-autotune",
-    "tf32": "TF32",
-}
-_RUN_AS = {
-    "compile": ", compiled,",
-    "cudagraphs": ", as a CUDA graph,",
-    "reduce-overhead": ", compiled and with CUDA graphs,",
-    "max-autotune": ", compiled with max-autotune,",
-    "max-autotune-no-cudagraphs": ", compiled with max-autotune,",
+    "eager": _Way("eager", "eager", ""),
+    "compile": _Way("compile", "torch.compile", ", compiled,"),
+    "cudagraphs": _Way("CUDA graphs", "CUDA graphs", ", as a CUDA graph,"),
+    "reduce-overhead": _Way("reduce-overhead", "torch.compile with CUDA graphs", ", compiled and with CUDA graphs,"),
+    "max-autotune": _Way("max-autotune", "torch.compile with max-autotune", ", compiled with max-autotune,"),
+    "max-autotune-no-cudagraphs": _Way(
+        "max-autotune, no graphs", "torch.compile with max-autotune", ", compiled with max-autotune,"
+    ),
+    "tf32": _Way("TF32", "TF32", ""),
 }
 _ENGINES = {
     "fp32_vector": "fp32 without TF32",
@@ -101,13 +101,9 @@ def build(answer: Prediction) -> Document:
 def sentences(answer: Prediction) -> list[str]:
     """The answer in words, one sentence or two per device; the first says of a compiled step that it is one."""
     first, *others = map(_device_sentence, answer.devices)
-    if _is_compiled_trace(answer):
+    if answer.origin == "trace" and answer.settings.compiled is True:
         first += " The step is compiled already: no gain of compiling it is predicted."
     return [first, *others]
-
-
-def _is_compiled_trace(answer: Prediction) -> bool:
-    return answer.origin == "trace" and answer.settings.compiled is True
 
 
 def _device_sentence(prediction: DevicePrediction) -> str:
@@ -116,34 +112,23 @@ def _device_sentence(prediction: DevicePrediction) -> str:
         why = step.reasons[0] if step.reasons else "its ceilings are not known"
         if step.floor_us is None:
             return f"Nothing can be predicted for {name}: {why}."
-        return f"No time is predicted for {name}: {why}. {_floor_sentence(prediction, step.floor_us)}"
+        sets = {"compute": ", set by its arithmetic", "memory": ", set by its memory traffic"}
+        by = sets.get(prediction.floor_bound or "", "")
+        fit = "; its memory does not fit" if prediction.fits is False else ""
+        floor = f"By peak and bandwidth the step takes no less than {format_us(step.floor_us)} there{by}{fit}."
+        return f"No time is predicted for {name}: {why}. {floor}"
     article = "an" if name[:1] in "AEIHLMRX" and not name.startswith("RTX 9") else "a"
-    run = _RUN_AS.get(step.backend, "")
     takes = _us_range(step.low_us, step.high_us)
-    words = f"On {article} {name} this step{run} takes {takes} and {_held_by(prediction)}"
+    words = f"On {article} {name} this step{_WAYS[step.backend].run_as} takes {takes} and {_held_by(prediction)}"
     if prediction.fits is False:
         words += ", but its memory does not fit"
-    gains = [
-        f"{_way(gain, prediction)} would make it {gain.speedup:.1f} times as fast"
-        for gain in prediction.gains
-        if gain.speedup is not None and gain.speedup >= _WORTH_SAYING
-    ]
-    return "; ".join([words, *gains]) + "."
-
-
-def _floor_sentence(prediction: DevicePrediction, floor_us: float) -> str:
-    """The least time of a step that has no predicted one, and what sets it."""
-    sets = {"compute": ", set by its arithmetic", "memory": ", set by its memory traffic"}
-    fit = "; its memory does not fit" if prediction.fits is False else ""
-    by = sets.get(prediction.floor_bound or "", "")
-    return f"By peak and bandwidth the step takes no less than {format_us(floor_us)} there{by}{fit}."
-
-
-def _way(gain: BackendGain, prediction: DevicePrediction) -> str:
-    """The other way in words; cuDNN may use TF32 where products do not."""
-    if gain.name == "tf32" and prediction.engine == "tf32_tensor":
-        return "TF32 for products too"
-    return _WAYS.get(gain.name, gain.name)
+    for gain in prediction.gains:
+        if gain.speedup is not None and gain.speedup >= _WORTH_SAYING:
+            # cuDNN may use TF32 where products do not.
+            is_tf32_already = gain.name == "tf32" and prediction.engine == "tf32_tensor"
+            way = "TF32 for products too" if is_tf32_already else _WAYS[gain.name].gained_from
+            words += f"; {way} would make it {gain.speedup:.1f} times as fast"
+    return f"{words}."
 
 
 def _held_by(prediction: DevicePrediction) -> str:
@@ -172,20 +157,16 @@ def _facts(answer: Prediction) -> list[tuple[str, str]]:
     mode = {True: "training", False: "inference", None: "forward or training"}[answer.settings.training]
     facts = [("step", f"{mode}, {batch}, {counted(answer.op_calls, 'op call')}, {way}")]
     facts.append(("engine", _engine_words(answer)))
-    if left_out := _left_out(answer):
+    copies = ""
+    if answer.origin != "trace" and answer.copied_bytes:
+        copies = f"copies of {format_si(answer.copied_bytes, 'B')} per step from the host"
+    if left_out := ", ".join(filter(None, (copies, answer.left_out))):
         facts.append(("left out", left_out))
     if answer.measured_us is not None:
         on = f" on {answer.measured_on}" if answer.measured_on else ""
         busy = _measured_device_words(answer)
         facts.append(("measured", f"{format_us(answer.measured_us)} in the trace{on}{busy}"))
     return facts
-
-
-def _left_out(answer: Prediction) -> str:
-    """The work that the times leave out; empty where the step has none."""
-    is_named = answer.origin == "trace"
-    copies = "" if is_named or not answer.copied_bytes else f"copies of {format_si(answer.copied_bytes, 'B')} per step"
-    return ", ".join(part for part in (copies and f"{copies} from the host", answer.left_out) if part)
 
 
 def _measured_device_words(answer: Prediction) -> str:
@@ -199,9 +180,10 @@ def _measured_device_words(answer: Prediction) -> str:
 
 def _engine_words(answer: Prediction) -> str:
     settings = answer.settings
+    switch = {True: "on", False: "off", None: "not known"}
     words = [
-        f"TF32 {_switch(settings.matmul_allow_tf32)} for products",
-        f"{_switch(settings.cudnn_allow_tf32)} for cuDNN",
+        f"TF32 {switch[settings.matmul_allow_tf32]} for products",
+        f"{switch[settings.cudnn_allow_tf32]} for cuDNN",
         "autocast not known" if settings.autocast is None else f"autocast {', '.join(settings.autocast) or 'off'}",
     ]
     if settings.channels_last:
@@ -211,18 +193,9 @@ def _engine_words(answer: Prediction) -> str:
     return ", ".join(words)
 
 
-def _switch(value: bool | None) -> str:
-    return {True: "on", False: "off", None: "not known"}[value]
-
-
 def _steps(answer: Prediction) -> TableSection:
-    rows = tuple(_step_row(each) for each in answer.devices)
-    columns = (
-        TableColumn("device", "name"),
-        *number_columns(("step", "interval")),
-        TableColumn("bound", "words"),
-        *number_columns(("compute", "memory", "overhead")),
-    )
+    rows = tuple(map(_step_row, answer.devices))
+    heads = columns("name", "device") + columns("number", "step", "interval") + columns("words", "bound")
     coverage = max(each.step.coverage for each in answer.devices)
     notes = [f"interval: made to hold {coverage * 100:.0f} % of steps; compute, memory, overhead: shares of the step"]
     if any(each.step.us is None and each.step.floor_us is not None for each in answer.devices):
@@ -234,7 +207,8 @@ def _steps(answer: Prediction) -> TableSection:
     ]
     if copies:
         notes.append(f"copies from the host are not in the step; over the link they take {', '.join(copies)}")
-    return TableSection("The step on each device", columns, rows, tuple(notes), is_cards=True)
+    title = "The step on each device"
+    return TableSection(title, heads + columns("number", *_GROUPS), rows, tuple(notes), is_cards=True)
 
 
 def _step_row(prediction: DevicePrediction) -> TableRow:
@@ -242,17 +216,14 @@ def _step_row(prediction: DevicePrediction) -> TableRow:
     interval = UNKNOWN if step.floor_us is None else f"over {format_us(step.floor_us)}"
     if step.low_us is not None and step.high_us is not None:
         interval = _us_range(step.low_us, step.high_us).replace(" to ", "-")
-    is_known = step.us is not None
-    return TableRow(
-        (
-            short_name(prediction),
-            UNKNOWN if step.us is None else format_us(step.us),
-            interval,
-            prediction.bound if is_known else f"({prediction.floor_bound})" if prediction.floor_bound else UNKNOWN,
-            *_shares(step),
-        ),
-        group=prediction.bound if prediction.bound in _GROUPS else None,
-    )
+    bound = f"({prediction.floor_bound})" if prediction.floor_bound else UNKNOWN
+    bound = bound if step.us is None else prediction.bound
+    cells = (short_name(prediction), _us_or_unknown(step.us), interval, bound, *_shares(step))
+    return TableRow(cells, group=prediction.bound if prediction.bound in _GROUPS else None)
+
+
+def _us_or_unknown(us: float | None) -> str:
+    return UNKNOWN if us is None else format_us(us)
 
 
 def _shares(step: PredictedStep) -> list[str]:
@@ -270,26 +241,16 @@ def _memory(answer: Prediction) -> list[TableSection]:
     memory = answer.memory
     if memory is None:
         return []
-    rows = tuple(
-        TableRow(
-            (
-                short_name(each),
-                UNKNOWN if each.device.memory_bytes is None else _gib(each.device.memory_bytes),
-                _gib(memory.peak_bytes),
-                {True: "yes", False: "no", None: "not known"}[each.fits],
-                _rate(each),
-                _largest(each),
-                UNKNOWN if each.knee_batch is None else f"{each.knee_batch:,}",
-            )
-        )
-        for each in answer.devices
-    )
-    columns = (
-        TableColumn("device", "name"),
-        *number_columns(("memory", "peak")),
-        TableColumn("fits", "words"),
-        *number_columns(("samples/s", "largest batch", "knee")),
-    )
+    rows = []
+    for each in answer.devices:
+        has = UNKNOWN if each.device.memory_bytes is None else _gib(each.device.memory_bytes)
+        fits = {True: "yes", False: "no", None: "not known"}[each.fits]
+        rates = [point.samples_per_s for point in each.batches if point.us == each.step.us and point.samples_per_s]
+        rate = format_si(rates[0], "").strip() if rates else UNKNOWN
+        knee = UNKNOWN if each.knee_batch is None else f"{each.knee_batch:,}"
+        rows.append(TableRow((short_name(each), has, _gib(memory.peak_bytes), fits, rate, _largest(each), knee)))
+    heads = columns("name", "device") + columns("number", "memory", "peak") + columns("words", "fits")
+    heads += columns("number", "samples/s", "largest batch", "knee")
     held = {
         "parameters": memory.parameter_bytes,
         "gradients": memory.gradient_bytes,
@@ -304,12 +265,7 @@ def _memory(answer: Prediction) -> list[TableSection]:
     reasons = {("largest batch", each.largest_batch_reason) for each in answer.devices}
     reasons |= {("knee", each.knee_reason) for each in answer.devices if each.step.us is not None}
     notes += sorted(f"{name} not known: {reason}" for name, reason in reasons if reason)
-    return [TableSection("Memory and batch size", columns, rows, tuple(notes), is_cards=True)]
-
-
-def _rate(prediction: DevicePrediction) -> str:
-    points = [point for point in prediction.batches if point.us == prediction.step.us and point.samples_per_s]
-    return format_si(points[0].samples_per_s or 0.0, "").strip() if points else UNKNOWN
+    return [TableSection("Memory and batch size", heads, tuple(rows), tuple(notes), is_cards=True)]
 
 
 def _largest(prediction: DevicePrediction) -> str:
@@ -317,19 +273,18 @@ def _largest(prediction: DevicePrediction) -> str:
     size = prediction.largest_batch
     if size is None:
         return UNKNOWN
-    if size <= max(point.batch_size for point in prediction.batches):
+    tried = max(point.batch_size for point in prediction.batches)
+    if size <= tried:
         return f"{size:,}"
-    most = _BEYOND_TRIED * max(point.batch_size for point in prediction.batches)
-    if size > most:
-        return f"over {most:,}"
+    if size > _BEYOND_TRIED * tried:
+        return f"over {_BEYOND_TRIED * tried:,}"
     digits = max(len(str(size)) - 2, 0)
     return f"about {size // 10**digits * 10**digits:,}"
 
 
 def _gib(size: float) -> str:
-    gib = size / _GIB
-    if gib >= _WHOLE_GIB:
-        return f"{gib:,.0f} GiB"
+    if size >= _WHOLE_GIB * _GIB:
+        return f"{size / _GIB:,.0f} GiB"
     for unit, scale in (("GiB", _GIB), ("MiB", 2**20)):
         if size >= 0.95 * scale:
             return f"{size / scale:,.1f} {unit}"
@@ -337,26 +292,20 @@ def _gib(size: float) -> str:
 
 
 def _gains(answer: Prediction) -> list[TableSection]:
-    names = list(
-        dict.fromkeys(
-            gain.name
-            for each in answer.devices
-            for gain in each.gains
-            if gain.name != "tf32" or (gain.speedup or 0.0) >= _SOME_GAIN
-        )
-    )
+    gains = [gain for each in answer.devices for gain in each.gains]
+    worth = (gain.name for gain in gains if gain.name != "tf32" or (gain.speedup or 0.0) >= _SOME_GAIN)
+    names = list(dict.fromkeys(worth))
     if not names:
         return []
     rows = []
     for each in answer.devices:
         by_name = {gain.name: gain for gain in each.gains}
-        now = UNKNOWN if each.step.us is None else format_us(each.step.us)
-        rows.append(TableRow((short_name(each), now, *(_gain(by_name.get(name)) for name in names))))
-    titles = [_TITLES.get(name, name) for name in names]
-    first = _TITLES[answer.devices[0].step.backend]
-    columns = (TableColumn("device", "name"), *number_columns((first, *titles)))
+        faster = (_gain(by_name.get(name)) for name in names)
+        rows.append(TableRow((short_name(each), _us_or_unknown(each.step.us), *faster)))
+    ways = [answer.devices[0].step.backend, *names]
+    heads = columns("name", "device") + columns("number", *(_WAYS[way].title for way in ways))
     notes = ("in brackets: times as fast",)
-    return [TableSection("Other ways to run it", columns, tuple(rows), notes, is_cards=True)]
+    return [TableSection("Other ways to run it", heads, tuple(rows), notes, is_cards=True)]
 
 
 def _gain(gain: BackendGain | None) -> str:
@@ -375,11 +324,9 @@ def _costs(answer: Prediction) -> list[TableSection]:
         return []
     # Two digits of the cheapest, and as many for all.
     digits = max(2, 1 - math.floor(math.log10(min(cost.low for cost in costs.values()))))
-    rows = tuple(
-        TableRow((name, f"{cost.low:,.{digits}f}", f"{cost.high:,.{digits}f}")) for name, cost in costs.items()
-    )
-    columns = (TableColumn("device", "name"), *number_columns(("from", "to")))
-    return [TableSection("Price of a million samples", columns, rows, ("in the currency of --price",))]
+    rows = tuple(TableRow((name, *(f"{end:,.{digits}f}" for end in (c.low, c.high)))) for name, c in costs.items())
+    heads = columns("name", "device") + columns("number", "from", "to")
+    return [TableSection("Price of a million samples", heads, rows, ("in the currency of --price",))]
 
 
 def _work(prediction: DevicePrediction) -> TableSection:
@@ -392,23 +339,16 @@ def _work(prediction: DevicePrediction) -> TableSection:
         share = format_share(us / total) if total else UNKNOWN
         return name, bound, f"{launches:,.0f}", format_us(us), share, _floor(rows)
 
-    rows = [
-        TableRow(
-            cells(row.kind, _ENGINES.get(row.engine or "", row.bound) if row.bound == "compute" else row.bound, [row]),
-            group=row.bound,
-        )
-        for row in shown
-    ]
+    rows = []
+    for row in shown:
+        bound = _ENGINES.get(row.engine or "", row.bound) if row.bound == "compute" else row.bound
+        rows.append(TableRow(cells(row.kind, bound, [row]), group=row.bound))
     if rest:
         rows.append(TableRow(cells(counted(len(rest), "more kind"), "", rest), "rest"))
-    columns = (
-        TableColumn("kind", "name"),
-        TableColumn("bound", "words"),
-        *number_columns(("kernels", "time", "share", "floor")),
-    )
+    heads = columns("name", "kind") + columns("words", "bound") + columns("number", "kernels", "time", "share", "floor")
     title = f"Work on {short_name(prediction)}"
     notes = (_WORK_NOTE, *([_CACHE_NOTE] if any(row.cells[-1] == _IN_CACHE for row in rows) else []))
-    return TableSection(title, columns, tuple(rows), notes, is_cards=True)
+    return TableSection(title, heads, tuple(rows), notes, is_cards=True)
 
 
 def _floor(rows: Sequence[PredictedWork]) -> str:
@@ -421,9 +361,9 @@ def _floor(rows: Sequence[PredictedWork]) -> str:
 
 def _assumed(answer: Prediction) -> list[str]:
     # A device without a time has its reason in its sentence.
-    reasons = [reason for each in answer.devices if each.step.us is not None for reason in each.step.reasons]
-    known = [each.step.unknown_calls for each in answer.devices if each.step.us is not None]
-    unknown = max(known, default=0)
+    known = [each.step for each in answer.devices if each.step.us is not None]
+    reasons = [reason for step in known for reason in step.reasons]
+    unknown = max((step.unknown_calls for step in known), default=0)
     left_out = [f"{counted(unknown, 'call')} without a price: the time leaves them out"] if unknown else []
     return [*left_out, *dict.fromkeys([*answer.notes, *reasons])]
 
@@ -431,7 +371,7 @@ def _assumed(answer: Prediction) -> list[str]:
 def render(answer: Prediction, form: str, style: TerminalStyle = PLAIN) -> str:
     """The answer as text for a terminal, markdown, JSON, or a page with a roofline of each device."""
     if form == "json":
-        return to_json(answer)
+        return encode(answer)
     if form != "html":
         return render_document(build(answer), form, style)
     from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
@@ -445,16 +385,87 @@ def _rooflines(answer: Prediction) -> ChartSection | None:
     return ChartSection("Roofline", tuple(drawn), (_ROOFLINE_NOTE,)) if drawn else None
 
 
-def to_terminal(answer: Prediction, style: TerminalStyle = PLAIN) -> str:
-    """The answer as text; escape sequences appear in it only where the style has colour."""
-    return terminal.render(build(answer), style)
+_MOST_ROOFS = 3
+_MOST_KINDS = 6  # a chart of the page has colours for these and for the step
+_ROOM = 10.0  # between the outermost points and the ends of the roofs, as a factor
 
 
-def to_markdown(answer: Prediction) -> str:
-    """The answer as markdown."""
-    return markdown.render(build(answer))
+def work_points(prediction: DevicePrediction) -> tuple[RooflinePoint, ...]:
+    """The kinds of work that have FLOPs and bytes, longest first."""
+    total_us = sum(row.us for row in prediction.work)
+    kinds = [row.kind for row in prediction.work]
+    points = []
+    for at, row in enumerate(prediction.work):
+        if row.flops and row.bytes and row.us:
+            name = f"{row.kind}, {row.bound}" if kinds.count(row.kind) > 1 else row.kind
+            intensity, rate = row.flops / row.bytes, row.flops / row.us * US_PER_S
+            spread = (intensity, intensity, intensity)  # the middle, and the ends of an interval that is a point
+            points.append(RooflinePoint(at, name, *spread, rate, row.us, row.us / total_us, row.bound, None))
+    return tuple(points)
 
 
-def to_json(answer: Prediction) -> str:
-    """The answer as JSON."""
-    return encode(answer)
+def work_roofs(prediction: DevicePrediction) -> tuple[RooflineRoof, ...]:
+    """The peaks that the work is held against, highest first; the three with most time."""
+    peaks, us = prediction.device.peaks_flops_per_s, dict[str, float]()
+    for row in prediction.work:
+        if row.engine is not None and row.engine in peaks and row.flops:
+            us[row.engine] = us.get(row.engine, 0.0) + row.us
+    used = sorted(us, key=lambda key: -us[key])[:_MOST_ROOFS] or sorted(peaks, key=lambda key: -peaks[key])[:1]
+    return tuple(sorted((RooflineRoof(key, peaks[key]) for key in used), key=lambda roof: -roof.flops_per_s))
+
+
+def step_point(prediction: DevicePrediction) -> tuple[float, float] | None:
+    """FLOP/byte and FLOP/s of the whole step, the waiting for its host included; null where they are not known."""
+    flops = sum(row.flops or 0.0 for row in prediction.work)
+    moved = sum(row.bytes or 0.0 for row in prediction.work)
+    if not flops or not moved or not prediction.step.us:
+        return None
+    return flops / moved, flops / prediction.step.us * US_PER_S
+
+
+def not_drawn(prediction: DevicePrediction) -> str:
+    """The share of the time of the kernels that has no point; empty where all has one."""
+    total_us = sum(row.us for row in prediction.work)
+    missing_us = math.fsum(row.us for row in prediction.work if not (row.flops and row.bytes))
+    if missing_us <= 1e-9 * total_us:
+        return ""
+    return f"not drawn: {format_share(missing_us / total_us)} of the time of the kernels, which does no arithmetic"
+
+
+def roofline_chart(prediction: DevicePrediction, title: str) -> LineChart | None:
+    """The chart of one device for a page: a mark per kind of work, and the roofs as lines; null without points."""
+    points = work_points(prediction)[:_MOST_KINDS]
+    bandwidth = prediction.device.bandwidth_bytes_per_s
+    if not points or not bandwidth:
+        return None
+    roofs = work_roofs(prediction)
+    ridges = [roof.flops_per_s / bandwidth for roof in roofs]
+    low = min(*(point.intensity for point in points), *ridges) / _ROOM
+    high = max(*(point.intensity for point in points), *ridges) * _ROOM
+    kinds = [
+        ChartCurve(f"{point.name} {format_share(point.share)}", (ChartPoint(point.intensity, point.flops_per_s),))
+        for point in points
+    ]
+    step = step_point(prediction)
+    if step is not None:
+        kinds.append(ChartCurve("the whole step, waiting for its host included", (ChartPoint(*step),)))
+    return LineChart(
+        f"{title}, speed in FLOP/s",
+        "arithmetic intensity, FLOP per byte",
+        (*kinds, *_roof_lines(roofs, bandwidth, low, high)),
+        lambda value: format_si(value, "").strip(),
+        show_x=lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}",
+    )
+
+
+def _roof_lines(roofs: Sequence[RooflineRoof], bandwidth: float, low: float, high: float) -> list[ChartCurve]:
+    """The slope of the memory up to the highest peak, and each peak from its ridge on."""
+    highest = max(roof.flops_per_s for roof in roofs)
+    ends = (ChartPoint(low, low * bandwidth), ChartPoint(highest / bandwidth, highest))
+    slope = ChartCurve(f"memory, {format_si(bandwidth, 'B/s')}", ends, is_guide=True)
+    curves = [slope]
+    for roof in roofs:
+        name, rate = roof.key.replace("_", " "), roof.flops_per_s
+        ends = (ChartPoint(rate / bandwidth, rate), ChartPoint(high, rate))
+        curves.append(ChartCurve(name, ends, is_guide=True, words=f"{name} {format_si(rate, 'FLOP/s')}"))
+    return curves

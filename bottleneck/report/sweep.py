@@ -1,13 +1,17 @@
-"""Builds the document of a sweep: its points, the roofs, and the fit of each curve."""
+"""Builds the document of a sweep: its points, the roofs, the fit of each curve, and the charts of its page."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from bottleneck.report import render_document
-from bottleneck.report.document import Document, ListSection, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.document import Document, ListSection, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
+from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import UNKNOWN
+from bottleneck.report.text import UNKNOWN, clean
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
@@ -24,35 +28,26 @@ _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 def build(sweep: Sweep) -> Document:
     """The document of a sweep."""
     series = names_of_series(sweep)
-    sections: list[TableSection | ListSection | None] = [
-        _side_by_side(sweep) if 1 < len(series) <= _SIDE_BY_SIDE else None
-    ]
+    tables = [_side_by_side(sweep)] if 1 < len(series) <= _SIDE_BY_SIDE else []
     for name in series:
         points = [point for point in sweep.points if point.series == name]
         among = f": {name}" if len(series) > 1 else ""
-        sections += [_points(points, f"Points{among}"), _work(points, sweep.roofs, f"Work against the roofs{among}")]
-    sections = _explained_once(sections)
-    sections += [_fits(sweep), _warnings(sweep)]
+        tables += [_points(points, f"Points{among}"), *_work(points, sweep.roofs, f"Work against the roofs{among}")]
+    shown: set[str] = set()
+    for at, table in enumerate(tables):  # each note stands beneath the first table that has it
+        tables[at] = replace(table, notes=tuple(note for note in table.notes if note not in shown))
+        shown.update(table.notes)
+    lists = [_fits(sweep), ListSection("Caveats", tuple((warning,) for warning in sweep.warnings))]
+    measured = sum(point.step_us is not None for point in sweep.points)
+    total = counted(len(sweep.points), "point")
+    count = total if measured == len(sweep.points) else f"{measured} of {total}"
     return Document(
-        headline=f"sweep of {' x '.join(sweep.parameters) or 'how it is run'}: {_count(sweep)}",
+        headline=f"sweep of {' x '.join(sweep.parameters) or 'how it is run'}: {count}",
         sentence=sentence(sweep),
         facts=_facts(sweep),
-        sections=tuple(section for section in sections if section is not None),
+        sections=(*tables, *(each for each in lists if each.items)),
         closing=_next_step(sweep),
     )
-
-
-def _explained_once(sections: Sequence[TableSection | ListSection | None]) -> list[TableSection | ListSection | None]:
-    """The sections, each note beneath the first table that has it only."""
-    shown: set[str] = set()
-    out: list[TableSection | ListSection | None] = []
-    for section in sections:
-        if not isinstance(section, TableSection):
-            out.append(section)
-            continue
-        out.append(replace(section, notes=tuple(note for note in section.notes if note not in shown)))
-        shown.update(section.notes)
-    return out
 
 
 def names_of_series(sweep: Sweep) -> tuple[str, ...]:
@@ -74,17 +69,9 @@ def sentence(sweep: Sweep) -> str:
         return _fastest(measured)
     if len(sweep.parameters) == 1:
         return _bounds_along(measured, sweep.parameters[0])
-    counts = {bound: sum(point.bound == bound for point in measured) for bound in {point.bound for point in measured}}
-    phrases = [
-        f"{counts[bound]} {bound or 'without verdict'}" for bound in sorted(counts, key=lambda each: -counts[each])
-    ]
+    counts = Counter(point.bound for point in measured)
+    phrases = [f"{count} {bound or 'without verdict'}" for bound, count in counts.most_common()]
     return f"Of {counted(len(measured), 'point')}: {', '.join(phrases)}."
-
-
-def _count(sweep: Sweep) -> str:
-    measured = sum(point.step_us is not None for point in sweep.points)
-    total = f"{len(sweep.points)} point{'s' * (len(sweep.points) != 1)}"
-    return total if measured == len(sweep.points) else f"{measured} of {total}"
 
 
 def _fastest(measured: Sequence[Point]) -> str:
@@ -100,7 +87,10 @@ def _fastest(measured: Sequence[Point]) -> str:
         return "No two series were measured at the same place."
     if len(winners) == 1:
         return f"{next(iter(winners)) or 'No series'} is {_FASTEST} at every place."
-    phrases = [f"{name or 'none'} is {_FASTEST} at {_some(at)}" for name, at in winners.items()]
+    phrases = []
+    for name, at in winners.items():
+        where = ", ".join(at) if len(at) <= 3 else f"{len(at)} places, {at[0]} to {at[-1]}"
+        phrases.append(f"{name or 'none'} is {_FASTEST} at {where}")
     return f"{'; '.join(phrases)}."
 
 
@@ -112,23 +102,13 @@ def _winner(points: Sequence[Point]) -> str:
     return first.series if is_clear else ""
 
 
-def _some(places: Sequence[str]) -> str:
-    """All of a few names, else the first and the last."""
-    return ", ".join(places) if len(places) <= 3 else f"{len(places)} places, {places[0]} to {places[-1]}"
-
-
 def _bounds_along(measured: Sequence[Point], parameter: str) -> str:
     """'overhead from batch_size=1 to 64, compute from 128 on'."""
-    runs: list[tuple[str, object, object]] = []
-    for point in measured:
-        bound, value = point.bound or "no verdict", point.values[parameter]
-        if runs and runs[-1][0] == bound:
-            runs[-1] = (bound, runs[-1][1], value)
-        else:
-            runs.append((bound, value, value))
-    phrases = [
-        f"{bound} at {first}" if first == last else f"{bound} from {first} to {last}" for bound, first, last in runs
-    ]
+    phrases = []
+    for bound, run in groupby(measured, key=lambda point: point.bound or "no verdict"):
+        values = [point.values[parameter] for point in run]
+        first, last = values[0], values[-1]
+        phrases.append(f"{bound} at {first}" if first == last else f"{bound} from {first} to {last}")
     return f"What holds the step back, along {parameter}: {', '.join(phrases)}."
 
 
@@ -156,57 +136,38 @@ def _side_by_side(sweep: Sweep) -> TableSection:
     for point in sweep.points:
         by_place.setdefault(describe_place(point.values), {})[point.series] = point
     size, unit = _time_unit([_us(point) for point in sweep.points if point.step_us is not None])
-    rows = [
-        TableRow(
-            (
-                place or "as it is",
-                *(three(_us(of[name]) / size) if _is_known(of.get(name)) else UNKNOWN for name in series),
-            )
-        )
-        for place, of in by_place.items()
-    ]
-    columns = (TableColumn("", "name"), *number_columns(series))
-    return TableSection(f"Step time in {unit}", columns, tuple(rows))
+    rows = []
+    for place, of in by_place.items():
+        times = (three(_us(of[name]) / size) if name in of else UNKNOWN for name in series)
+        rows.append(TableRow((place or "as it is", *times)))
+    return TableSection(f"Step time in {unit}", columns("name", "") + columns("number", *series), tuple(rows))
 
 
 def _points(points: Sequence[Point], title: str) -> TableSection:
     size, unit = _time_unit([_us(point) for point in points if point.step_us is not None])
     has_rate = any(point.samples_per_s is not None for point in points)
-    names = list(points[0].values)
-    columns = [
-        *number_columns(names),
-        TableColumn(f"step {unit}", "number"),
-        TableColumn("+-", "number"),
-    ]
-    columns += [TableColumn("samples/s", "number")] if has_rate else []
     has_setup = any((point.setup_s or 0.0) >= _SETUP_S for point in points)
-    columns += [TableColumn("set-up", "number")] if has_setup else []
-    columns += [TableColumn("memory", "number"), TableColumn("bound", "words"), TableColumn("share", "number")]
+    titles = [*points[0].values, f"step {unit}", "+-", *(["samples/s"] * has_rate), *(["set-up"] * has_setup), "memory"]
     rows = []
     for point in points:
-        cells = [
-            *map(str, point.values.values()),
-            _number(_us(point) / size if point.step_us else None),
-            _spread(point),
-        ]
+        cells = [*map(str, point.values.values()), three(_us(point) / size), _spread(point)]
         cells += [_number(point.samples_per_s)] if has_rate else []
         cells += [UNKNOWN if point.setup_s is None else format_us(point.setup_s * US_PER_S)] if has_setup else []
         cells += [format_si(point.peak_memory_bytes, "B") if point.peak_memory_bytes else UNKNOWN]
         cells += [point.bound or UNKNOWN, format_share(point.bound_share) if point.bound_share is not None else UNKNOWN]
         rows.append(TableRow(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
-    return TableSection(
-        title, tuple(columns), tuple(rows), ("+-: half of the 95 % interval of the step time", *_SETUP_NOTE[:has_setup])
-    )
+    heads = columns("number", *titles) + columns("words", "bound") + columns("number", "share")
+    notes = ("+-: half of the 95 % interval of the step time", *_SETUP_NOTE[:has_setup])
+    return TableSection(title, heads, tuple(rows), notes)
 
 
-def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> TableSection | None:
-    """Achieved rates and what they are of the ceilings; null where no point has any."""
+def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[TableSection]:
+    """Achieved rates and what they are of the ceilings; no table where no point has any."""
     known = [point for point in points if point.flops_per_s is not None or point.bytes_per_s is not None]
     if not known:
-        return None
+        return []
     by_peak = {(roof.series, roof.peak): roof for roof in roofs}
-    columns = [TableColumn(name, "number") for name in points[0].values]
-    columns += [TableColumn(title, "number") for title in ("needs", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")]
+    titles = ("needs", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")
     rows = [
         TableRow((*map(str, point.values.values()), *_rates(point, by_peak.get((point.series, point.peak)))))
         for point in known
@@ -215,7 +176,7 @@ def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> TableSe
         "needs: what the roofs allow for this work, the rest of the step goes elsewhere; B/s counts what has to move "
         "at least; what comes from a cache is not held against the memory"
     )
-    return TableSection(title, tuple(columns), tuple(rows), (note,))
+    return [TableSection(title, columns("number", *points[0].values, *titles), tuple(rows), (note,))]
 
 
 def floor_us(point: Point, roof: Roof | None) -> float | None:
@@ -235,39 +196,30 @@ def _rates(point: Point, roof: Roof | None) -> tuple[str, ...]:
     moved = point.bytes_per_s.low if point.bytes_per_s is not None else None
     needed = floor_us(point, roof)
     intensity = point.flops / point.bytes_low if point.flops and point.bytes_low else None
-    return (
-        UNKNOWN if needed is None else format_us(needed),
-        _number(intensity),
-        _si(point.flops_per_s, "FLOP/s"),
-        share_of(point.flops_per_s, roof.flops_per_s if roof is not None else None),
-        _si(moved, "B/s"),
-        share_of(moved, roof.bytes_per_s if roof is not None else None),
-    )
+    ceilings = (None, None) if roof is None else (roof.flops_per_s, roof.bytes_per_s)
+    rates = ((point.flops_per_s, ceilings[0], "FLOP/s"), (moved, ceilings[1], "B/s"))
+    cells = [UNKNOWN if needed is None else format_us(needed), _number(intensity)]
+    for rate, ceiling, unit in rates:
+        # A rate beyond its ceiling is held against another, a cache's perhaps.
+        share = UNKNOWN if rate is None or not ceiling or rate > ceiling else format_share(rate / ceiling)
+        cells += [UNKNOWN if rate is None else format_si(rate, unit), share]
+    return tuple(cells)
 
 
-def share_of(rate: float | None, ceiling: float | None) -> str:
-    """A rate as a share of its ceiling; unknown where it exceeds it, being held against another, a cache's perhaps."""
-    if rate is None or not ceiling or rate > ceiling:
-        return UNKNOWN
-    return format_share(rate / ceiling)
-
-
-def _fits(sweep: Sweep) -> ListSection | None:
-    fitted = [fit for fit in sweep.fits if fit.points]
-    if not fitted:
-        return None
-    items = [(*([_name_of(fit)] if len(sweep.fits) > 1 else []), *fit_sentences(fit)) for fit in fitted]
+def _fits(sweep: Sweep) -> ListSection:
+    items = []
+    for fit in sweep.fits:
+        if fit.points:
+            name = ", ".join(filter(None, (fit.series, describe_place(fit.others))))
+            items.append((*([name] if len(sweep.fits) > 1 else []), *fit_sentences(fit)))
     return ListSection("Fixed and growing part of the step", tuple(items))
-
-
-def _name_of(fit: Fit) -> str:
-    return ", ".join(part for part in (fit.series, describe_place(fit.others)) if part)
 
 
 def fit_sentences(fit: Fit) -> tuple[str, ...]:
     """The line, how well it holds, the knee, and the largest value that fits."""
     if fit.fixed_us is None or fit.each_us is None:
-        return (f"{_capital(fit.reason or 'no fit')}.",)
+        reason = fit.reason or "no fit"
+        return (f"{reason[:1].upper()}{reason[1:]}.",)
     assert fit.fixed_mid_us is not None and fit.each_mid_us is not None
     fixed, each = format_us(fit.fixed_mid_us), format_us(fit.each_mid_us)
     law = f"{fixed} + {each} x {fit.parameter}" if fit.model == "sum" else f"max({fixed}, {each} x {fit.parameter})"
@@ -297,19 +249,11 @@ def _memory_sentence(fit: Fit) -> tuple[str, ...]:
     return (f"Largest {fit.parameter} that fits the memory: {fit.largest:.0f}{why}.",)
 
 
-def _warnings(sweep: Sweep) -> ListSection | None:
-    return ListSection("Caveats", tuple((warning,) for warning in sweep.warnings)) if sweep.warnings else None
-
-
 def _next_step(sweep: Sweep) -> str:
     measured = [point for point in sweep.points if point.step_us is not None]
     values = {**sweep.settings, **(measured[-1].values if measured else {})}
     options = "".join(f"--set {name}={value} " for name, value in values.items())
     return f"One point in detail: bottleneck run {options}{' '.join(sweep.program)}"
-
-
-def _is_known(point: Point | None) -> bool:
-    return point is not None and point.step_us is not None
 
 
 def _us(point: Point) -> float:
@@ -329,10 +273,6 @@ def _time_unit(times_us: Sequence[float]) -> tuple[float, str]:
     return next(((size, unit) for size, unit in _UNITS if least >= size / 10 and most >= 10 * size), _UNITS[-1])
 
 
-def _si(value: float | None, unit: str) -> str:
-    return UNKNOWN if value is None else format_si(value, unit)
-
-
 def _number(value: float | None) -> str:
     return UNKNOWN if value is None else three(value)
 
@@ -345,14 +285,106 @@ def three(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+@dataclass(frozen=True)
+class SweepCurve:
+    """The measured points of one series and one combination of the parameters that the axis does not show."""
+
+    label: str
+    x: tuple[float, ...]
+    points: tuple[Point, ...]
+    fit: Fit | None = None
+
+
+def curves_of(sweep: Sweep) -> tuple[list[SweepCurve], str | None, tuple[str, ...]]:
+    """The curves with their points from left to right, and the parameter of their axis or the names of its places.
+
+    The parameter is that of the fits, else the first that is a number; null where there is none.
+    """
+    numeric = [
+        name for name in sweep.parameters if all(not isinstance(point.values[name], str) for point in sweep.points)
+    ]
+    parameter = next((fit.parameter for fit in sweep.fits), next(iter(numeric), None))
+    places = [] if parameter else list(dict.fromkeys(_place(point) for point in sweep.points))
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for point in sweep.points:
+        others = {name: value for name, value in point.values.items() if parameter and name != parameter}
+        groups.setdefault((point.series, describe_place(others)), []).append(point)
+    several_series = len({series for series, _ in groups}) > 1
+    fits = {(fit.series, describe_place(fit.others)): fit for fit in sweep.fits}
+    found = []
+    for key, members in groups.items():
+        known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
+        at = [float(point.values[parameter]) if parameter else float(places.index(_place(point))) for point in known]
+        order = sorted(range(len(known)), key=at.__getitem__)
+        label = ", ".join(word for word in (key[0] if several_series or not key[1] else "", key[1]) if word)
+        label = label if known else f"{label} (not measured)"
+        points, x = tuple(known[each] for each in order), tuple(at[each] for each in order)
+        found.append(SweepCurve(clean(label, 60), x, points, fits.get(key)))
+    return found, parameter, tuple(clean(place, 24) for place in places)
+
+
+def _place(point: Point) -> str:
+    return describe_place(point.values) or point.series
+
+
+def rate_name(points: Sequence[Point]) -> str:
+    """Samples per second where the batch size is a parameter; else FLOP/s where they are known; else steps."""
+    if points and all(point.samples_per_s is not None for point in points):
+        return "samples per second"
+    if points and all(point.flops_per_s is not None for point in points):
+        return "achieved FLOP/s"
+    return "steps per second"
+
+
+def rate_of(point: Point, name: str) -> float:
+    """The rate of this name; not a number where it is not known."""
+    if name == "samples per second":
+        return point.samples_per_s or math.nan
+    if name == "achieved FLOP/s":
+        return point.flops_per_s or math.nan
+    return US_PER_S / point.step_us.median if point.step_us is not None else math.nan
+
+
+def fit_line(fit: Fit, *, is_log: bool) -> tuple[list[float], list[float]]:
+    """The fit as a line of 101 points over the values that it was made from; no points where there is no fit."""
+    if fit.over is None or fit.step_us(fit.over.low) is None:
+        return [], []
+    low, high = fit.over.low, fit.over.high
+    parts = [index / 100 for index in range(101)]
+    across = [low * (high / low) ** part if is_log else low + (high - low) * part for part in parts]
+    return across, [fit.step_us(x) or math.nan for x in across]
+
+
+def charts(sweep: Sweep) -> tuple[LineChart, ...]:
+    """Step time and rate along the parameter; of a single curve the time has its fit and its knee. Empty if unknown."""
+    curves, parameter, places = curves_of(sweep)
+    points = [point for curve in curves for point in curve.points]
+    if not points:
+        return ()
+    x_title, rate = parameter or "", rate_name(points)
+    times = LineChart("Step time", x_title, tuple(map(_times, curves)), format_us, places)
+    fit = curves[0].fit if len(curves) == 1 and not places else None
+    if fit is not None:
+        across, up = fit_line(fit, is_log=times.x_scale.is_log)
+        line = ChartCurve("fit", tuple(map(ChartPoint, across, up)), is_guide=True)
+        mark = None if fit.knee is None else (fit.knee, f"knee {fit.knee:.3g}")
+        times = LineChart("Step time", x_title, (*times.curves, *([line] if up else [])), format_us, (), mark)
+    rates = []
+    for curve in curves:
+        values = [rate_of(point, rate) for point in curve.points]
+        rates.append(ChartCurve(curve.label, tuple(map(ChartPoint, curve.x, values))))
+    title = rate[:1].upper() + rate[1:]
+    return times, LineChart(title, x_title, tuple(rates), lambda value: format_si(value, "").strip(), places)
+
+
+def _times(curve: SweepCurve) -> ChartCurve:
+    timings = [point.step_us for point in curve.points if point.step_us is not None]
+    points = [ChartPoint(x, one.median, one.low, one.high) for x, one in zip(curve.x, timings, strict=True)]
+    return ChartCurve(curve.label, tuple(points))
 
 
 def render(sweep: Sweep, form: str, style: TerminalStyle = PLAIN) -> str:
     """The sweep as text for a terminal, markdown for a comment on a pull request, JSON, or a page with its charts."""
     if form == "json":
         return encode(sweep)
-    from bottleneck.report.sweep_curves import charts  # noqa: PLC0415 - it takes the words of this module
-
     return render_document(build(sweep), form, style, charts(sweep) if form == "html" else ())

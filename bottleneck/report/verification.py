@@ -1,38 +1,35 @@
 """Builds the document of ``verify``, and renders it and the scores of past predictions as text, markdown and JSON."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from bottleneck.report import markdown, render_document, terminal
-from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.markdown import prose
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import clean
-from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Difference, Ratio
 from bottleneck.schema.trials import Score, Trial, Verification
 from bottleneck.units import counted, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
-_COLUMNS = (
-    TableColumn("change", "name"),
-    TableColumn("predicted", "number"),
-    TableColumn("measured", "number"),
-    TableColumn("verdict", "words"),
-)
-_DETAILS = TableColumn("what it showed", "words")
 
 
 def build(done: Verification) -> Document:
     """The document of `verify`: one table of all trials, with the result of each beneath it."""
-    trials = (*done.trials, *done.combinations)
-    rows = tuple(TableRow(_cells(trial), details=details(trial)) for trial in trials)
+    rows = []
+    for trial in (*done.trials, *done.combinations):
+        expected = trial.predicted_speedup
+        predicted = "none" if expected is None else f"{expected.low:.2f} to {expected.high:.2f}"
+        rows.append(TableRow((trial.change, predicted, _times(trial.speedup), trial.verdict), details=details(trial)))
+    heads = columns("name", "change") + columns("number", "predicted", "measured") + columns("words", "verdict")
+    table = TableSection("", heads, tuple(rows), details=TableColumn("what it showed", "words"))
     step = "" if done.step_us is None else f", {format_us(done.step_us)} per step"
     return Document(
         headline="VERIFY:",
         subject=f"{' '.join(done.program)}{step}",
         sentence=sentence(done),
-        sections=(TableSection("", _COLUMNS, rows, details=_DETAILS),) if done.trials else (),
+        sections=(table,) if done.trials else (),
         warnings=done.warnings,
     )
 
@@ -53,16 +50,15 @@ def sentence(done: Verification) -> str:
     if not done.trials:
         return "no finding of this recording names a change to try; --try all tries them all"
     untried = sum(trial.verdict == "skipped" for trial in done.trials)
+    changes = counted(len(done.trials), "change")
     if untried == len(done.trials):
-        return f"none of {_count(untried)} was measured"
+        return f"none of {changes} was measured"
     if not faster:
         rest = f"; {untried} not measured" if untried else ""
-        return f"none of {_count(len(done.trials))} makes the step faster{rest}"
+        return f"none of {changes} makes the step faster{rest}"
     best = done.best or max(faster, key=lambda trial: trial.speedup.median if trial.speedup else 0.0)
-    text = f"{len(faster)} of {_count(len(done.trials))} make the step faster"
-    if len(faster) == 1:
-        text = text.replace(" make ", " makes ")
-    return f"{text}; best: {best.change}, {_times(best.speedup)}"
+    make = "makes" if len(faster) == 1 else "make"
+    return f"{len(faster)} of {changes} {make} the step faster; best: {best.change}, {_times(best.speedup)}"
 
 
 def details(trial: Trial) -> tuple[str, ...]:
@@ -70,19 +66,7 @@ def details(trial: Trial) -> tuple[str, ...]:
     bound = "a bound that no fix can pass, not a change to keep" if trial.is_bound else None
     bound = "figures of a part of the step alone" if trial.is_part else bound
     phrases = [trial.reason, bound, _steps(trial), _noise(trial), _setup(trial), _memory(trial)]
-    return tuple(phrase for phrase in [*phrases, *_differences(trial.differences)] if phrase)
-
-
-def _count(number: int) -> str:
-    return f"{number} change{'' if number == 1 else 's'}"
-
-
-def _cells(trial: Trial) -> tuple[str, ...]:
-    return (trial.change, _predicted(trial.predicted_speedup), _times(trial.speedup), trial.verdict)
-
-
-def _predicted(speedup: Interval | None) -> str:
-    return "none" if speedup is None else f"{speedup.low:.2f} to {speedup.high:.2f}"
+    return tuple(filter(None, [*phrases, *_differences(trial.differences)]))
 
 
 def _times(speedup: Ratio | None) -> str:
@@ -137,8 +121,6 @@ def _differences(differences: tuple[Difference, ...]) -> list[str]:
     return [f"{worst.what} differ by {worst.relative:.0e}{allowed}"]
 
 
-_SCORE_TITLES = ("tried", "judged", "inside", "touching", "right", "measured/predicted")
-_SCORE_COLUMNS = (TableColumn("rule", "words"), *number_columns(_SCORE_TITLES))
 _NONE = "no prediction has been verified on this machine yet: bottleneck verify FILE"
 _MEANING = (
     "inside: the measured speedup lies in the predicted interval; touching: the two intervals meet; "
@@ -146,51 +128,23 @@ _MEANING = (
 )
 
 
-def scores_to_terminal(scores: Sequence[Score]) -> str:
-    """The scores as a table of at most 80 columns."""
-    if not scores:
-        return _NONE + "\n"
-    lines = [line.plain for line in terminal.table_lines(_score_table(scores), PLAIN)]
-    return "\n".join([*lines, "", *_MEANING.split("; ")]) + "\n"
-
-
-def scores_to_markdown(scores: Sequence[Score]) -> str:
-    """The scores as a table in markdown."""
-    if not scores:
-        return prose(_NONE) + "\n"
-    return "\n".join([*markdown.table_lines(_score_table(scores)), "", prose(_MEANING)]) + "\n"
-
-
-def scores_to_json(scores: Sequence[Score]) -> str:
-    """The scores as JSON."""
-    return encode({"scores": scores})
-
-
-def scores_to_html(scores: Sequence[Score]) -> str:
-    """The scores as a page for a browser."""
-    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
-
-    told = _MEANING if scores else _NONE
-    return document_to_html(Document("Predictions", told, sections=(_score_table(scores),) if scores else ()))
-
-
-def _score_table(scores: Sequence[Score]) -> TableSection:
-    return TableSection("", _SCORE_COLUMNS, tuple(TableRow(_score_cells(score)) for score in scores))
-
-
-def _score_cells(score: Score) -> tuple[str, ...]:
-    ratio = "-" if score.ratio is None else f"{score.ratio:.2f}"
-    counts = (str(score.applied), str(score.count))
-    return (clean(score.finding, 40), *counts, _share(score.inside), _share(score.near), _share(score.right), ratio)
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
-
-
-SCORE_FORMATS: Mapping[str, Callable[[Sequence[Score]], str]] = {
-    "terminal": scores_to_terminal,
-    "markdown": scores_to_markdown,
-    "json": scores_to_json,
-    "html": scores_to_html,
-}
+def render_scores(scores: Sequence[Score], form: str) -> str:
+    """The scores as a table of at most 80 columns for a terminal, markdown, JSON, or a page."""
+    if form == "json":
+        return encode({"scores": scores})
+    rows = []
+    for score in scores:
+        shares = ("-" if share is None else f"{share:.0%}" for share in (score.inside, score.near, score.right))
+        ratio = "-" if score.ratio is None else f"{score.ratio:.2f}"
+        rows.append(TableRow((clean(score.finding, 40), str(score.applied), str(score.count), *shares, ratio)))
+    titles = ("tried", "judged", "inside", "touching", "right", "measured/predicted")
+    table = TableSection("", columns("words", "rule") + columns("number", *titles), tuple(rows))
+    if form == "html":
+        told, sections = (_MEANING, (table,)) if scores else (_NONE, ())
+        return render_document(Document("Predictions", told, sections=sections), form)
+    if form == "markdown":
+        lines = [*markdown.table_lines(table), "", prose(_MEANING)] if scores else [prose(_NONE)]
+    else:
+        grid = [line.plain for line in terminal.table_lines(table, PLAIN)] if scores else []
+        lines = [*grid, "", *_MEANING.split("; ")] if scores else [_NONE]
+    return "\n".join(lines) + "\n"

@@ -1,16 +1,16 @@
 """Builds the document of a what-if: the replay check, the changed step, and ledger and critical path beside the old."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from bottleneck.report import markdown, terminal
-from bottleneck.report.analysis_tables import PATH_NOTE, check_words, part_name, path_table
-from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, number_columns
+from bottleneck.report import render_document
+from bottleneck.report.analysis_tables import PATH_COLUMNS, PATH_NOTE, check_words, part_name, path_table
+from bottleneck.report.document import Document, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import UNKNOWN, cut_text, scale_of
+from bottleneck.report.text import UNKNOWN, Scale, cut_text, scale_of
 from bottleneck.schema.accounts import label_of
-from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart
+from bottleneck.schema.analysis import CriticalPath, Interval, PathPart
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 from bottleneck.units import counted, format_us
 
@@ -33,11 +33,10 @@ def build(answer: WhatIf) -> Document:
         facts=_facts(answer),
         fact_width=7,
         sections=tuple(sections),
-        closing="" if changes or answer.path.check.reason else _CLOSING,
+        closing=""
+        if changes or answer.path.check.reason
+        else "ask for a change: bottleneck whatif TRACE --remove sync@model.py:57",
     )
-
-
-_CLOSING = "ask for a change: bottleneck whatif TRACE --remove sync@model.py:57"
 
 
 def sentence(answer: WhatIf) -> str:
@@ -67,7 +66,7 @@ def option_of(change: str) -> str:
 
 
 def _speedup(changed: ChangedStep) -> str:
-    return f"{_range(changed.speedup, lambda value: f'{value:.2f}')} times as fast"
+    return f"{_range(changed.speedup, '{:.2f}'.format)} times as fast"
 
 
 def _range(interval: Interval, show: Callable[[float], str]) -> str:
@@ -92,51 +91,37 @@ def _pace_words(pace: Interval) -> str:
 
 
 def _best(answer: WhatIf) -> TableSection:
-    rows = tuple(
-        TableRow(
-            (
-                " ".join(map(option_of, each.changes)),
-                _range(each.step_us, format_us),
-                _range(each.speedup, lambda value: f"{value:.2f}"),
-            )
-        )
-        for each in answer.best
-    )
-    columns = (TableColumn("change", "words"), *number_columns(("step", "times as fast")))
+    rows = []
+    for each in answer.best:
+        change, step = " ".join(map(option_of, each.changes)), _range(each.step_us, format_us)
+        rows.append(TableRow((change, step, _range(each.speedup, "{:.2f}".format))))
+    heads = columns("words", "change") + columns("number", "step", "times as fast")
     note = "each for itself: two changes together may save less than the sum, or more"
-    return TableSection("Changes that would help most", columns, rows, (note,))
+    return TableSection("Changes that would help most", heads, tuple(rows), (note,))
 
 
 def _ledgers(answer: WhatIf) -> TableSection:
     """Both ledgers side by side; each column adds up."""
-    now = {entry.account: entry for entry in answer.ledger}
-    then = {entry.account: entry for entry in answer.changed_ledger}
-    accounts = sorted({**now, **then}, key=lambda account: -max(_us(now, account), _us(then, account)))
+    groups = {entry.account: entry.group for entry in (*answer.changed_ledger, *answer.ledger)}
+    now, then = ({entry.account: entry.us for entry in each} for each in (answer.ledger, answer.changed_ledger))
+    us = {account: (now.get(account, 0.0), then.get(account, 0.0)) for account in {**now, **then}}
+    accounts = sorted(us, key=lambda account: -max(us[account]))
     scale = scale_of(answer.step_us)
-    before = scale.column([_us(now, account) for account in accounts])
-    after = scale.column([_us(then, account) for account in accounts])
-    changes = [_us(then, account) - _us(now, account) for account in accounts]
-    shown = [*(_signed(each / scale.size, scale.decimals) for each in changes)]
-    groups = [(now.get(account) or then[account]).group for account in accounts]
-    rows = [
-        TableRow(
-            (f"{group} {label_of(account)}" if label_of(account) != group else group, one, other, change), group=group
-        )
-        for account, group, one, other, change in zip(accounts, groups, before, after, shown, strict=False)
-    ]
-    whole = _signed(sum(changes) / scale.size, scale.decimals)
-    rows.append(TableRow(("step", before[-1], after[-1], whole), "total"))
-    columns = (TableColumn("account", "words"), *number_columns((f"now {scale.unit}", "then", "change")))
+    before, after = (scale.column([us[account][side] for account in accounts]) for side in (0, 1))
+    changes = [us[account][1] - us[account][0] for account in accounts]
+    rows = []
+    for account, one, other, change in zip(accounts, before, after, changes, strict=False):
+        group, label = groups[account], label_of(account)
+        name = f"{group} {label}" if label != group else group
+        rows.append(TableRow((name, one, other, _signed(change, scale)), group=group))
+    rows.append(TableRow(("step", before[-1], after[-1], _signed(sum(changes), scale)), "total"))
+    heads = columns("words", "account") + columns("number", f"now {scale.unit}", "then", "change")
     notes = () if answer.host_pace.low == answer.host_pace.high else ("then: with the host at its recorded pace",)
-    return TableSection("Ledger", columns, tuple(rows), notes)
+    return TableSection("Ledger", heads, tuple(rows), notes)
 
 
-def _us(ledger: Mapping[str, LedgerEntry], account: str) -> float:
-    return ledger[account].us if account in ledger else 0.0
-
-
-def _signed(value: float, decimals: int) -> str:
-    text = f"{value:+.{decimals}f}"
+def _signed(us: float, scale: Scale) -> str:
+    text = f"{us / scale.size:+.{scale.decimals}f}"
     return text if float(text) else UNKNOWN
 
 
@@ -146,21 +131,20 @@ def _paths(now: CriticalPath, then: CriticalPath) -> TableSection:
     before, after = _by_part(now.parts), _by_part(then.parts)
     ranked = sorted({**before, **after}, key=lambda key: -max(before.get(key, 0.0), after.get(key, 0.0)))
     shown, rest = ranked[:_PARTS], ranked[_PARTS:]
-    columns = []
+    times = []
     for path in (before, after):
         amounts = [path.get(key, 0.0) for key in shown] + [sum(path.get(key, 0.0) for key in rest)]
-        columns.append(scale.column(amounts))
+        times.append(scale.column(amounts))
+    *each, others, total = zip(*times, strict=True)
     rows = [
-        TableRow((name, where, source or UNKNOWN, one, other))
-        for (where, name, source), one, other in zip(shown, *columns, strict=False)
+        TableRow((name, where, source or UNKNOWN, *numbers))
+        for (where, name, source), numbers in zip(shown, each, strict=True)
     ]
     if rest:
-        rows.append(TableRow((counted(len(rest), "more part"), "", "", columns[0][-2], columns[1][-2]), "rest"))
-    rows.append(TableRow(("step", "", "", columns[0][-1], columns[1][-1]), "total"))
-    titles = (TableColumn("part", "name"), TableColumn("where", "words"), TableColumn("line", "place"))
-    return TableSection(
-        "Critical path", (*titles, *number_columns((f"now {scale.unit}", "then"))), tuple(rows), (PATH_NOTE,)
-    )
+        rows.append(TableRow((counted(len(rest), "more part"), "", "", *others), "rest"))
+    rows.append(TableRow(("step", "", "", *total), "total"))
+    heads = PATH_COLUMNS + columns("number", f"now {scale.unit}", "then")
+    return TableSection("Critical path", heads, tuple(rows), (PATH_NOTE,))
 
 
 def _by_part(parts: Sequence[PathPart]) -> dict[tuple[str, str, str | None], float]:
@@ -171,16 +155,6 @@ def _by_part(parts: Sequence[PathPart]) -> dict[tuple[str, str, str | None], flo
     return found
 
 
-def to_terminal(answer: WhatIf, style: TerminalStyle = PLAIN) -> str:
-    """The answer as text; escape sequences appear in it only where the style has colour."""
-    return terminal.render(build(answer), style)
-
-
-def to_markdown(answer: WhatIf) -> str:
-    """The answer as markdown for a comment on a pull request."""
-    return markdown.render(build(answer))
-
-
-def to_json(answer: WhatIf) -> str:
-    """The answer as JSON."""
-    return encode(answer)
+def render(answer: WhatIf, form: str, style: TerminalStyle = PLAIN) -> str:
+    """The answer as text for a terminal, markdown for a comment on a pull request, or JSON."""
+    return encode(answer) if form == "json" else render_document(build(answer), form, style)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -183,7 +184,7 @@ def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_options_of_the_command_are_the_formats_of_a_report() -> None:
-    assert [each.value for each in ReportFormat] == [*FORMATS, "perfetto"]
+    assert [*get_args(ReportFormat)] == [*FORMATS, "perfetto"]
 
 
 def test_each_format_of_a_report_is_chosen_by_a_suffix_and_the_reference_says_so() -> None:

@@ -175,7 +175,7 @@ def test_a_trace_is_explained_with_it(traces: Path) -> None:
 
 def test_rendering_imports_no_numerics_and_no_plots() -> None:
     seen = modules_after(
-        "import bottleneck.report.analysis_document, bottleneck.report.comparison, bottleneck.report.doctor"
+        "import bottleneck.report.analysis_document, bottleneck.report.comparison, bottleneck.report.checkup"
     )
     assert "rich" in seen  # the probe sees what a renderer does import
     assert not seen & (HEAVY - {"msgspec"})

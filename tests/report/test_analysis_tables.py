@@ -109,16 +109,16 @@ LONGER = replace(ROW, us=90.0, share=0.9, shapes="[[24]]", memory_us=72.0, expla
 
 
 def test_rows_that_differ_only_in_shapes_of_some_steps_are_added_up() -> None:
-    (both,) = varying_together([ROW, LONGER])
-    assert both.shapes == 2
-    assert (both.kernel.us, both.kernel.calls, both.kernel.flops, both.kernel.memory_us) == (120.0, 0.5, 4e3, 87.0)
-    assert both.kernel.shapes == "[[24]]"
-    assert both.kernel.explained == pytest.approx(87.0 / 120.0)
+    ((both, shapes),) = varying_together([ROW, LONGER])
+    assert shapes == 2
+    assert (both.us, both.calls, both.flops, both.memory_us) == (120.0, 0.5, 4e3, 87.0)
+    assert both.shapes == "[[24]]"
+    assert both.explained == pytest.approx(87.0 / 120.0)
 
 
 def test_what_one_row_does_not_know_is_not_known_of_the_sum() -> None:
-    (both,) = varying_together([ROW, replace(LONGER, flops=None, explained=None)])
-    assert (both.kernel.flops, both.kernel.explained) == (None, None)
+    ((both, _),) = varying_together([ROW, replace(LONGER, flops=None, explained=None)])
+    assert (both.flops, both.explained) == (None, None)
 
 
 def modules_of(*folds: Fold) -> TableSection:
@@ -215,7 +215,7 @@ def test_rates_are_shown_where_the_device_is_unknown() -> None:
 @pytest.mark.parametrize("change", [{"calls": 1.0}, {"bound": "compute"}, {"source": "a.py:1"}, {"dtype": "fp32"}])
 def test_rows_of_every_step_and_rows_that_differ_otherwise_stay_apart(change: dict[str, object]) -> None:
     rows = [ROW, replace(LONGER, **change)]  # type: ignore[arg-type]
-    assert [one.kernel for one in varying_together(rows)] == rows
+    assert [kernel for kernel, _ in varying_together(rows)] == rows
 
 
 WAITS_ANALYSIS = SAMPLES["gpu_overhead"]

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from bottleneck.commands.report_options import ResultFormat
 from bottleneck.report.comparison import build, fold_alike, render
 from bottleneck.report.document import TableSection, Waterfall
-from bottleneck.report.plots.waterfall_plot import draw, save_waterfall
+from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.ledger_plots import waterfall_figure
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.comparison import Bar, CompareSide, Comparison, CounterStep
 from bottleneck.schema.records import replace
@@ -56,7 +58,7 @@ def test_the_example_of_the_how_to_page_is_what_the_command_prints() -> None:
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
-@pytest.mark.parametrize("form", ResultFormat)
+@pytest.mark.parametrize("form", get_args(ResultFormat))
 def test_every_format_tells_every_comparison(form: str, comparison: Comparison) -> None:
     text = render(comparison, form)
     assert text.endswith("\n") and "\x1b" not in text and "\u202e" not in text
@@ -234,9 +236,9 @@ def test_json_is_the_comparison_and_plain_ascii() -> None:
 
 def test_text_that_no_encoding_holds_is_shown_by_every_format(tmp_path: Path) -> None:
     odd = replace(slower(), sentence="half \ud800", rows=(replace(slower().rows[0], name="\ud800"), *slower().rows[1:]))
-    for text in (render(odd, form) for form in ResultFormat):
+    for text in (render(odd, form) for form in get_args(ResultFormat)):
         assert "\\ud800" in text and text.encode()
-    save_waterfall(odd, tmp_path / "odd.svg")
+    save_figure(waterfall_figure, tmp_path / "odd.svg", odd)
 
 
 def test_markdown_has_no_markup_of_a_trace() -> None:
@@ -268,7 +270,7 @@ def test_the_schema_refuses_what_is_no_comparison(key: str, value: object) -> No
 @pytest.mark.parametrize("name", ["slower", "devices", "unchanged", "hostile"])
 def test_the_picture_has_a_bar_for_every_line_and_ends_where_the_step_does(name: str) -> None:
     comparison = COMPARISONS[name]
-    (axes,) = draw(comparison).axes
+    (axes,) = waterfall_figure(comparison).axes
     bars = [bar for container in axes.containers for bar in container]
     shown = waterfall_of(comparison)
     assert shown is not None and len(bars) == len(shown.bars)
@@ -281,11 +283,11 @@ def test_the_picture_has_a_bar_for_every_line_and_ends_where_the_step_does(name:
 
 def test_a_picture_is_the_same_twice_and_says_what_differs(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
-        save_waterfall(devices(), tmp_path / name)
+        save_figure(waterfall_figure, tmp_path / name, devices())
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    words = [text.get_text() for text in draw(devices()).texts]
+    words = [text.get_text() for text in waterfall_figure(devices()).texts]
     assert any("besides the code: device" in text for text in words)
-    save_waterfall(slower(), tmp_path / "c.png")
+    save_figure(waterfall_figure, tmp_path / "c.png", slower())
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from bottleneck.experiment.pieces.kinds import KINDS
 from bottleneck.report.analysis_document import build, to_markdown, to_terminal
-from bottleneck.report.pieces_section import KIND_WORDS, measured_pieces
+from bottleneck.report.analysis_tables import KIND_WORDS, measured_pieces
 from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, Ratio, Timing
 from bottleneck.schema.records import replace
 from tests.report.samples import analysis

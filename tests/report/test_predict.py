@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from bottleneck.devices.match import device_by_name
-from bottleneck.report.predict import build, render, sentences, to_json, to_markdown, to_terminal
+from bottleneck.report.predict import build, render, sentences
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.predicted_step import PredictedBound, PredictedStep
 from bottleneck.schema.prediction import (
@@ -90,6 +90,10 @@ ANSWER = Prediction(
 )
 
 
+def terminal(answer: Prediction) -> str:
+    return render(answer, "terminal")
+
+
 def test_the_sentence_says_time_bound_engine_and_what_would_help() -> None:
     assert sentences(ANSWER) == [
         "On an H100 80GB HBM3 this step takes 2.56 to 3.12 ms and is compute-bound (fp32 without TF32); "
@@ -106,23 +110,23 @@ def test_a_device_without_a_prediction_says_why() -> None:
     nothing = replace(_step(1.0), us=None, low_us=None, high_us=None, floor_us=None, groups={}, reasons=why)
     lone = replace(ANSWER, devices=(replace(ON_H100, step=nothing, gains=(), samples_per_s=None),))
     assert sentences(lone) == ["Nothing can be predicted for H100 80GB HBM3: its peaks are not known."]
-    assert "its peaks are not known" in to_terminal(lone)
+    assert "its peaks are not known" in terminal(lone)
 
 
 def test_shares_of_the_step_add_up_and_none_is_shown_as_nothing() -> None:
-    row = next(line for line in to_terminal(ANSWER).splitlines() if "2.56-3.12 ms" in line)
+    row = next(line for line in terminal(ANSWER).splitlines() if "2.56-3.12 ms" in line)
     assert "62 %" in row
     assert "38 %" in row
     assert "<1 %" in row
 
 
 def test_nothing_is_wider_than_a_terminal_of_80_columns() -> None:
-    assert max(map(len, to_terminal(ANSWER).splitlines())) <= 80
-    assert not [line for line in to_terminal(ANSWER).splitlines() if line.startswith("  step ")]
+    assert max(map(len, terminal(ANSWER).splitlines())) <= 80
+    assert not [line for line in terminal(ANSWER).splitlines() if line.startswith("  step ")]
 
 
 def test_memory_is_shown_with_what_holds_it_and_what_is_not_known() -> None:
-    text = " ".join(to_terminal(ANSWER).split())
+    text = " ".join(terminal(ANSWER).split())
     assert "2.0 GiB yes" in text
     assert "about 1,200" in text
     assert "parameters 512.0 MiB, gradients 256.0 MiB, optimizer state 512.0 MiB" in text
@@ -131,7 +135,7 @@ def test_memory_is_shown_with_what_holds_it_and_what_is_not_known() -> None:
 
 def test_largest_batch_far_beyond_those_tried_is_a_bound() -> None:
     far = replace(ANSWER, devices=(replace(ON_H100, largest_batch=10**6),))
-    assert f"over {64 * 128:,}" in to_terminal(far)
+    assert f"over {64 * 128:,}" in terminal(far)
 
 
 def test_what_is_left_out_stands_above_the_tables() -> None:
@@ -143,8 +147,8 @@ def test_what_is_left_out_stands_above_the_tables() -> None:
 
 def test_copies_that_take_a_part_of_the_step_have_their_time_and_others_none() -> None:
     slow, quick = (replace(ANSWER, devices=(replace(ON_H100, copy_us=us),)) for us in (740.0, 2.0))
-    assert "over the link they take 740 us on H100 80GB HBM3" in " ".join(to_terminal(slow).split())
-    assert "over the link" not in to_terminal(quick)
+    assert "over the link they take 740 us on H100 80GB HBM3" in " ".join(terminal(slow).split())
+    assert "over the link" not in terminal(quick)
 
 
 FLOOR_ONLY = replace(
@@ -173,7 +177,7 @@ def test_device_of_which_only_the_floor_is_known_says_so() -> None:
         "No time is predicted for H100 80GB HBM3: efficiencies were learned on NVIDIA GPUs. By peak and bandwidth the "
         "step takes no less than 1.20 ms there, set by its memory traffic."
     ]
-    text = " ".join(to_terminal(lone).split())
+    text = " ".join(terminal(lone).split())
     assert "over 1.20 ms" in text
     assert "(memory)" in text
     assert "no time is predicted, but peak and bandwidth allow none below this" in text
@@ -188,10 +192,10 @@ def test_work_is_that_of_the_first_device_with_a_time() -> None:
 
 def test_floor_of_work_that_the_cache_may_hold_is_said_in_words() -> None:
     cached, free = (replace(ON_H100.work[1], floor_us=0.0, memory_us=us) for us in (400.0, 0.0))
-    text = to_terminal(replace(ANSWER, devices=(replace(ON_H100, work=(ON_H100.work[0], cached)),)))
+    text = terminal(replace(ANSWER, devices=(replace(ON_H100, work=(ON_H100.work[0], cached)),)))
     assert "in cache: the data of each kernel fit into the last cache" in " ".join(text.split())
     assert " 0 us" not in text
-    assert "in cache" not in to_terminal(replace(ANSWER, devices=(replace(ON_H100, work=(ON_H100.work[0], free)),)))
+    assert "in cache" not in terminal(replace(ANSWER, devices=(replace(ON_H100, work=(ON_H100.work[0], free)),)))
 
 
 def test_step_of_a_trace_that_is_compiled_already_says_so_first() -> None:
@@ -219,23 +223,23 @@ def test_page_has_a_roofline_of_each_device_with_a_time() -> None:
 
 def test_largest_batch_among_those_tried_is_exact() -> None:
     tried = replace(ANSWER, devices=(replace(ON_H100, largest_batch=127),))
-    assert "127" in to_terminal(tried)
-    assert "about" not in to_terminal(tried)
+    assert "127" in terminal(tried)
+    assert "about" not in terminal(tried)
 
 
 def test_without_lifetimes_there_is_no_table_of_memory() -> None:
-    assert "Memory and batch size" not in to_terminal(replace(ANSWER, memory=None))
+    assert "Memory and batch size" not in terminal(replace(ANSWER, memory=None))
 
 
 def test_price_is_shown_only_where_one_was_given() -> None:
-    assert "0.028  0.035" in to_terminal(ANSWER)
+    assert "0.028  0.035" in terminal(ANSWER)
     free = replace(ANSWER, devices=(replace(ON_H100, cost_per_million_samples=None),))
-    assert "Price" not in to_terminal(free)
+    assert "Price" not in terminal(free)
 
 
 def test_calls_without_a_price_are_told() -> None:
     lacking = replace(ON_H100, step=replace(ON_H100.step, unknown_calls=3))
-    assert "3 calls without a price: the time leaves them out" in to_terminal(replace(ANSWER, devices=(lacking,)))
+    assert "3 calls without a price: the time leaves them out" in terminal(replace(ANSWER, devices=(lacking,)))
 
 
 def test_settings_that_decide_the_engine_are_told() -> None:
@@ -251,13 +255,13 @@ def test_a_trace_has_its_measured_time_beside_the_prediction() -> None:
 
 
 def test_markdown_has_the_same_tables() -> None:
-    text = to_markdown(ANSWER)
+    text = render(ANSWER, "markdown")
     assert "| H100 80GB HBM3 |" in text
     assert "Other ways to run it" in text
 
 
 def test_json_is_valid_by_the_published_schema() -> None:
-    jsonschema.Draft202012Validator(PUBLISHED).validate(json.loads(to_json(ANSWER)))
+    jsonschema.Draft202012Validator(PUBLISHED).validate(json.loads(render(ANSWER, "json")))
 
 
 def test_published_schema_and_page_follow_from_the_records() -> None:
@@ -268,15 +272,15 @@ def test_published_schema_and_page_follow_from_the_records() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("schema", "bottleneck/predict/9"), ("devices", None)])
 def test_the_schema_refuses_what_is_no_prediction(key: str, value: object) -> None:
-    tree = json.loads(to_json(ANSWER))
+    tree = json.loads(render(ANSWER, "json"))
     assert not jsonschema.Draft202012Validator(PUBLISHED).is_valid({**tree, key: value})
 
 
 def test_time_of_the_kernels_stands_beside_that_predicted_for_their_own_device() -> None:
     own = replace(ANSWER, measured_us=4000.0, measured_device_us=3000.0, measured_on=ANSWER.devices[0].device.name)
     predicted = format_us(ANSWER.devices[0].step.device_us or 0.0)
-    assert f"its kernels take 3.00 ms, predicted {predicted}" in " ".join(to_terminal(own).split())
-    assert ", predicted " not in to_terminal(replace(own, measured_on="another device"))
+    assert f"its kernels take 3.00 ms, predicted {predicted}" in " ".join(terminal(own).split())
+    assert ", predicted " not in terminal(replace(own, measured_on="another device"))
 
 
 def test_tf32_has_no_column_where_no_product_would_use_it() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck.report.predicted_points import not_drawn, roofline_chart, step_point, work_points, work_roofs
+from bottleneck.report.predict import not_drawn, roofline_chart, step_point, work_points, work_roofs
 from bottleneck.schema.prediction import PredictedWork
 from tests.report.test_predict import ON_H100
 

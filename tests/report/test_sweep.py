@@ -1,11 +1,13 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from bottleneck.commands.report_options import ResultFormat
-from bottleneck.report.plots.sweep_plot import draw, save_sweep
+from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.sweep_plot import sweep_figure
 from bottleneck.report.sweep import floor_us, render, sentence, three
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Point, Sweep
@@ -50,7 +52,7 @@ def test_the_report_is_at_most_80_columns_wide(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("form", ResultFormat)
+@pytest.mark.parametrize("form", get_args(ResultFormat))
 def test_every_format_renders_every_sweep_the_same_way_twice(name: str, form: str) -> None:
     text = render(CASES[name], form)
     assert text == render(CASES[name], form)
@@ -61,13 +63,13 @@ def test_every_format_renders_every_sweep_the_same_way_twice(name: str, form: st
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_every_sweep_can_be_drawn(name: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"sweep.{kind}"
-    save_sweep(CASES[name], path)
+    save_figure(sweep_figure, path, CASES[name])
     assert path.read_bytes()[:5] in {b"\x89PNG\r", b"<?xml"}
 
 
 def test_the_same_sweep_gives_the_same_svg(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
-        save_sweep(CASES["two curves"], tmp_path / name)
+        save_figure(sweep_figure, tmp_path / name, CASES["two curves"])
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
@@ -168,20 +170,20 @@ def test_the_json_holds_every_field_and_says_what_it_is() -> None:
 
 
 def test_the_plot_shows_the_ridge_of_the_intensity_experiment() -> None:
-    words = [text.get_text() for axes in draw(chain()).axes for text in axes.texts]
+    words = [text.get_text() for axes in sweep_figure(chain()).axes for text in axes.texts]
     assert any("ridge 2.5 FLOP/B" in text for text in words)
     assert any(text.startswith("memory 32.0 GB/s") for text in words)
     assert "knee 20" in words
 
 
 def test_the_plot_has_no_roofline_where_nothing_is_known_of_the_work() -> None:
-    assert len(draw(CASES["batches"]).axes) == 2
-    assert len(draw(chain()).axes) == 3
+    assert len(sweep_figure(CASES["batches"]).axes) == 2
+    assert len(sweep_figure(chain()).axes) == 3
 
 
 def test_the_plot_has_a_legend_for_several_curves_only() -> None:
-    assert not draw(chain()).legends
-    (legend,) = draw(CASES["two curves"]).legends
+    assert not sweep_figure(chain()).legends
+    (legend,) = sweep_figure(CASES["two curves"]).legends
     assert [text.get_text() for text in legend.get_texts()] == ["eager", "inductor"]
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bottleneck.report.whatif import build, path_table, to_json, to_markdown, to_terminal
+from bottleneck.report.analysis_tables import path_table
+from bottleneck.report.whatif import build, render
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 
@@ -34,27 +35,31 @@ ANSWER = WhatIf(
 OPEN = WhatIf("trace.json", 1000.0, Interval(1.0, 1.0), PATH, LEDGER, best=(CHANGED,))
 
 
+def terminal(answer: WhatIf) -> str:
+    return render(answer, "terminal")
+
+
 def test_the_sentence_says_the_step_and_the_speedup() -> None:
-    text = " ".join(to_terminal(ANSWER).split())
+    text = " ".join(terminal(ANSWER).split())
     assert "The step would take 500 us to 600 us instead of 1.00 ms: 1.67 to 2.00 times as fast." in text
 
 
 def test_the_replay_check_stands_with_every_answer() -> None:
     for answer in (ANSWER, OPEN):
-        words = " ".join(to_terminal(answer).split())
+        words = " ".join(terminal(answer).split())
         assert "3 steps, error +1.23 % against the measured one" in words
         assert "4.0 % of it are delays" in words
 
 
 def test_both_ledgers_add_up_as_printed() -> None:
-    rows = [line.split() for line in to_terminal(ANSWER).partition("Ledger")[2].splitlines()]
+    rows = [line.split() for line in terminal(ANSWER).partition("Ledger")[2].splitlines()]
     table = [row[-3:] for row in rows if len(row) > 3 and row[-1].lstrip("+-").isdigit()]
     *parts, total = [[float(cell) for cell in row] for row in table[:3]]
     assert [sum(column) for column in zip(*parts, strict=True)] == total == [1000.0, 600.0, -400.0]
 
 
 def test_the_critical_path_is_shown_now_and_then() -> None:
-    text = to_terminal(ANSWER)
+    text = terminal(ANSWER)
     assert "softmax_kernel<float>" in text
     assert "model.py:7" in text
     assert text.count("Critical path") == 1
@@ -66,7 +71,7 @@ def test_without_a_change_the_best_changes_come_first() -> None:
         "Changes that would help most",
         "Critical path",
     ]
-    assert "--set 'kernel:softmax*=0.5x' would help most" in " ".join(to_terminal(OPEN).split())
+    assert "--set 'kernel:softmax*=0.5x' would help most" in " ".join(terminal(OPEN).split())
 
 
 def test_parts_beyond_the_longest_are_one_row_and_the_table_adds_up() -> None:
@@ -78,12 +83,12 @@ def test_parts_beyond_the_longest_are_one_row_and_the_table_adds_up() -> None:
 def test_a_trace_that_cannot_tell_says_why() -> None:
     check = ReplayCheck(0.2, 0.0, 0.2, 1, "a replay of the recorded steps is off by 20%")
     answer = WhatIf("trace.json", 1000.0, Interval(1.0, 1.0), CriticalPath(check, 1000.0, PATH.parts), LEDGER)
-    assert "No change can be predicted from this trace: a replay of the recorded steps" in to_terminal(answer)
+    assert "No change can be predicted from this trace: a replay of the recorded steps" in terminal(answer)
 
 
 def test_markdown_and_json_hold_the_same_answer() -> None:
-    assert "**The step would take 500 us to 600 us" in to_markdown(ANSWER)
-    read = json.loads(to_json(ANSWER))
+    assert "**The step would take 500 us to 600 us" in render(ANSWER, "markdown")
+    read = json.loads(render(ANSWER, "json"))
     assert read["schema"] == "bottleneck/whatif/1"
     assert read["changed"]["step_us"] == {"low": 500.0, "high": 600.0}
     assert sum(part["us"] for part in read["path"]["parts"]) == pytest.approx(read["path"]["step_us"])
@@ -91,4 +96,4 @@ def test_markdown_and_json_hold_the_same_answer() -> None:
 
 @pytest.mark.parametrize("answer", [ANSWER, OPEN], ids=["changed", "open"])
 def test_the_text_fits_80_columns(answer: WhatIf) -> None:
-    assert max(map(len, to_terminal(answer).splitlines())) <= 80
+    assert max(map(len, terminal(answer).splitlines())) <= 80

@@ -15,17 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from bottleneck.report.ci.phrases import (
-    VERDICTS,
-    closing,
-    counter_of,
-    describe_cause,
-    describe_change,
-    describe_time,
-    improved,
-    verdict_of,
-    worst_first,
-)
+from bottleneck.report.ci import phrases
 from bottleneck.report.text import clean
 from bottleneck.schema.counters import COUNTERS, Site
 from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, WorkloadResult
@@ -74,12 +64,12 @@ def alerts(gate: Gate) -> tuple[Alert, ...]:
 
     Fingerprints are unique, as GitLab shows one issue of each: of two limits on one metric the first that is broken.
     """
-    found = [alert for result in worst_first(gate.results) for alert in _of(result, gate.exit_code)]
+    found = [alert for result in phrases.worst_first(gate.results) for alert in _of(result, gate.exit_code)]
     if gate.exit_code and all(alert.level != "error" for alert in found):
         settings = AlertLocation("pyproject.toml", 1, is_cause=False)
         mark = _fingerprint(MEASUREMENT)
-        found.append(Alert("all workloads", MEASUREMENT, "error", closing(gate), gate.warnings, settings, mark))
-    order: list[Level] = ["error", "warning", "note"]
+        found.append(Alert("all workloads", MEASUREMENT, "error", phrases.closing(gate), gate.warnings, settings, mark))
+    order = list(_COMMANDS)
     unique: dict[str, Alert] = {}
     for alert in sorted(found, key=lambda alert: order.index(alert.level)):
         unique.setdefault(alert.fingerprint, alert)
@@ -89,7 +79,7 @@ def alerts(gate: Gate) -> tuple[Alert, ...]:
 def _of(result: WorkloadResult, exit_code: int) -> list[Alert]:
     wrong = [change for change in result.counters if change.verdict in _FAILING]
     found = [] if result.is_new else [_counter(result, change) for change in wrong]
-    found += [_counter(result, change, "note") for change in improved(result)]
+    found += [_counter(result, change, "note") for change in phrases.improved(result)]
     found += _time(result, exit_code)
     is_reported = any(alert.level == _level(result, exit_code) for alert in found)
     if result.is_new or (result.verdict != "pass" and not is_reported):
@@ -105,16 +95,22 @@ def _level(result: WorkloadResult, exit_code: int) -> Level:
 
 
 def _counter(result: WorkloadResult, change: CounterChange, level: Level | None = None) -> Alert:
-    counter = counter_of(change.metric)
-    places = _places([culprit.site for culprit in change.culprits if culprit.site is not None])
+    counter = phrases.counter_of(change.metric)
+    sites = [culprit.site for culprit in change.culprits if culprit.site is not None]
+    places = _places(sites)
+    # What identifies a change survives moved lines: the text of its first line, else what changed.
+    anchor = change.culprits[0].what if change.culprits else ""
+    if sites:
+        first = next(culprit for culprit in change.culprits if culprit.site is not None)
+        anchor = f"{sites[0].file}\n{sites[0].text.strip() or first.what}"
     return Alert(
         result.name,
         OTHER if counter is None else counter.name,
         level or _FAILING[change.verdict],
-        f"{describe_change(change)}{' (better)' if level == 'note' else ''}",
-        tuple(describe_cause(change)),
+        f"{phrases.describe_change(change)}{' (better)' if level == 'note' else ''}",
+        tuple(phrases.describe_cause(change)),
         places[0] if places else stand_in(result),
-        _fingerprint(result.name, change.metric, str(change.is_creep), _anchor(change)),
+        _fingerprint(result.name, change.metric, str(change.is_creep), anchor),
         places[1:],
         result.fix if level is None else "",
     )
@@ -130,24 +126,16 @@ def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
     is_cause = time.verdict == "slower" or result.verdict == "undecided"
     why, fix = (result.why, result.fix) if is_cause else ((), "")
     place = (_slowest(result) if time.verdict == "slower" else None) or stand_in(result)
-    title = f"step {describe_time(time)}"
-    mark = _fingerprint(result.name, TIME)
+    title, mark = f"step {phrases.describe_time(time)}", _fingerprint(result.name, TIME)
     return [Alert(result.name, TIME, levels[time.verdict], title, why, place, mark, fix=fix)]
 
 
 def _whole(result: WorkloadResult, exit_code: int) -> Alert:
     """The alert of a workload as a whole, where no counter and no time explains its verdict."""
     rule = RUN if result.verdict == "failed" else MEASUREMENT
-    return Alert(
-        result.name,
-        rule,
-        _level(result, exit_code),
-        result.what or ("there is no lock-file yet" if result.is_new else result.verdict),
-        result.why or result.warnings,
-        stand_in(result),
-        _fingerprint(result.name, rule),
-        fix=result.fix,
-    )
+    title = result.what or ("there is no lock-file yet" if result.is_new else result.verdict)
+    level, mark, lines = _level(result, exit_code), _fingerprint(result.name, rule), result.why or result.warnings
+    return Alert(result.name, rule, level, title, lines, stand_in(result), mark, fix=result.fix)
 
 
 def _slowest(result: WorkloadResult) -> AlertLocation | None:
@@ -165,33 +153,21 @@ def _slowest(result: WorkloadResult) -> AlertLocation | None:
 def stand_in(result: WorkloadResult) -> AlertLocation:
     """The location of an alert without a known line: the workload's own file, its lock-file, or the settings."""
     candidates = [word for word in result.program if word.endswith(".py")] + [result.lock, "pyproject.toml"]
-    return AlertLocation(_tidy(next(file for file in candidates if is_inside(file))), 1, is_cause=False)
+    file = next(file for file in candidates if is_inside(file))
+    return AlertLocation(file.removeprefix("./"), 1, is_cause=False)
 
 
 def _places(sites: Sequence[Site]) -> tuple[AlertLocation, ...]:
-    inside = [
-        AlertLocation(_tidy(site.file), max(site.line, 1), is_cause=True) for site in sites if is_inside(site.file)
-    ]
-    return tuple(dict.fromkeys(inside))
-
-
-def _tidy(file: str) -> str:
-    """The path as servers compare it: without './' before it."""
-    return file.removeprefix("./")
+    """The lines inside the repository, their files as servers compare them: without './' before them."""
+    inside = [site for site in sites if is_inside(site.file)]
+    places = (AlertLocation(site.file.removeprefix("./"), max(site.line, 1), is_cause=True) for site in inside)
+    return tuple(dict.fromkeys(places))
 
 
 def is_inside(file: str) -> bool:
     """True for a path inside the repository: no absolute path, no drive or scheme, no way up."""
     parts = re.split(r"[/\\]", file)
     return bool(file) and bool(parts[0]) and ".." not in parts and not (_DRIVE.match(parts[0]) and len(parts) > 1)
-
-
-def _anchor(change: CounterChange) -> str:
-    """The identity of a change, which survives moved lines: the text of its first line, else what changed."""
-    for culprit in change.culprits:
-        if culprit.site is not None:
-            return f"{culprit.site.file}\n{culprit.site.text.strip() or culprit.what}"
-    return change.culprits[0].what if change.culprits else ""
 
 
 def _fingerprint(*parts: str) -> str:
@@ -209,9 +185,9 @@ _LINES = 20
 
 def render_github(gate: Gate) -> str:
     """The commands: one notice with the verdict and the exit code, then one per line of code and level."""
-    head = _command("notice", {"title": f"bottleneck gate: {VERDICTS[verdict_of(gate)]}"}, [closing(gate)])
+    verdict = phrases.VERDICTS[phrases.verdict_of(gate)]
+    shown = [_command("notice", {"title": f"bottleneck gate: {verdict}"}, [phrases.closing(gate)])]
     groups = _by_line(alerts(gate))
-    shown = [head]
     for level, command in _COMMANDS.items():
         of_level = [group for group in groups if group[0].level == level]
         room = MOST - 1 if command == "notice" else MOST
@@ -229,26 +205,21 @@ def _by_line(found: Iterable[Alert]) -> list[list[Alert]]:
 
 
 def _annotation(command: str, group: list[Alert], left_out: int) -> str:
-    first = group[0]
-    place = {"file": first.place.file, "line": str(first.place.line)}
-    lines = [alert.title for alert in group]
-    lines += _longest(dict.fromkeys(line for alert in group for line in alert.lines))
+    first, lines = group[0], [alert.title for alert in group]
+    known = dict.fromkeys(line for alert in group for line in alert.lines)
+    # Without those that another one begins with: a cause, and the same with its line of code.
+    lines += [line for line in known if not any(other != line and other.startswith(line) for other in known)]
     lines += dict.fromkeys([alert.fix for alert in group if alert.fix])
-    lines = (
-        [*lines[:_LINES], f"in gate.md: {counted(len(lines) - _LINES, 'more line')}"] if len(lines) > _LINES else lines
-    )
+    if len(lines) > _LINES:
+        lines = [*lines[:_LINES], f"in gate.md: {counted(len(lines) - _LINES, 'more line')}"]
     lines += [f"{left_out} more are in gate.md"] if left_out > 0 else []
+    place = {"file": first.place.file, "line": str(first.place.line)}
     return _command(command, {**place, "title": f"bottleneck gate: {first.workload}"}, lines)
 
 
-def _longest(lines: Iterable[str]) -> list[str]:
-    """The lines without those that another one begins with: a cause, and the same with its line of code."""
-    known = list(lines)
-    return [line for line in known if not any(other != line and other.startswith(line) for other in known)]
-
-
 def _command(command: str, properties: Mapping[str, str], lines: Iterable[str]) -> str:
-    escaped = ",".join(f"{key}={_property(clean(value, _TITLE))}" for key, value in properties.items())
+    shown = ((key, _data(clean(value, _TITLE))) for key, value in properties.items())
+    escaped = ",".join(f"{key}={value.replace(':', '%3A').replace(',', '%2C')}" for key, value in shown)
     return f"::{command} {escaped}::" + "%0A".join(_data(clean(line, _LINE)) for line in lines)
 
 
@@ -257,33 +228,27 @@ def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace("##[", "#\\[")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
 _SEVERITIES: Mapping[Level, str] = {"error": "major", "warning": "minor"}
 _TEXT = 600
 
 
 def render_gitlab(gate: Gate) -> str:
     """The issues as JSON; what got better is none. GitLab ignores ``content``, where the verdict stands."""
-    verdict = clean(closing(gate), _TEXT)
-    issues = [_issue(alert, verdict) for alert in alerts(gate) if alert.level in _SEVERITIES]
-    return json.dumps(issues, indent=1, ensure_ascii=True) + "\n"
-
-
-def _issue(alert: Alert, verdict: str) -> dict[str, Any]:
-    description = " - ".join([f"{alert.workload}: {alert.title}", *alert.lines[:1]])
-    return {
-        "type": "issue",
-        "check_name": f"bottleneck/{alert.rule}",
-        "description": clean(description, _TEXT),
-        "content": {"body": verdict},
-        "categories": ["Performance"],
-        "severity": _SEVERITIES[alert.level],
-        "fingerprint": alert.fingerprint,
-        "location": {"path": clean(alert.place.file, _TEXT), "lines": {"begin": alert.place.line}},
-    }
+    issues = [
+        {
+            "type": "issue",
+            "check_name": f"bottleneck/{alert.rule}",
+            "description": clean(" - ".join([f"{alert.workload}: {alert.title}", *alert.lines[:1]]), _TEXT),
+            "content": {"body": clean(phrases.closing(gate), _TEXT)},
+            "categories": ["Performance"],
+            "severity": _SEVERITIES[alert.level],
+            "fingerprint": alert.fingerprint,
+            "location": {"path": clean(alert.place.file, _TEXT), "lines": {"begin": alert.place.line}},
+        }
+        for alert in alerts(gate)
+        if alert.level in _SEVERITIES
+    ]
+    return json.dumps(issues, indent=1) + "\n"
 
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -302,18 +267,6 @@ _INDEX = {rule: index for index, rule in enumerate(_RULES)}
 
 def render_sarif(gate: Gate) -> str:
     """One run with a rule per counter and one for the time, and a result per alert."""
-    run = {
-        "tool": {"driver": _driver(gate)},
-        "automationDetails": {"id": "bottleneck-gate/"},
-        "invocations": [_invocation(gate)],
-        "columnKind": "unicodeCodePoints",
-        "results": [_result(alert) for alert in alerts(gate)],
-        "properties": {"verdict": VERDICTS[verdict_of(gate)], "exitCode": gate.exit_code},
-    }
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=True) + "\n"
-
-
-def _driver(gate: Gate) -> dict[str, Any]:
     rules = [
         {
             "id": rule,
@@ -325,16 +278,21 @@ def _driver(gate: Gate) -> dict[str, Any]:
         for rule, meaning in _RULES.items()
     ]
     version = {"version": clean(gate.version)} if gate.version else {}
-    return {"name": "bottleneck gate", **version, "rules": rules}
-
-
-def _invocation(gate: Gate) -> dict[str, Any]:
-    """The end of the gate; it was successful wherever it came to a verdict, whatever the verdict is."""
-    return {
+    invocation = {
+        # Successful wherever it came to a verdict, whatever the verdict is.
         "executionSuccessful": gate.exit_code in {0, 1},
         "exitCode": gate.exit_code,
-        "exitCodeDescription": clean(closing(gate), _SARIF_TEXT),
+        "exitCodeDescription": clean(phrases.closing(gate), _SARIF_TEXT),
     }
+    run = {
+        "tool": {"driver": {"name": "bottleneck gate", **version, "rules": rules}},
+        "automationDetails": {"id": "bottleneck-gate/"},
+        "invocations": [invocation],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(alert) for alert in alerts(gate)],
+        "properties": {"verdict": phrases.VERDICTS[phrases.verdict_of(gate)], "exitCode": gate.exit_code},
+    }
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
 def _result(alert: Alert) -> dict[str, Any]:

@@ -3,48 +3,25 @@
 from collections.abc import Sequence
 
 from bottleneck.report import comparison as compare
-from bottleneck.report.ci.phrases import (
-    CHANGES,
-    VERDICTS,
-    amounts,
-    asides,
-    closing,
-    describe_cause,
-    describe_limit,
-    describe_time,
-    differing,
-    headline,
-    split_command,
-    story,
-    verdict_of,
-    worst_first,
-)
-from bottleneck.report.document import Action, ActionSection, Document, Section, TableColumn, TableRow, TableSection
+from bottleneck.report import render_document
+from bottleneck.report.ci import phrases
+from bottleneck.report.document import Action, ActionSection, Document, Section, TableRow, TableSection, columns
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import CounterChange, Gate, WorkloadResult
 from bottleneck.schema.records import replace
 
-_COLUMNS = (
-    TableColumn("counter", "name"),
-    TableColumn("before", "number"),
-    TableColumn("after", "number"),
-    TableColumn("change", "number"),
-    TableColumn("limit", "words"),
-    TableColumn("", "words"),
-)
-
 
 def build(gate: Gate) -> Document:
     """The document of a gate: the workloads, the worst first, then the evidence for each that does not pass."""
-    verdict, results = verdict_of(gate), worst_first(gate.results)
+    verdict, results = phrases.verdict_of(gate), phrases.worst_first(gate.results)
     passed = tuple(_action(result) for result in results if result.verdict == "pass")
     failed = tuple(_action(result) for result in results if result.verdict != "pass")
     sides = (("base", gate.base), ("candidate", gate.candidate))
     return Document(
-        headline=VERDICTS[verdict],
+        headline=phrases.VERDICTS[verdict],
         subject="bottleneck gate",
         tone={"pass": "good", "fail": "bad", "failed": "bad"}.get(verdict, "unknown"),
-        sentence=closing(gate),
+        sentence=phrases.closing(gate),
         facts=tuple((label, text) for label, text in sides if text),
         sections=(
             ActionSection("Workloads", failed, groups=(("Passed", passed),) if passed else ()),
@@ -54,24 +31,28 @@ def build(gate: Gate) -> Document:
     )
 
 
+def to_html(gate: Gate) -> str:
+    """The page of a gate for a browser."""
+    return render_document(build(gate), "html")
+
+
 def labelled_lines(result: WorkloadResult) -> list[tuple[str, str]]:
     """The story, the time and the base of a workload that does not pass, each line with its label."""
-    time = [] if result.time is None else [("time", describe_time(result.time))]
+    time = [] if result.time is None else [("time", phrases.describe_time(result.time))]
     base = [("base", result.base)] if result.base else []
-    return [] if result.verdict == "pass" else [*story(result), *time, *base]
+    return [] if result.verdict == "pass" else [*phrases.story(result), *time, *base]
 
 
 def counter_table(changes: Sequence[CounterChange], title: str = "") -> TableSection:
     """The counters with their causes, a cause that several share beneath the first of them."""
-    causes = [tuple(describe_cause(change)) for change in changes]
-    rows = tuple(
-        TableRow(
-            (change.metric, *amounts(change), describe_limit(change), CHANGES[change.verdict]),
-            details=() if cause == before else cause,
-        )
-        for change, cause, before in zip(changes, causes, [(), *causes], strict=False)
-    )
-    return TableSection(title, _COLUMNS, rows)
+    causes = [tuple(phrases.describe_cause(change)) for change in changes]
+    rows = []
+    for change, cause, before in zip(changes, causes, [(), *causes], strict=False):
+        words = phrases.describe_limit(change), phrases.CHANGES[change.verdict]
+        cells = (change.metric, *phrases.amounts(change), *words)
+        rows.append(TableRow(cells, details=() if cause == before else cause))
+    heads = columns("name", "counter") + columns("number", "before", "after", "change") + columns("words", "limit", "")
+    return TableSection(title, heads, tuple(rows))
 
 
 def bare_comparison(comparison: Comparison) -> Comparison:
@@ -82,21 +63,21 @@ def bare_comparison(comparison: Comparison) -> Comparison:
 
 def _action(result: WorkloadResult) -> Action:
     """A workload with its labelled lines; the first command among them, with its line, comes last, to be copied."""
-    lines, last, command = [("result", headline(result))], [], ""
-    for label, text in [*labelled_lines(result), *asides(result)]:
-        phrase, found = split_command(text)
+    lines, last, command = [("result", phrases.headline(result))], [], ""
+    for label, text in [*labelled_lines(result), *phrases.asides(result)]:
+        phrase, found = phrases.split_command(text)
         if found and not command:
             last, command = [(label, phrase)], found
         else:
             lines.append((label, text.replace("  ", ": ", 1)))  # between an event and its line of code
-    return Action(f"{VERDICTS[result.verdict]} {result.name}", (*lines, *last), command=command or None)
+    return Action(f"{phrases.VERDICTS[result.verdict]} {result.name}", (*lines, *last), command=command or None)
 
 
 def _evidence(result: WorkloadResult) -> list[Section]:
     """The counters that differ and the comparison of the times of a workload that does not pass."""
     if result.verdict == "pass":
         return []
-    changes = differing(result)
+    changes = phrases.differing(result)
     found: list[Section] = [counter_table(changes, "Counters that differ")] if changes else []
     if result.comparison is not None:
         found += compare.build(bare_comparison(result.comparison)).sections

@@ -6,26 +6,10 @@ Its first line is a mark by which the comment is found again. The story of each 
 import re
 from collections.abc import Iterable, Sequence
 
+from bottleneck.report.ci import phrases
 from bottleneck.report.ci.gate_document import bare_comparison
-from bottleneck.report.ci.phrases import (
-    CHANGES,
-    VERDICTS,
-    amounts,
-    asides,
-    closing,
-    describe_cause,
-    describe_limit,
-    describe_time,
-    differing,
-    headline,
-    split_command,
-    story,
-    verdict_of,
-    worst_first,
-)
 from bottleneck.report.comparison import render as render_comparison
 from bottleneck.report.markdown import code, name, prose
-from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.gate_result import CounterChange, Gate, WorkloadResult
 from bottleneck.units import counted
 
@@ -41,13 +25,14 @@ _INTERVAL = re.compile(r"\[([-+\d.,:<% ]+)\]")
 
 def render(gate: Gate) -> str:
     """The gate as markdown of at most ``MOST_BYTES``: where it gets longer, details are left out, then workloads."""
-    head = [MARK, f"## bottleneck gate: {VERDICTS[verdict_of(gate)]}", "", _prose(closing(gate)), ""]
+    verdict = phrases.VERDICTS[phrases.verdict_of(gate)]
+    head = [MARK, f"## bottleneck gate: {verdict}", "", _prose(phrases.closing(gate)), ""]
     tail = [*(f"- warning: {prose(warning)}" for warning in gate.warnings[:_ROWS]), ""]
-    results = worst_first(gate.results)
+    results = phrases.worst_first(gate.results)
     room = MOST_BYTES - _size([*head, *tail, _cut(len(results), len(results))])
     shown, room = _fitting(("\n".join(_summary(result)) for result in results), room)
     opened, _ = _fitting(("\n".join(_details(result)) for result in results[: len(shown)]), room)
-    blocks = [story + (opened[index] if index < len(opened) else "") for index, story in enumerate(shown)]
+    blocks = [text + (opened[index] if index < len(opened) else "") for index, text in enumerate(shown)]
     left_out = len(results) - len(shown), sum(map(_has_details, results)) - sum(map(bool, opened))
     note = [_cut(*left_out)] if any(left_out) else []
     return "\n".join([*head, *blocks, *tail, *note]).rstrip("\n") + "\n"
@@ -76,26 +61,25 @@ def _cut(workloads: int, details: int) -> str:
 
 def _summary(result: WorkloadResult) -> list[str]:
     """The visible part of a workload: one line for a pass, else its story."""
-    verdict = VERDICTS[result.verdict]
+    verdict = phrases.VERDICTS[result.verdict]
     if result.verdict == "pass":
-        return [f"- **{verdict}** {name(result.name)}: {_prose(headline(result))}", *_asides(result, "  "), ""]
-    out = [f"### {verdict} {name(result.name)}", "", _prose(headline(result)), ""]
-    for label, text in story(result):
-        out += _item(f"**{label}**", text)
-    out += _item("**time**", describe_time(result.time)) if result.time is not None else []
+        return [f"- **{verdict}** {name(result.name)}: {_prose(phrases.headline(result))}", *_asides(result, "  "), ""]
+    out = [f"### {verdict} {name(result.name)}", "", _prose(phrases.headline(result)), ""]
+    out += [_item(label, text) for label, text in phrases.story(result)]
+    out += [_item("time", phrases.describe_time(result.time))] if result.time is not None else []
     return [*out, *_asides(result), ""]
 
 
 def _asides(result: WorkloadResult, indent: str = "") -> list[str]:
-    return [line for label, text in asides(result) for line in _item(f"**{label}**", text, indent)]
+    return [_item(label, text, indent) for label, text in phrases.asides(result)]
 
 
-def _item(label: str, text: str, indent: str = "") -> list[str]:
+def _item(label: str, text: str, indent: str = "") -> str:
     """A line of a list; a line of code, and a command that it ends in, stand in one piece."""
-    phrase, command = split_command(text)
+    phrase, command = phrases.split_command(text)
     phrase, _, source = phrase.partition("  ")
     spans = [code(part) for part in (source, command) if part]
-    return [" ".join([f"{indent}-", label, _prose(phrase), *spans])]
+    return " ".join([f"{indent}- **{label}**", _prose(phrase), *spans])
 
 
 def _prose(text: str) -> str:
@@ -104,24 +88,21 @@ def _prose(text: str) -> str:
 
 
 def _has_details(result: WorkloadResult) -> bool:
-    return result.verdict != "pass" and bool(differing(result) or result.comparison)
+    return result.verdict != "pass" and bool(phrases.differing(result) or result.comparison)
 
 
 def _details(result: WorkloadResult) -> list[str]:
     """The folded part of a workload: the counters that differ, and the comparison of the times."""
     if not _has_details(result):
         return []
-    changes = differing(result)
+    changes = phrases.differing(result)
     out = _folded(f"Counters that differ ({len(changes)})", _table(changes)) if changes else []
     if result.comparison is not None:
-        out += _folded("Where the time went", _compared(result.comparison))
+        # Without its title, with smaller headings.
+        text = render_comparison(bare_comparison(result.comparison), "markdown", top=_ROWS)
+        lines = text.rstrip("\n").split("\n")[2:]
+        out += _folded("Where the time went", [f"#{line}" if line.startswith("### ") else line for line in lines])
     return out
-
-
-def _compared(comparison: Comparison) -> list[str]:
-    """The comparison without its title, with smaller headings."""
-    lines = render_comparison(bare_comparison(comparison), "markdown", top=_ROWS).rstrip("\n").split("\n")[2:]
-    return [f"#{line}" if line.startswith("### ") else line for line in lines]
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:
@@ -133,17 +114,13 @@ def _table(changes: Sequence[CounterChange]) -> list[str]:
     """Four columns, as many as a phone shows; causes stand beneath, once each."""
     rows = [_row(change) for change in changes[:_WORST_ROWS]]
     more = [f"and {len(changes) - _WORST_ROWS} more", ""] if len(changes) > _WORST_ROWS else []
-    causes = dict.fromkeys(prose(cause) for change in changes[:_WORST_ROWS] for cause in describe_cause(change))
+    causes = dict.fromkeys(prose(cause) for change in changes[:_WORST_ROWS] for cause in phrases.describe_cause(change))
     head = ["| counter | before → after | limit | |", "|---|---:|---:|---|"]
     return [*head, *rows, "", *more, *(f"- {cause}" for cause in causes)]
 
 
 def _row(change: CounterChange) -> str:
-    before, after, grown = amounts(change)
-    cells = [
-        name(change.metric),
-        f"{before} → {after} ({grown})",
-        name(describe_limit(change)),
-        CHANGES[change.verdict],
-    ]
+    before, after, grown = phrases.amounts(change)
+    limit, verdict = name(phrases.describe_limit(change)), phrases.CHANGES[change.verdict]
+    cells = (name(change.metric), f"{before} → {after} ({grown})", limit, verdict)
     return "| " + " | ".join(cell.replace("\\|", "\\¦").replace("|", "\\|") for cell in cells) + " |"

@@ -4,17 +4,8 @@ import re
 
 from rich.text import Text
 
+from bottleneck.report.ci import phrases
 from bottleneck.report.ci.gate_document import counter_table, labelled_lines
-from bottleneck.report.ci.phrases import (
-    VERDICTS,
-    asides,
-    closing,
-    differing,
-    headline,
-    split_command,
-    verdict_of,
-    worst_first,
-)
 from bottleneck.report.terminal import PLAIN, TerminalStyle, table_lines, to_text, wrapped
 from bottleneck.schema.gate_result import Gate, GateVerdict, WorkloadResult
 
@@ -30,20 +21,19 @@ _OTHER_COMMAND = re.compile(r"##(?=\w*\[)")
 
 
 def render(gate: Gate, style: TerminalStyle = PLAIN) -> str:
-    """The gate as text; escape sequences appear in it only where the style has colour."""
-    return to_text(map(_harmless, _gate_lines(gate, style)), style)
+    """The gate as text: workloads that do not pass first, the verdict on all of them last.
 
-
-def _gate_lines(gate: Gate, style: TerminalStyle) -> list[Text]:
-    """The gate line by line: workloads that do not pass first, the verdict on all of them last."""
+    Escape sequences appear in it only where the style has colour.
+    """
     out: list[Text] = []
-    for result in worst_first(gate.results):
+    for result in phrases.worst_first(gate.results):
         out += _workload(result, style)
         out += [Text()] if result.verdict != "pass" else []
     for warning in gate.warnings:
         out += _aside("warning", warning, style)
-    emphasis = _STYLES.get(verdict_of(gate), "bold yellow")
-    return [*out, *wrapped(Text(style.text(closing(gate), _PROSE), emphasis), style)]
+    emphasis = _STYLES.get(phrases.verdict_of(gate), "bold yellow")
+    out += wrapped(Text(style.text(phrases.closing(gate), _PROSE), emphasis), style)
+    return to_text(map(_harmless, out), style)
 
 
 def _workload(result: WorkloadResult, style: TerminalStyle) -> list[Text]:
@@ -52,21 +42,21 @@ def _workload(result: WorkloadResult, style: TerminalStyle) -> list[Text]:
     for label, text in labelled_lines(result):
         out += _labelled("" if label == last else label, text, style, _EMPHASIS.get(label, ""))
         last = label
-    changes = [] if result.verdict == "pass" else differing(result)
+    changes = [] if result.verdict == "pass" else phrases.differing(result)
     if changes:
         out += [Text("  ") + line for line in table_lines(counter_table(changes), style.narrowed(2))]
-    for label, text in asides(result):
+    for label, text in phrases.asides(result):
         out += _aside(label, text, style)
     return out
 
 
 def _headline(result: WorkloadResult, style: TerminalStyle) -> list[Text]:
     """'FAIL bench/train_step.py  3 counters over budget; step +7.6 % [+5.1 %, +9.9 %], …'."""
-    verdict = VERDICTS[result.verdict]
+    verdict = phrases.VERDICTS[result.verdict]
     text = Text.assemble(
         (verdict, _STYLES.get(result.verdict, "bold yellow")),
         (f" {style.text(result.name)}", "bold"),
-        f"  {style.text(headline(result), _PROSE)}",
+        f"  {style.text(phrases.headline(result), _PROSE)}",
     )
     return _hanging(text, style, 2)
 
@@ -79,25 +69,19 @@ def _hanging(text: Text, style: TerminalStyle, indent: int) -> list[Text]:
 
 def _labelled(label: str, text: str, style: TerminalStyle, emphasis: str = "") -> list[Text]:
     """A line with its label in the margin."""
-    phrase, command = split_command(text)
-    phrase, source = _split_source(phrase, style)
-    out = (
-        wrapped(Text(style.text(phrase, _PROSE), emphasis), style, _INDENT, f"  {label}".ljust(_INDENT))
-        if phrase
-        else []
-    )
-    out += wrapped(Text(style.text(source, _PROSE), "dim"), style, _INDENT + 2, " " * _INDENT) if source else []
+    phrase, command = phrases.split_command(text)
+    source, out = "", []
+    if len(phrase) > style.width - _INDENT:  # the event and, after two blanks, its line of code do not fit on one line
+        phrase, _, source = phrase.partition("  ")
+    if phrase:
+        out += wrapped(Text(style.text(phrase, _PROSE), emphasis), style, _INDENT, f"  {label}".ljust(_INDENT))
+    if source:
+        out += wrapped(Text(style.text(source, _PROSE), "dim"), style, _INDENT + 2, " " * _INDENT)
     return [*out, *_command(command, style, _INDENT)]
 
 
-def _split_source(text: str, style: TerminalStyle) -> tuple[str, str]:
-    """The event and, after two blanks in ``text``, its line of code, apart where both do not fit into one line."""
-    phrase, _, source = text.partition("  ")
-    return (text, "") if len(text) <= style.width - _INDENT else (phrase, source)
-
-
 def _aside(label: str, text: str, style: TerminalStyle) -> list[Text]:
-    phrase, command = split_command(f"{label}: {text}")
+    phrase, command = phrases.split_command(f"{label}: {text}")
     inner = style.narrowed(2)
     lines = _hanging(Text(style.text(phrase, _PROSE), "dim"), inner, 2)
     return [*(Text("  ") + line for line in lines), *_command(command, style, 4)]

@@ -9,20 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree as ET
 
-from bottleneck.report.ci.phrases import (
-    CHANGES,
-    VERDICTS,
-    amounts,
-    closing,
-    counter_of,
-    describe_cause,
-    describe_change,
-    describe_time,
-    time_summary,
-    verdict_of,
-)
+from bottleneck.report.ci import phrases
 from bottleneck.report.text import clean
-from bottleneck.schema.gate_result import CounterChange, Gate, TimeResult, WorkloadResult
+from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, TimeResult, WorkloadResult
 
 _TEXT = 2000
 
@@ -53,8 +42,13 @@ class _Case:
 
 
 def render(gate: Gate) -> str:
-    """One test suite, with a test per workload and group of counters, one for its time and one for its run."""
-    cases = _all_cases(gate)
+    """One test suite, with a test per workload and group of counters, one for its time and one for its run.
+
+    Where the gate fails and no test does, there is one for all workloads.
+    """
+    cases = [(result.name, case) for result in gate.results for case in _cases(result, gate.exit_code)]
+    if gate.exit_code and all(case.outcome in {"passed", "skipped"} for _, case in cases):
+        cases.append(("all workloads", _Case("verdict", "error", phrases.closing(gate), gate.warnings)))
     totals = {
         "tests": str(len(cases)),
         "failures": str(sum(case.outcome == "failure" for _, case in cases)),
@@ -63,17 +57,8 @@ def render(gate: Gate) -> str:
     root = ET.Element("testsuites", {"name": "bottleneck gate", "time": _seconds(gate.seconds), **totals})
     skipped = str(sum(case.outcome == "skipped" for _, case in cases))
     suite = ET.SubElement(root, "testsuite", {**root.attrib, "skipped": skipped})
-    _properties(suite, gate)
-    for workload, case in cases:
-        _case(suite, workload, case)
-    ET.SubElement(suite, "system-out").text = clean(closing(gate), _TEXT)
-    ET.indent(root, " ")
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _properties(suite: ET.Element, gate: Gate) -> None:
     values = {
-        "verdict": VERDICTS[verdict_of(gate)],
+        "verdict": phrases.VERDICTS[phrases.verdict_of(gate)],
         "exit_code": str(gate.exit_code),
         "base": gate.base,
         "candidate": gate.candidate,
@@ -82,14 +67,11 @@ def _properties(suite: ET.Element, gate: Gate) -> None:
     properties = ET.SubElement(suite, "properties")
     for name, value in values.items():
         ET.SubElement(properties, "property", {"name": name, "value": clean(value, _TEXT)})
-
-
-def _all_cases(gate: Gate) -> list[tuple[str, _Case]]:
-    """The tests with the names of their workloads; one for all of them where the gate fails and no test case does."""
-    cases = [(result.name, case) for result in gate.results for case in _cases(result, gate.exit_code)]
-    if gate.exit_code and all(case.outcome in {"passed", "skipped"} for _, case in cases):
-        cases.append(("all workloads", _Case("verdict", "error", closing(gate), gate.warnings)))
-    return cases
+    for workload, case in cases:
+        _case(suite, workload, case)
+    ET.SubElement(suite, "system-out").text = clean(phrases.closing(gate), _TEXT)
+    ET.indent(root, " ")
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def _case(suite: ET.Element, workload: str, case: _Case) -> None:
@@ -109,18 +91,13 @@ def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
     """The tests of a workload: its run, which holds what no other does, its counters and its time."""
     groups: dict[str, list[CounterChange]] = {}
     for change in result.counters:
-        groups.setdefault(_group(change), []).append(change)
+        counter = phrases.counter_of(change.metric)
+        group = _GROUP_OF.get(counter.name, "other counters") if counter else "other counters"
+        groups.setdefault("modules" if change.metric.startswith("module:") else group, []).append(change)
     cases = [_group_case(name, changes, result) for name, changes in groups.items()]
     if result.time is not None:
         cases.append(_time_case(result.time, result, exit_code))
     return [_run_case(result, exit_code, cases), *cases]
-
-
-def _group(change: CounterChange) -> str:
-    if change.metric.startswith("module:"):
-        return "modules"
-    counter = counter_of(change.metric)
-    return _GROUP_OF.get(counter.name, "other counters") if counter else "other counters"
 
 
 def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Case:
@@ -132,40 +109,35 @@ def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Ca
     if result.verdict == "pass" or is_reported:
         return _Case("run", "passed", "", seconds=result.seconds)
     outcome: Outcome = "failure" if result.verdict == "fail" else "error" if exit_code == 5 else "skipped"
-    return _Case("run", outcome, result.what or VERDICTS[result.verdict], body, result.seconds)
+    return _Case("run", outcome, result.what or phrases.VERDICTS[result.verdict], body, result.seconds)
 
 
 def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult) -> _Case:
-    outcomes = [_outcome(change) for change in changes]
+    outcomes = [_OUTCOMES.get(change.verdict, "passed") for change in changes]
     worst = min(outcomes, key=_WORST.index)
-    listed = [change for change, outcome in zip(changes, outcomes, strict=True) if outcome == worst]
-    message = "; ".join(_message(change) for change in listed)
-    body = [line for change in changes for line in _lines(change)]
+    message = "; ".join(_message(each) for each, outcome in zip(changes, outcomes, strict=True) if outcome == worst)
+    body = []
+    for change in changes:
+        before, after, _ = phrases.amounts(change)
+        body.append(f"{change.metric}: {before} -> {after}, {phrases.CHANGES[change.verdict]}")
+        body += [f"  {cause}" for cause in phrases.describe_cause(change)]
     fix = [result.fix] if worst in {"failure", "error"} and result.fix else []
     return _Case(name, worst, message, (*body, *fix))
 
 
-def _outcome(change: CounterChange) -> Outcome:
-    outcomes: dict[str, Outcome] = {
-        "broken": "failure",
-        "gone": "error",
-        "new": "skipped",
-        "unstable": "skipped",
-        "not compared": "skipped",
-    }
-    return outcomes.get(change.verdict, "passed")
+_OUTCOMES: Mapping[CounterVerdict, Outcome] = {
+    "broken": "failure",
+    "gone": "error",
+    "new": "skipped",
+    "unstable": "skipped",
+    "not compared": "skipped",
+}
 
 
 def _message(change: CounterChange) -> str:
     if change.verdict in {"new", "unstable", "not compared", "gone"}:
-        return f"{change.metric} {CHANGES[change.verdict]}" + (f": {change.reason}" if change.reason else "")
-    return describe_change(change)
-
-
-def _lines(change: CounterChange) -> list[str]:
-    before, after, _ = amounts(change)
-    lead = f"{change.metric}: {before} -> {after}, {CHANGES[change.verdict]}"
-    return [lead, *(f"  {cause}" for cause in describe_cause(change))]
+        return f"{change.metric} {phrases.CHANGES[change.verdict]}" + (f": {change.reason}" if change.reason else "")
+    return phrases.describe_change(change)
 
 
 def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Case:
@@ -174,7 +146,7 @@ def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Cas
     if time.verdict == "undecided" and result.verdict == "undecided" and exit_code == 5:
         outcome = "error"
     story = (*result.why, result.fix) if outcome in {"failure", "error"} else ()
-    return _Case("step time", outcome, time_summary(time), (describe_time(time), *story), time.seconds)
+    return _Case("step time", outcome, phrases.time_summary(time), (phrases.describe_time(time), *story), time.seconds)
 
 
 def _seconds(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Writes the gate's result in every requested format."""
+"""The formats of the gate's result and their files; JSON and OpenMetrics are made here."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from bottleneck.errors import UsageError
+from bottleneck.report import lazily
 from bottleneck.report.ci.annotations import render_github, render_gitlab, render_sarif
 from bottleneck.report.ci.junit import render as render_junit
-from bottleneck.report.ci.openmetrics import render as render_openmetrics
-from bottleneck.report.ci.phrases import verdict_of
+from bottleneck.report.ci.phrases import VERDICTS, verdict_of
 from bottleneck.report.json_text import encode
-from bottleneck.report.output import write_bytes
+from bottleneck.report.output import make_folder, write_bytes
+from bottleneck.report.text import clean
 from bottleneck.schema.gate_result import Gate
 from bottleneck.schema.measurements import Ratio
 
@@ -25,27 +25,6 @@ class GateFormat:
 
     file: str
     render: Callable[[Gate], str]
-
-
-def _terminal(gate: Gate) -> str:
-    """Text of 80 columns without colour; ``gate_terminal.render`` takes a width, colours and an encoding."""
-    from bottleneck.report.ci.gate_terminal import render  # noqa: PLC0415 - rich is loaded only where it is used
-
-    return render(gate)
-
-
-def _markdown(gate: Gate) -> str:
-    from bottleneck.report.ci.gate_markdown import render  # noqa: PLC0415 - as above
-
-    return render(gate)
-
-
-def _html(gate: Gate) -> str:
-    """A page for a browser."""
-    from bottleneck.report.ci.gate_document import build  # noqa: PLC0415 - as above
-    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
-
-    return document_to_html(build(gate))
 
 
 _MEASUREMENT = {field.name for field in fields(Ratio)}  # those of Timing too
@@ -67,16 +46,57 @@ def _known_measurements(value: Any) -> Any:
     return [_known_measurements(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+_LABEL = 200
+_Sample = tuple[dict[str, str], float | int]
+
+
+def to_openmetrics(gate: Gate) -> str:
+    """The counters and step times as OpenMetrics text: families of samples; what is not known has none."""
+    counters: list[_Sample] = []
+    ratios: list[_Sample] = []
+    for result in gate.results:
+        # Each metric once: a creep budget holds the same value against another baseline.
+        known = {change.metric: change.after for change in result.counters if change.after is not None}
+        counters += [({"workload": result.name, "metric": metric}, value) for metric, value in known.items()]
+        ratio = None if result.time is None else result.time.ratio  # candidate / base
+        if ratio is not None:
+            values = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
+            ratios += [({"workload": result.name, "bound": bound}, value) for bound, value in values.items()]
+    families: dict[str, list[_Sample]] = {
+        "bottleneck_gate_exit_code": [({"verdict": VERDICTS[verdict_of(gate)]}, gate.exit_code)],
+        "bottleneck_gate_seconds": [({}, gate.seconds)],
+        "bottleneck_counter": counters,
+        "bottleneck_step_ratio": ratios,
+    }
+    lines = [line for name, samples in families.items() for line in _family(name, samples)]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _family(name: str, samples: Iterable[_Sample]) -> list[str]:
+    """A family's lines; of samples whose labels are alike once cleaned, the first."""
+    values: dict[str, str] = {}
+    for labels, value in samples:
+        if math.isfinite(value):
+            pairs = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+            values.setdefault(f"{{{pairs}}}" if pairs else "", f"{value}")
+    return [f"# TYPE {name} gauge", *(f"{name}{labels} {value}" for labels, value in values.items())] if values else []
+
+
+def _label(text: str) -> str:
+    """A label's value: backslash, quote and line feed escaped, the unprintable made visible before."""
+    return clean(text, _LABEL).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
 GATE_FORMATS: Mapping[str, GateFormat] = {
-    "terminal": GateFormat("gate.txt", _terminal),
-    "markdown": GateFormat("gate.md", _markdown),
+    "terminal": GateFormat("gate.txt", lazily("ci.gate_terminal", "render")),
+    "markdown": GateFormat("gate.md", lazily("ci.gate_markdown", "render")),
     "json": GateFormat("gate.json", to_json),
-    "html": GateFormat("gate.html", _html),
+    "html": GateFormat("gate.html", lazily("ci.gate_document", "to_html")),
     "junit": GateFormat("junit.xml", render_junit),
     "sarif": GateFormat("gate.sarif", render_sarif),
     "github": GateFormat("annotations.txt", render_github),
     "gitlab": GateFormat("codequality.json", render_gitlab),
-    "openmetrics": GateFormat("metrics.txt", render_openmetrics),
+    "openmetrics": GateFormat("metrics.txt", to_openmetrics),
 }
 
 
@@ -84,13 +104,12 @@ def write_formats(gate: Gate, folder: Path, names: Iterable[str]) -> tuple[Path,
     """Writes these formats into the folder, each file whole or not at all; their paths.
 
     One that cannot be written keeps no other from being written: the first error is raised after all were tried, with
-    the others in its notes. UsageError where a name is no format's, before anything is written.
+    the others in its notes.
     """
-    chosen = [GATE_FORMATS[name] for name in _known(names)]
     errors: list[Exception] = []
     paths: list[Path] = []
-    _make(folder)
-    for form in chosen:
+    make_folder(folder)
+    for form in (GATE_FORMATS[name] for name in dict.fromkeys(names)):
         try:
             write_bytes(form.render(gate).encode("utf-8", "backslashreplace"), folder / form.file)
             paths.append(folder / form.file)
@@ -101,20 +120,3 @@ def write_formats(gate: Gate, folder: Path, names: Iterable[str]) -> tuple[Path,
             errors[0].add_note(f"and: {other}")
         raise errors[0]
     return tuple(paths)
-
-
-def _known(names: Iterable[str]) -> tuple[str, ...]:
-    wanted = tuple(dict.fromkeys(names))
-    for name in wanted:
-        if name not in GATE_FORMATS:
-            raise UsageError(f"there is no format {name!r:.80}", fix=f"name some of {', '.join(GATE_FORMATS)}")
-    return wanted
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise UsageError(
-            f"cannot make the folder {folder}", why=exc.strerror or str(exc), fix="name a folder that can be written"
-        ) from exc

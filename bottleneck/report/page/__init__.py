@@ -22,17 +22,15 @@ from markupsafe import Markup, escape
 
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage
-from bottleneck.report.document import Document, ListSection, Section, Waterfall, WaterfallBar
+from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, trust
+from bottleneck.report.document import Document, Section, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
-from bottleneck.report.pieces_section import measured_pieces
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
-from bottleneck.report.text import clean
-from bottleneck.report.wording import bound_word, with_attribute_paths
+from bottleneck.report.text import bound_word, clean, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
 from bottleneck.schema.step_tracks import StepTracks
@@ -59,8 +57,11 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     document = build(analysis, all_findings=all_findings)
     segments, phases = _segments(analysis), analysis.phases
     doubts = (coverage(analysis), caveats(analysis))
-    proofs = (measured_pieces(analysis.pieces), batch_test(analysis.batch_test))
+    proofs = (tables.measured_pieces(analysis.pieces), batch_test(analysis.batch_test))
     ranges = (tables.user_ranges(analysis, _ROWS),)
+    # The sentences of the caveats on ranks say who waits for whom.
+    on_ranks = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
+    parts = {"findings": analysis.findings, "memory": analysis.memory, "ranks": analysis.ranks}
     others = (
         tables.idle(analysis, _ROWS),
         tables.critical_path(analysis.critical_path, _HOPS),
@@ -91,9 +92,9 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         tables=_present((*named, *others)),
         job=job_sections(analysis),
         ranks=tables.ranks(analysis, _MOST_RANKS),
-        straggler=_straggler(analysis),
+        straggler=" ".join(f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in on_ranks),
         has_memory=analysis.memory is not None,
-        sections=[section for section in _SECTIONS if _is_there(section[0], analysis)],
+        sections=[section for section in _SECTIONS if parts.get(section[0], True)],
     )
 
 
@@ -135,7 +136,7 @@ def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]",
         "segments": segments,
         "ledger": tables.ledger(analysis),
         "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE, others),
-        "trust": _trust(analysis),
+        "trust": trust(analysis, _FIRST_CAVEATS, " below"),
     }
 
 
@@ -222,28 +223,6 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _trust(analysis: Analysis) -> ListSection:
-    """The part of the work that is understood, and the first caveats."""
-    ((lead, *_),) = coverage(analysis).items
-    told = caveats(analysis)
-    items = () if told is None else told.items
-    hidden = len(items) - _FIRST_CAVEATS
-    more = ((f"{hidden} more caveat{'' if hidden == 1 else 's'} below.",),) if hidden > 0 else ()
-    return ListSection("How far to trust this", ((lead,), *items[:_FIRST_CAVEATS], *more))
-
-
-def _straggler(analysis: Analysis) -> str:
-    """The sentences of the caveats on ranks: who waits for whom."""
-    told = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
-    return " ".join(f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in told)
-
-
-def _is_there(section: str, analysis: Analysis) -> bool:
-    """False for a section that this analysis leaves out."""
-    parts = {"findings": analysis.findings, "memory": analysis.memory, "ranks": analysis.ranks}
-    return bool(parts.get(section, True))
-
-
 def _present(sections: Iterable[Section | None]) -> list[Section]:
     return [section for section in sections if section is not None]
 
@@ -277,7 +256,6 @@ def _words(analysis: Analysis) -> dict[str, Any]:
 
 def _roofline(analysis: Analysis) -> dict[str, Any]:
     """Points, roofs and the step on the plane, as the picture of the roofline has them."""
-    step = whole_step(analysis)
     return {
         "points": [
             [point.kernel, point.intensity, point.intensity_low, point.intensity_high, point.flops_per_s]
@@ -287,7 +265,7 @@ def _roofline(analysis: Analysis) -> dict[str, Any]:
         "bandwidth": analysis.device.bandwidth_bytes_per_s,
         "cache": fastest_bandwidth(analysis.device),
         "source": PEAK_SOURCES.get(analysis.device.source or "", "of unknown origin"),
-        "step": step,
+        "step": whole_step(analysis),
         "absent": absences(analysis),
     }
 
@@ -356,19 +334,13 @@ def _render(template: str, *, style: str, data: Mapping[str, Markup], **context:
             {"sections": _SECTIONS, **context},
             style=Markup(style),  # noqa: S704 - our own files and numbers
             script=Markup(script),  # noqa: S704 - our own files
-            policy=_policy(style, script),
+            # Nothing is loaded; of what stands in the file, only this style sheet and this script count.
+            policy=f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+            "img-src data:; base-uri 'none'; form-action 'none'",
             data=data,
             version=__version__,
         )
         + "\n"
-    )
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing is loaded; of what stands in the file, only this style sheet and this script count."""
-    return (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -409,7 +381,8 @@ def _environment() -> Environment:
         label=lambda text: clean(text, _LONGEST_NAME),
         share=format_share,
         kind=lambda section: type(section).__name__,
-        group=_css_group,
+        # As the end of a class name: only plain words of ours.
+        group=lambda text: text if re.fullmatch("[a-z-]+", text or "") else UNMODELLED,
         lead=lambda text: clean(_SLUG.sub("", text), _LONGEST_TEXT),
         slug=lambda text: found[1] if (found := _SLUG.search(text)) else "",
         area=_area,
@@ -419,11 +392,6 @@ def _environment() -> Environment:
 
 
 _SLUG = re.compile(r" \[([a-z0-9-]+)\]$")
-
-
-def _css_group(text: str) -> str:
-    """The text as the end of a class name, if it is a plain word of ours; else 'unknown'."""
-    return text if re.fullmatch("[a-z-]+", text or "") else UNMODELLED
 
 
 def _area(values: Sequence[float]) -> str:

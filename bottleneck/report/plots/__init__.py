@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -36,15 +37,15 @@ HATCHES: Mapping[str, str] = {
 }
 
 
-def save_figure(draw: Callable[[], Figure], path: Path) -> None:
-    """Draws into a file whose name ends in .png, .svg or .pdf; the same figure gives the same SVG and PDF."""
+def save_figure(draw: Callable[..., Figure], path: Path, *subjects: Any) -> None:
+    """Draws these into a file whose name ends in .png, .svg or .pdf; the same figure gives the same SVG and PDF."""
     kind = path.suffix.removeprefix(".")
     assert kind in _DATES, f"no such picture format: {path.name}"
     drawn = io.BytesIO()
     with mpl.rc_context(fname=STYLE), warnings.catch_warnings():
         # A font without the characters of some kernel name draws boxes; the tables have the name.
         warnings.filterwarnings("ignore", message=".*missing from font", category=UserWarning)
-        draw().savefig(drawn, format=kind, metadata=_DATES[kind])
+        draw(*subjects).savefig(drawn, format=kind, metadata=_DATES[kind])
     write_bytes(drawn.getvalue(), path)
 
 

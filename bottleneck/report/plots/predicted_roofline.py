@@ -3,40 +3,27 @@
 import math
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.labels import Occupied
 from bottleneck.report.plots.roofline_plot import (
-    area_of,
-    draw_points,
-    draw_roofs,
-    label_points,
+    DPI,
+    LEGEND_STYLE,
+    draw_work,
     legend_handles,
     scale_axes,
-    square,
     step_handle,
 )
-from bottleneck.report.predict import short_name
-from bottleneck.report.predicted_points import not_drawn, step_point, work_points, work_roofs
+from bottleneck.report.predict import not_drawn, short_name, step_point, work_points, work_roofs
 from bottleneck.report.text import clean
 from bottleneck.schema.prediction import DevicePrediction, Prediction
 from bottleneck.units import format_us
 
-_DPI = 150
 _PANEL_INCHES = (5.4, 3.7)
 _HEADER_INCHES, _FOOTER_INCHES = 0.75, 0.7
 _MOST_COLUMNS = 3
-_STEP_AREA = 17.0**2
-
-
-def save_predicted_roofline(answer: Prediction, path: Path) -> None:
-    """Draws into a file whose name ends in .png, .svg or .pdf; the same prediction gives the same SVG."""
-    save_figure(lambda: predicted_roofline(answer), path)
 
 
 def predicted_roofline(answer: Prediction) -> Figure:
@@ -45,7 +32,7 @@ def predicted_roofline(answer: Prediction) -> Figure:
     columns = min(max(len(drawn), 1), 2 if len(drawn) <= 4 else _MOST_COLUMNS)
     rows = max(math.ceil(len(drawn) / columns), 1)
     width, height = _PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows + _HEADER_INCHES + _FOOTER_INCHES
-    figure = Figure(figsize=(width, height), dpi=_DPI)
+    figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     panels = []
     for place, prediction in enumerate(drawn):
@@ -74,18 +61,12 @@ def _share_scale(panels: Sequence[tuple[Axes, DevicePrediction]]) -> None:
 
 
 def _draw_panel(axes: Axes, prediction: DevicePrediction) -> None:
-    shown, step = work_points(prediction), step_point(prediction)
-    draw_points(axes, shown)
-    marks = [square(axes, (point.intensity, point.flops_per_s), area_of(point, shown)) for point in shown]
-    if step is not None:
-        axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
-        marks.append(square(axes, step, _STEP_AREA))
-    lines, texts = draw_roofs(axes, prediction.device, work_roofs(prediction), marks)
-    label_points(axes, shown, Occupied(marks, texts, lines))
-    us = prediction.step.us or 0.0
-    bound = {"overhead": "overhead-bound", "memory": "memory-bound", "compute": "compute-bound"}
-    words = ", ".join(part for part in (format_us(us), bound.get(prediction.bound)) if part)
-    axes.set_title(f"{clean(short_name(prediction), 40)}: {words}", fontsize=11, loc="left")
+    ceilings = (prediction.device, work_roofs(prediction))
+    draw_work(axes, work_points(prediction), step_point(prediction), ceilings)
+    words = format_us(prediction.step.us or 0.0)
+    if prediction.bound in {"overhead", "memory", "compute"}:
+        words += f", {prediction.bound}-bound"
+    axes.set_title(f"{clean(short_name(prediction), 40)}: {words}", fontsize=11)
 
 
 def _write_around(figure: Figure, answer: Prediction, drawn: Sequence[DevicePrediction], height: float) -> None:
@@ -96,17 +77,7 @@ def _write_around(figure: Figure, answer: Prediction, drawn: Sequence[DevicePred
     every = [point for each in drawn for point in work_points(each)]
     handles = legend_handles(tuple(every))
     handles += [step_handle()] if any(step_point(each) is not None for each in drawn) else []
-    figure.legend(
-        handles=handles,
-        loc="lower left",
-        bbox_to_anchor=(0.015, 0.36 / height),
-        ncols=5,
-        fontsize=8.5,
-        frameon=False,
-        handletextpad=0.4,
-        columnspacing=1.6,
-        borderpad=0,
-    )
+    figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.015, 0.36 / height), ncols=5, **LEGEND_STYLE)
     lacking = [short_name(each) for each in answer.devices if each.step.us is None]
     notes = [not_drawn(each) for each in drawn[:1]]
     notes += [f"no time is predicted for {', '.join(lacking)}"] if lacking else []

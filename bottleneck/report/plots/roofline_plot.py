@@ -3,7 +3,6 @@
 import math
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,12 +10,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from bottleneck.report.analysis_document import PEAK_SOURCES, headline
 from bottleneck.report.kernel_names import cut_end, short_names
-from bottleneck.report.plots import save_figure, trace_name
+from bottleneck.report.plots import trace_name
 from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, place_first_free, place_labels
 from bottleneck.report.roofline_points import (
     RooflinePoint,
@@ -34,6 +33,7 @@ from bottleneck.units import format_share, format_si
 
 Line = tuple[tuple[float, float], ...]
 Places = tuple[list[Bbox], list[Bbox]]
+Ceilings = tuple[Device, tuple[RooflineRoof, ...]]
 
 
 def draw_roofs(axes: Axes, device: Device, used: tuple[RooflineRoof, ...], taken: Sequence[Bbox]) -> Places:
@@ -60,7 +60,7 @@ def _flat_roof(axes: Axes, roof: RooflineRoof, bandwidth: float | None) -> tuple
     start = max(ridge or left, left)
     axes.plot((start, right), (height, height), color="0.15", linewidth=1.4, zorder=2)
     short = f"{roof.key.replace('_', ' ')} {format_si(height, 'FLOP/s')}"
-    long = short if ridge is None else f"{short}, ridge {_three(ridge)} FLOP/B"
+    long = short if ridge is None else f"{short}, ridge {f'{ridge:.0f}' if ridge >= 100 else f'{ridge:.3g}'} FLOP/B"
     above, below = (2.0, "bottom"), (-3.0, "top")
     places = ((right, "right", above), (start, "left", above), (start, "right", above), (right, "right", below))
     labels = [
@@ -69,10 +69,6 @@ def _flat_roof(axes: Axes, roof: RooflineRoof, bandwidth: float | None) -> tuple
         for at, side, (lift, sits) in places
     ]
     return ((start, height), (right, height)), labels
-
-
-def _three(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _slope(axes: Axes, bandwidth: float, highest: float, named: tuple[str, str]) -> tuple[Line, list[Text]]:
@@ -99,8 +95,7 @@ def _write_on(axes: Axes, at: tuple[float, float], words: tuple[str, float], how
     )
 
 
-SIZE_INCHES = (8.0, 5.5)
-_DPI = 150
+DPI = 150  # labels are laid out in pixels
 _LABELLED = 5
 _LABEL_WIDTH = 28
 # Labels stand at the right of their points: the axis runs on, in decades, by this factor.
@@ -108,8 +103,6 @@ _ROOM_AT_THE_RIGHT = 1.2
 _OWN_ROOF = 1.3  # half the width of the line above a kernel that exceeds the roofs drawn, as a factor
 _LARGEST_AREA = 1100.0
 _SMALLEST_AREA = 18.0
-
-_SUBTITLE: dict[str, Any] = {"fontsize": 9.5, "color": "0.3"}
 
 # Colours that differ for colour-blind readers too; the markers carry the same meaning without any colour.
 _MARKS = {
@@ -120,38 +113,33 @@ _MARKS = {
 }
 
 
-def save_roofline(analysis: Analysis, path: Path) -> None:
-    """Draws the roofline into a file; its name ends in .png or .svg. The same analysis gives the same SVG."""
-    save_figure(lambda: roofline(analysis), path)
-
-
 def roofline(analysis: Analysis) -> Figure:
     """A figure with the roofs of the device, a bubble per kernel and a star for the whole step."""
-    figure = Figure(figsize=SIZE_INCHES, dpi=_DPI)
+    figure = Figure(figsize=(8.0, 5.5), dpi=DPI)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.1, 0.245, 0.86, 0.615))
     shown, step = points(analysis), whole_step(analysis)
-    used = roofs(analysis)
-    scale_axes(axes, shown, step, (analysis.device, used))
-    draw_points(axes, shown)
-    bubbles = [square(axes, (point.intensity, point.flops_per_s), area_of(point, shown)) for point in shown]
-    if step is not None:
-        axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
-        bubbles.append(square(axes, step, 17.0**2))
-    lines, texts = draw_roofs(axes, analysis.device, used, bubbles)
+    ceilings = (analysis.device, roofs(analysis))
+    scale_axes(axes, shown, step, ceilings)
+    draw_work(axes, shown, step, ceilings)
     _write_around(figure, analysis, shown)
-    label_points(axes, shown, Occupied(bubbles, texts, lines))
     return figure
 
 
-def scale_axes(
-    axes: Axes,
-    shown: tuple[RooflinePoint, ...],
-    step: tuple[float, float] | None,
-    roofs_of: tuple[Device, tuple[RooflineRoof, ...]],
-) -> None:
-    """Limits that hold every point and every ridge with some room, and ticks in words such as '10 G'."""
-    device, used = roofs_of
+def draw_work(axes: Axes, shown: tuple[RooflinePoint, ...], step: tuple[float, float] | None, under: Ceilings) -> None:
+    """Draws a bubble per point, a star for the whole step and the roofs above, all with labels clear of one another."""
+    draw_points(axes, shown)
+    marks = [square(axes, (point.intensity, point.flops_per_s), area_of(point, shown)) for point in shown]
+    if step is not None:
+        axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
+        marks.append(square(axes, step, 17.0**2))
+    lines, texts = draw_roofs(axes, *under, marks)
+    label_points(axes, shown, Occupied(marks, texts, lines))
+
+
+def scale_axes(axes: Axes, shown: tuple[RooflinePoint, ...], step: tuple[float, float] | None, under: Ceilings) -> None:
+    """Limits that hold every point and every ridge with some room."""
+    device, used = under
     bandwidth = device.bandwidth_bytes_per_s
     ridges = [roof.flops_per_s / bandwidth for roof in used] if bandwidth else []
     across = [point.intensity_low for point in shown] + [point.intensity_high for point in shown] + ridges
@@ -159,21 +147,25 @@ def scale_axes(
     up = [point.own_roof_flops_per_s or point.flops_per_s for point in shown] + [roof.flops_per_s for roof in used]
     if step is not None:
         across, up = [*across, step[0]], [*up, step[1]]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    log_axes(axes)
     left, right = _limits(across or [0.1, 100.0])
     axes.set_xlim(left, left * (right / left) ** _ROOM_AT_THE_RIGHT)
     axes.set_ylim(*_limits(up or [1e9, 1e13]))
-    for axis, label in ((axes.xaxis, _plain), (axes.yaxis, _prefixed)):
+    axes.set_ylabel("speed, FLOP/s")
+
+
+def log_axes(axes: Axes) -> None:
+    """Both axes in powers, with a few ticks in words such as '10 G'."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(10, numticks=9))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _, label=label: label(value)))
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9, length=3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("arithmetic intensity, FLOP per byte of memory traffic", fontsize=9.5)
-    axes.set_ylabel("speed, FLOP/s", fontsize=9.5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if 1e-3 <= value < 1e6 else f"{value:.0e}")
+    axes.yaxis.set_major_formatter(lambda value, _: short_si(value))
+    axes.grid(linewidth=0.6)
+    axes.tick_params(length=3)
+    axes.set_xlabel("arithmetic intensity, FLOP per byte of memory traffic")
 
 
 def _limits(values: list[float]) -> tuple[float, float]:
@@ -183,12 +175,9 @@ def _limits(values: list[float]) -> tuple[float, float]:
     return low / widen, high * widen
 
 
-def _plain(value: float) -> str:
-    return f"{value:g}" if 1e-3 <= value < 1e6 else f"{value:.0e}"
-
-
-def _prefixed(value: float) -> str:
-    return format_si(value, "").replace(".00", "").replace(".0", "").strip()
+def short_si(value: float) -> str:
+    """A number with a prefix and without decimals that are 0: '10 G'."""
+    return format_si(value, "").replace(".00", "").replace(".0 ", " ").strip()
 
 
 def draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
@@ -224,18 +213,9 @@ def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint
     verdict, device = analysis.verdict, analysis.device
     figure.text(0.03, 0.945, _title(verdict), fontsize=14, fontweight="bold")
     named = f"{trace_name(analysis, 36)}: {clean(device.name, 40) or 'device not named'}"
-    figure.text(0.03, 0.9, cut_end(f"{named}; {_remarks(device, shown)}", 110), **_SUBTITLE)
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.03, 0.15),
-        ncols=4 if len(handles) <= 4 else 3,
-        fontsize=8.5,
-        frameon=False,
-        handletextpad=0.4,
-        columnspacing=1.6,
-        borderpad=0,
-    )
+    figure.text(0.03, 0.9, cut_end(f"{named}; {_remarks(device, shown)}", 110), fontsize=9.5, color="0.3")
+    columns = 4 if len(handles) <= 4 else 3
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.03, 0.15), ncols=columns, **LEGEND_STYLE)
     reading = "area of a mark: its time; bar: least to usual traffic" if shown else ""
     is_cached = any(point.intensity > 1.05 * point.intensity_high for point in shown)
     cached = "a mark beyond its bar: data from a cache" if is_cached else ""
@@ -246,9 +226,8 @@ def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint
 def _remarks(device: Device, shown: tuple[RooflinePoint, ...]) -> str:
     """The source of the roofs, and why there are none or no points."""
     known = bool(device.peaks_flops_per_s) or device.bandwidth_bytes_per_s is not None
-    roofs_from = (
-        f"roofs {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}" if known else "no roofs are known"
-    )
+    source = PEAK_SOURCES.get(device.source or "", "of unknown origin")
+    roofs_from = f"roofs {source}" if known else "no roofs are known"
     return roofs_from if shown else f"{roofs_from}; no kernel has both FLOPs and bytes"
 
 
@@ -264,10 +243,10 @@ def legend_handles(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
     present = {point.bound if point.bound in _MARKS else "unknown" for point in shown}
     handles = [_handle(marker, colour, words) for bound, (colour, marker, words) in _MARKS.items() if bound in present]
     if any(point.regime == "far_below_roof" for point in shown):
-        handles.append(_handle("o", "white", "hollow: far below the roof", edge="black"))
+        handles.append(_handle("o", "white", "hollow: far below the roof"))
     if any(point.own_roof_flops_per_s is not None for point in shown):
         words = "own roof: Winograd, FFT, inexact cost or peak"
-        handles.append(_handle("_", "black", words, edge="black", size=11))
+        handles.append(_handle("_", "black", words, size=11))
     return handles
 
 
@@ -276,9 +255,12 @@ def step_handle() -> Line2D:
     return _handle("*", "black", "the whole step, waiting included", size=11)
 
 
-def _handle(marker: str, colour: str, words: str, *, edge: str = "black", size: float = 7.5) -> Line2D:
+LEGEND_STYLE: dict[str, Any] = {"fontsize": 8.5, "handletextpad": 0.4, "columnspacing": 1.6, "borderpad": 0}
+
+
+def _handle(marker: str, colour: str, words: str, *, size: float = 7.5) -> Line2D:
     return Line2D(
-        [], [], marker=marker, color="none", markerfacecolor=colour, markeredgecolor=edge, markeredgewidth=0.7,
+        [], [], marker=marker, color="none", markerfacecolor=colour, markeredgecolor="black", markeredgewidth=0.7,
         markersize=size, label=words,
     )  # fmt: skip
 
@@ -288,17 +270,11 @@ def label_points(axes: Axes, shown: tuple[RooflinePoint, ...], occupied: Occupie
     largest = {point.name: point for point in reversed(shown)}
     named = sorted(largest.values(), key=lambda point: -point.us)[:_LABELLED]
     names = short_names([clean(point.name, 2000) for point in named], _LABEL_WIDTH)
-    labels = [
-        PlotLabel(
-            f"{name} ({format_share(point.share)})", (point.intensity, point.flops_per_s), _radius_pt(point, shown)
-        )
-        for name, point in zip(names, named, strict=True)
-    ]
+    labels = []
+    for name, point in zip(names, named, strict=True):
+        at, radius_pt = (point.intensity, point.flops_per_s), math.sqrt(area_of(point, shown)) / 2
+        labels.append(PlotLabel(f"{name} ({format_share(point.share)})", at, radius_pt))
     place_labels(axes, labels, occupied)
-
-
-def _radius_pt(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:
-    return math.sqrt(area_of(point, shown)) / 2
 
 
 def area_of(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:

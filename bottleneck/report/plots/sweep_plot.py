@@ -3,51 +3,44 @@
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-from matplotlib.transforms import Bbox
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from bottleneck.report.line_chart import LOG_FROM
-from bottleneck.report.plots import save_figure
-from bottleneck.report.plots.roofline_plot import draw_roofs
+from bottleneck.report.plots.roofline_plot import DPI, draw_roofs, log_axes, short_si, square
 from bottleneck.report.roofline_points import RooflineRoof
-from bottleneck.report.sweep import sentence
-from bottleneck.report.sweep_curves import SweepCurve, curves_of, fit_line, rate_name, rate_of
+from bottleneck.report.sweep import SweepCurve, curves_of, fit_line, rate_name, rate_of, sentence
 from bottleneck.report.text import clean
 from bottleneck.schema.device import Device
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
-from bottleneck.units import format_si, format_us
+from bottleneck.units import format_us
 
 _MARK_POINTS = 6.0
+Drawn = Sequence[tuple[SweepCurve, dict[str, Any]]]  # curves, and how each is drawn
 
 
-def has_roofline(points: Sequence[Point], roofs: Sequence[Roof]) -> bool:
-    """True where at least two points have a position on the roofline and there is a roof."""
-    return len(_placed(points)) > 1 and any(roof.flops_per_s and roof.bytes_per_s for roof in roofs)
-
-
-def draw_roofline(axes: Axes, curves: Sequence[tuple[Sequence[Point], dict[str, Any]]], roofs: Sequence[Roof]) -> None:
-    """Draws the points of each curve, given with its style, and the highest ceilings of all series."""
-    placed = [(_placed(points), style) for points, style in curves]
+def draw_roofline(axes: Axes, shown: Drawn, roofs: Sequence[Roof]) -> None:
+    """Draws the points of each curve and the highest ceilings of all series."""
+    placed = [(_placed(curve.points), style) for curve, style in shown]
     device, flats = _device(roofs)
     bandwidth = device.bandwidth_bytes_per_s or 1.0
     every = [place for places, _ in placed for place in places]
-    _roofline_scale(axes, every, [flat.flops_per_s for flat in flats], bandwidth)
+    log_axes(axes)
+    across = [x for x, _ in every] + [flat.flops_per_s / bandwidth for flat in flats]
+    up = [y for _, y in every] + [flat.flops_per_s for flat in flats]
+    axes.set_xlim(min(across) / 12, max(across) * 6)
+    axes.set_ylim(min(up) / 12, max(up) * 4)
     for places, style in placed:
         if places:
             axes.plot(*zip(*places, strict=True), zorder=3, **style)
-    marks = [_box(axes, place) for place in every]
-    draw_roofs(axes, device, flats, marks)
-    axes.set_title("against the roofs", fontsize=10, loc="left")
-    axes.set_xlabel("arithmetic intensity, FLOP per byte of memory traffic", fontsize=9)
-    axes.set_ylabel("achieved FLOP/s", fontsize=9)
+    draw_roofs(axes, device, flats, [square(axes, place, _MARK_POINTS**2) for place in every])
+    axes.set_title("against the roofs", fontsize=10)
+    axes.set_ylabel("achieved FLOP/s")
 
 
 def _placed(points: Sequence[Point]) -> list[tuple[float, float]]:
@@ -70,37 +63,6 @@ def _device(roofs: Sequence[Roof]) -> tuple[Device, tuple[RooflineRoof, ...]]:
     return device, tuple(RooflineRoof(key, rate) for key, rate in sorted(flats.items(), key=lambda item: -item[1]))
 
 
-def _roofline_scale(
-    axes: Axes, places: Sequence[tuple[float, float]], flats: Sequence[float], bandwidth: float
-) -> None:
-    across = [x for x, _ in places] + [rate / bandwidth for rate in flats]
-    up = [y for _, y in places] + list(flats)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(min(across) / 12, max(across) * 6)
-    axes.set_ylim(min(up) / 12, max(up) * 4)
-    labels = ((axes.xaxis, lambda value, _: f"{value:g}"), (axes.yaxis, lambda value, _: _prefixed(value)))
-    for axis, label in labels:
-        axis.set_major_locator(LogLocator(10, numticks=9))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(label))
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8.5, length=3)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _prefixed(value: float) -> str:
-    return format_si(value, "").replace(".00", "").replace(".0", "").strip()
-
-
-def _box(axes: Axes, place: tuple[float, float]) -> Bbox:
-    x, y = axes.transData.transform(place)
-    half = _MARK_POINTS / 2 * axes.figure.dpi / 72
-    return Bbox.from_extents(x - half, y - half, x + half, y + half)
-
-
-_DPI = 150
 _WIDTH, _TALL, _LOW = 8.0, 8.2, 4.6
 # Okabe and Ito's colours, which differ for colour-blind readers too; markers and dashes say the same in grey.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
@@ -109,32 +71,17 @@ _DASHES = ("-", "--", "-.", ":")
 _LEGEND_COLUMNS = 3
 
 
-@dataclass(frozen=True)
-class PlottedCurve(SweepCurve):
-    """A curve and how it is drawn."""
-
-    style: dict[str, Any] = field(default_factory=dict)
-
-
-def save_sweep(sweep: Sweep, path: Path) -> None:
-    """Draws the sweep into a file whose name ends in .png or .svg; the same sweep gives the same SVG."""
-    save_figure(lambda: draw(sweep), path)
-
-
-def draw(sweep: Sweep) -> Figure:
+def sweep_figure(sweep: Sweep) -> Figure:
     """A figure with step time and throughput, and the roofline beneath where FLOPs and bytes are known."""
-    curves, axis = curves_of(sweep)
-    ticks = axis.places
-    shown = [
-        PlottedCurve(one.label, one.x, one.points, one.fit, _style(index, connect=not ticks))
-        for index, one in enumerate(curves)
-    ]
-    points = [point for curve in shown for point in curve.points]
-    is_tall = has_roofline(points, sweep.roofs)
+    curves, parameter, ticks = curves_of(sweep)
+    shown = [(curve, _style(index, connect=not ticks)) for index, curve in enumerate(curves)]
+    is_placed = len(_placed([point for curve in curves for point in curve.points])) > 1
+    is_tall = is_placed and any(roof.flops_per_s and roof.bytes_per_s for roof in sweep.roofs)
     height = _TALL if is_tall else _LOW
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
+    figure = Figure(figsize=(_WIDTH, height), dpi=DPI)
     FigureCanvasAgg(figure)
-    header, legend, footer = 0.75 / height, _legend_inches(shown) / height, 0.55 / height
+    legend_inches = 0.0 if len(shown) < 2 else 0.12 + 0.19 * math.ceil(len(shown) / _LEGEND_COLUMNS)
+    header, legend, footer = 0.75 / height, legend_inches / height, 0.55 / height
     bottom = footer + (3.45 / height if is_tall else 0.0)
     size = 1.0 - header - legend - bottom - 0.35 / height
     left = figure.add_axes((0.095, bottom + 0.18 / height, 0.385, size))
@@ -142,10 +89,10 @@ def draw(sweep: Sweep) -> Figure:
     _draw_times(left, shown, ticks)
     _draw_rates(right, shown, ticks)
     for axes in (left, right):
-        axes.set_xlabel(clean(axis.parameter or "", 40), fontsize=9)
+        axes.set_xlabel(clean(parameter or "", 40), fontsize=9)
     if is_tall:
         lower = figure.add_axes((0.095, footer, 0.885, 2.75 / height))
-        draw_roofline(lower, [(curve.points, curve.style) for curve in shown], sweep.roofs)
+        draw_roofline(lower, shown, sweep.roofs)
     _write_around(figure, sweep, shown, height)
     return figure
 
@@ -162,20 +109,21 @@ def _style(index: int, *, connect: bool) -> dict[str, Any]:
     }
 
 
-def _draw_times(axes: Axes, shown: Sequence[PlottedCurve], ticks: Sequence[str]) -> None:
+def _draw_times(axes: Axes, shown: Drawn, ticks: Sequence[str]) -> None:
     """Median step times with their intervals; of a single curve also its fit, dashed, and its knee."""
-    axes.set_title("step time", fontsize=10, loc="left")
+    axes.set_title("step time", fontsize=10)
     values = []
-    for curve in shown:
+    for curve, style in shown:
         timings = [point.step_us for point in curve.points if point.step_us is not None]
         medians = [timing.median for timing in timings]
         spread = ([each.median - each.low for each in timings], [each.high - each.median for each in timings])
-        axes.errorbar(curve.x, medians, yerr=spread, elinewidth=0.9, capsize=2, zorder=3, **curve.style)
+        axes.errorbar(curve.x, medians, yerr=spread, elinewidth=0.9, capsize=2, zorder=3, **style)
         values += [value for timing in timings for value in (max(timing.low, timing.median / 10), timing.high)]
     _scale(axes, shown, values, ticks)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_us(value)))
-    if len(shown) == 1 and shown[0].fit is not None and not ticks:
-        _draw_fit(axes, shown[0].fit)
+    axes.yaxis.set_major_formatter(lambda value, _: format_us(value).replace(".00", "").replace(".0 ", " "))
+    fit = shown[0][0].fit
+    if len(shown) == 1 and fit is not None and not ticks:
+        _draw_fit(axes, fit)
 
 
 def _draw_fit(axes: Axes, fit: Fit) -> None:
@@ -200,24 +148,23 @@ def _draw_fit(axes: Axes, fit: Fit) -> None:
         )
 
 
-def _draw_rates(axes: Axes, shown: Sequence[PlottedCurve], ticks: Sequence[str]) -> None:
+def _draw_rates(axes: Axes, shown: Drawn, ticks: Sequence[str]) -> None:
     """The rate that is known of the points."""
-    points = [point for curve in shown for point in curve.points]
+    points = [point for curve, _ in shown for point in curve.points]
     name = rate_name(points)
-    axes.set_title(name, fontsize=10, loc="left")
-    for curve in shown:
-        axes.plot(curve.x, [rate_of(point, name) for point in curve.points], zorder=3, **curve.style)
+    axes.set_title(name, fontsize=10)
+    for curve, style in shown:
+        axes.plot(curve.x, [rate_of(point, name) for point in curve.points], zorder=3, **style)
     _scale(axes, shown, [rate_of(point, name) for point in points], ticks)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_si(value)))
+    axes.yaxis.set_major_formatter(lambda value, _: short_si(value))
 
 
-def _scale(axes: Axes, shown: Sequence[PlottedCurve], values: Sequence[float], ticks: Sequence[str]) -> None:
+def _scale(axes: Axes, shown: Drawn, values: Sequence[float], ticks: Sequence[str]) -> None:
     """Powers on an axis whose ends lie far apart; every value of the parameter has its tick where there is room."""
-    across = sorted({x for curve in shown for x in curve.x})
+    across = sorted({x for curve, _ in shown for x in curve.x})
     if ticks:
-        axes.set_xticks(
-            range(len(ticks)), ticks, fontsize=8, rotation=30 if max(map(len, ticks)) > 8 else 0, ha="right"
-        )
+        turn = 30 if max(map(len, ticks)) > 8 else 0
+        axes.set_xticks(range(len(ticks)), ticks, fontsize=8, rotation=turn, ha="right")
         axes.set_xlim(-0.5, len(ticks) - 0.5)
     elif across:
         _scale_across(axes, across)
@@ -229,10 +176,8 @@ def _scale(axes: Axes, shown: Sequence[PlottedCurve], values: Sequence[float], t
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif good:
         axes.set_ylim(0.0, max(good) * 1.15)
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
+    axes.grid(linewidth=0.6)
     axes.tick_params(labelsize=8.5, length=3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _scale_across(axes: Axes, across: Sequence[float]) -> None:
@@ -249,19 +194,7 @@ def _scale_across(axes: Axes, across: Sequence[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _plain_us(value: float) -> str:
-    return format_us(value).replace(".00", "").replace(".0 ", " ")
-
-
-def _plain_si(value: float) -> str:
-    return format_si(value, "").replace(".00", "").replace(".0 ", " ").strip()
-
-
-def _legend_inches(shown: Sequence[PlottedCurve]) -> float:
-    return 0.0 if len(shown) < 2 else 0.12 + 0.19 * math.ceil(len(shown) / _LEGEND_COLUMNS)
-
-
-def _write_around(figure: Figure, sweep: Sweep, shown: Sequence[PlottedCurve], height: float) -> None:
+def _write_around(figure: Figure, sweep: Sweep, shown: Drawn, height: float) -> None:
     """Title, what the sweep comes to, and the legend."""
     program = clean(" ".join(sweep.program), 60)
     title = f"{program}: {' x '.join(sweep.parameters) or 'how it is run'}"
@@ -269,13 +202,8 @@ def _write_around(figure: Figure, sweep: Sweep, shown: Sequence[PlottedCurve], h
     subtitle = textwrap.fill(clean(sentence(sweep), 240), 120)
     figure.text(0.02, 1 - 0.36 / height, subtitle, fontsize=8.5, color="0.3", va="top", linespacing=1.2)
     if len(shown) > 1:
-        handles = [Line2D([], [], label=curve.label, **curve.style) for curve in shown]
+        handles = [Line2D([], [], label=curve.label, **style) for curve, style in shown]
+        place = (0.01, 1 - 0.68 / height)
         figure.legend(
-            handles=handles,
-            loc="upper left",
-            bbox_to_anchor=(0.01, 1 - 0.68 / height),
-            ncols=_LEGEND_COLUMNS,
-            fontsize=8.5,
-            frameon=False,
-            borderpad=0,
+            handles=handles, loc="upper left", bbox_to_anchor=place, ncols=_LEGEND_COLUMNS, fontsize=8.5, borderpad=0
         )

@@ -1,17 +1,19 @@
-"""Draws one step over time: work of the device, idle gaps by cause, marked ranges, and calls of host threads."""
+"""Draws a step over time: work, idle gaps by cause, ranges and calls of host threads; and the depth of the queue."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from bottleneck.errors import UsageError
+from bottleneck.report.analysis_tables import queue_caption
 from bottleneck.report.kernel_names import cut_middle
-from bottleneck.report.plots import COLOURS, HATCHES, save_figure, trace_name
+from bottleneck.report.plots import COLOURS, HATCHES, trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.analysis import GROUPS, Analysis
 from bottleneck.schema.intervals import Floats, Integers
@@ -40,20 +42,19 @@ class _Look:
     lines: str = "white"
 
 
-def save_timeline(analysis: Analysis, tracks: StepTracks | None, path: Path) -> None:
-    """Draws the step into a file; UsageError where there are no events of it."""
-    save_figure(lambda: timeline_figure(analysis, tracks), path)
-
-
 def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
-    """A row for each stream, for idle time, and for each level of nesting of ranges and of the busiest host threads."""
+    """A row for each stream, for idle time, and for each level of nesting of ranges and of the busiest host threads.
+
+    UsageError where there are no events of a step.
+    """
     if tracks is None:
         raise UsageError(
             "there is no step over time to draw",
             why="a finished analysis holds sums only, and a trace without events of a step holds nothing to draw",
             fix="name the trace or the recording, or leave --timeline out",
         )
-    lanes = _shown(tracks)
+    hosts = [at for at, lane in enumerate(tracks.lanes) if lane.kind == "host"]
+    lanes = [at for at in range(len(tracks.lanes)) if at not in hosts[_MOST_THREADS:]]
     levels = [min(tracks.lanes[lane].depth, _MOST_LEVELS) for lane in lanes]
     looks = _looks(tracks, lanes)
     legend = sorted({look for look in looks.values() if look.words}, key=list(looks.values()).index)
@@ -80,12 +81,6 @@ def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
     figure.text(0.02, 1.0 - 0.3 / height, "What happens when in one step?", fontsize=12, fontweight="bold")
     figure.text(0.02, 1.0 - 0.54 / height, _subtitle(analysis, tracks, lanes), fontsize=9, color="0.3")
     return figure
-
-
-def _shown(tracks: StepTracks) -> list[int]:
-    """All lanes but those of host threads beyond the first few."""
-    hosts = [at for at, lane in enumerate(tracks.lanes) if lane.kind == "host"]
-    return [at for at in range(len(tracks.lanes)) if at not in hosts[_MOST_THREADS:]]
 
 
 def _subtitle(analysis: Analysis, tracks: StepTracks, lanes: Sequence[int]) -> str:
@@ -163,3 +158,41 @@ def _name(axes: Axes, tracks: StepTracks, rows: Integers, top: float, size: floa
         is_on_colour = tracks.group[row] >= 0
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85} if is_on_colour else None
         axes.text(at / size, top + _ROW * 0.47, words, fontsize=6.5, va="center", bbox=box, clip_on=True)
+
+
+_WAITING, _EMPTY = "#0072B2", "#E69F00"  # distinct for colour-blind readers, and by their height
+
+
+def queue_figure(analysis: Analysis) -> Figure:
+    """The depth of the device's queue by time; stretches without anything queued are shaded.
+
+    UsageError where the trace does not record it.
+    """
+    queue = analysis.queue
+    if queue is None or len(queue.curve) < 2:
+        raise UsageError(
+            "there is no queue depth to draw",
+            why="the trace does not tie device work to the calls that launched it, or has no device work",
+            fix="record with CPU and device activity, or leave --queue out",
+        )
+    at_us, depth = (np.array(column, dtype=np.float64) for column in zip(*queue.curve, strict=True))
+    scale = scale_of(float(at_us[-1] - at_us[0]))
+    at = at_us / scale.size
+    figure = Figure(figsize=(8.0, 3.6))
+    axes = figure.add_axes((0.08, 0.16, 0.89, 0.56))
+    axes.fill_between(at, depth, step="post", color=_WAITING, alpha=0.35, linewidth=0)
+    axes.step(at, depth, where="post", color=_WAITING, linewidth=0.9)
+    empty = [(start, end - start) for start, end, queued in zip(at[:-1], at[1:], depth[:-1], strict=True) if not queued]
+    axes.broken_barh(empty, (0, 1), transform=axes.get_xaxis_transform(), color=_EMPTY, alpha=0.15, linewidth=0)
+    axes.set_xlim(at[0], at[-1])
+    axes.set_ylim(0, max(queue.highest_depth, 1) * 1.05)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_xlabel(f"time from the start of the window, {scale.unit} (shaded: nothing was queued)")
+    axes.set_ylabel("launches not yet done")
+    axes.tick_params(length=3)
+    figure.text(0.03, 0.91, "Queue depth of the device", fontsize=13, fontweight="bold")
+    subtitle = (
+        f"{trace_name(analysis, 40)}; {clean(analysis.device.name, 50) or 'device not named'}; {queue_caption(queue)}"
+    )
+    figure.text(0.03, 0.875, textwrap.fill(subtitle, 110), fontsize=9, color="0.3", va="top", linespacing=1.3)
+    return figure

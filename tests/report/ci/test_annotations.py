@@ -12,7 +12,7 @@ from bottleneck.report.ci.annotations import MOST, is_inside
 from bottleneck.report.ci.annotations import render_github as render
 from bottleneck.report.ci.annotations import render_gitlab as gitlab_render
 from bottleneck.report.ci.annotations import render_sarif as sarif_render
-from bottleneck.report.ci.openmetrics import render as metrics
+from bottleneck.report.ci.outputs import to_openmetrics as metrics
 from bottleneck.report.text import clean
 from bottleneck.schema.gate_result import Gate
 from tests.report.gates import COPY, COUNTED, CRASHED, GATES, HOSTILE, ROPE, change, gate, limit

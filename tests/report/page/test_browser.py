@@ -18,8 +18,7 @@ from bottleneck.report.json_text import to_json
 from bottleneck.report.markdown import render
 from bottleneck.report.page import document_to_html, first_screen, to_html
 from bottleneck.report.roofline_points import absences
-from bottleneck.report.text import scale_of
-from bottleneck.report.wording import calls_number
+from bottleneck.report.text import calls_number, scale_of
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
@@ -563,14 +562,14 @@ def _serious(axe: Any, page: Opened) -> list[tuple[str, str]]:
 
 def _other_pages() -> dict[str, str]:
     """Pages of reports that are not of one analysis."""
+    from bottleneck.report.checkup import render as checked
     from bottleneck.report.ci.outputs import GATE_FORMATS
     from bottleneck.report.comparison import build
-    from bottleneck.report.doctor import to_html as checked
     from bottleneck.report.sweep import render as swept
     from bottleneck.report.verification import render as verified
     from tests.report.gates import GATES
     from tests.report.sweeps import chain
-    from tests.report.test_doctor import CHECKUP
+    from tests.report.test_checkup import CHECKUP
     from tests.report.test_verification import DONE
 
     gates = {f"gate {name}": GATE_FORMATS["html"].render(GATES[name]) for name in ("several", "hostile")}
@@ -578,7 +577,7 @@ def _other_pages() -> dict[str, str]:
     return {
         "verify": verified(DONE, "html"),
         "sweep": swept(chain("eager", "compiled"), "html"),
-        "doctor": checked([CHECKUP, CHECKUP]),
+        "doctor": checked([CHECKUP, CHECKUP], "html"),
         **gates,
         **{name: document_to_html(build(each)) for name, each in compared.items()},
     }

@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bottleneck.devices.match import device_by_name
-from bottleneck.report.plots.predicted_roofline import predicted_roofline, save_predicted_roofline
+from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.predicted_roofline import predicted_roofline
 from tests.report.test_predict import ANSWER, FLOOR_ONLY, ON_H100
 
 ON_T4 = replace(ON_H100, device=device_by_name("Tesla T4"), bound="memory")
@@ -25,9 +26,9 @@ def test_each_device_with_a_time_has_a_panel_with_its_roofs() -> None:
 
 def test_same_prediction_gives_the_same_picture(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        save_predicted_roofline(ANSWER, tmp_path / name)
+        save_figure(predicted_roofline, tmp_path / name, ANSWER)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    save_predicted_roofline(ANSWER, tmp_path / "one.png")
+    save_figure(predicted_roofline, tmp_path / "one.png", ANSWER)
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.report import PICTURES
-from bottleneck.report.plots.queue_depth import queue_figure
+from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.timeline_plot import queue_figure
 from bottleneck.schema.analysis import Queue
 from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES
@@ -34,7 +34,7 @@ def test_stretches_without_anything_queued_are_shaded() -> None:
 def test_picture_is_written_and_an_svg_is_the_same_each_time(tmp_path: Path, kind: str) -> None:
     files = [tmp_path / f"{number}.{kind}" for number in (1, 2)]
     for file in files:
-        PICTURES["queue"](ANALYSIS, file)
+        save_figure(queue_figure, file, ANALYSIS)
     first, second = (file.read_bytes() for file in files)
     assert first == second and len(first) > 1000
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.report import PICTURES
 from bottleneck.report.job_section import shown_ranks
-from bottleneck.report.plots.rank_map import ranks_figure
+from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.ledger_plots import ranks_figure
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.records import replace
 from tests.report.samples import cpu, multi_rank
@@ -54,5 +54,5 @@ def test_one_rank_is_not_drawn() -> None:
 
 
 def test_picture_is_written(tmp_path: Path) -> None:
-    PICTURES["ranks"](multi_rank(), tmp_path / "ranks.png")
+    save_figure(ranks_figure, tmp_path / "ranks.png", multi_rank())
     assert (tmp_path / "ranks.png").stat().st_size > 1000

@@ -9,8 +9,9 @@ import pytest
 from matplotlib.text import Annotation, Text
 
 from bottleneck.pipeline import analyse
+from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.labels import covered_by, extent
-from bottleneck.report.plots.roofline_plot import roofline, save_roofline
+from bottleneck.report.plots.roofline_plot import roofline
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.records import replace
@@ -28,7 +29,7 @@ def words(analysis: Analysis) -> list[str]:
 @ALL
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_every_analysis_can_be_drawn(analysis: Analysis, kind: str, tmp_path: Path) -> None:
-    save_roofline(analysis, tmp_path / f"roofline.{kind}")
+    save_figure(roofline, tmp_path / f"roofline.{kind}", analysis)
     start = (tmp_path / f"roofline.{kind}").read_bytes()[:5]
     assert start in {b"\x89PNG\r", b"<?xml"}
     assert [path.name for path in tmp_path.iterdir()] == [f"roofline.{kind}"]
@@ -37,14 +38,14 @@ def test_every_analysis_can_be_drawn(analysis: Analysis, kind: str, tmp_path: Pa
 def test_the_same_analysis_gives_the_same_svg_without_a_date(tmp_path: Path) -> None:
     texts = []
     for name in ("a.svg", "b.svg"):
-        save_roofline(gpu_overhead(), tmp_path / name)
+        save_figure(roofline, tmp_path / name, gpu_overhead())
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
     assert "<dc:date>" not in texts[0]
 
 
 def test_a_hostile_name_puts_no_element_into_the_svg(tmp_path: Path) -> None:
-    save_roofline(hostile(), tmp_path / "a.svg")
+    save_figure(roofline, tmp_path / "a.svg", hostile())
     assert "<script" not in (tmp_path / "a.svg").read_text()
 
 
@@ -217,7 +218,7 @@ def test_what_cannot_be_drawn_is_said_in_the_picture() -> None:
 @pytest.mark.parametrize("value", [1e-300, 1e-9, 1e300])
 def test_absurd_numbers_are_drawn_at_the_edge(value: float, tmp_path: Path) -> None:
     row = kernel("absurd", 10.0, 250.0, flops=value, bytes_low=1 / value, bytes_high=1.0, bound="compute")
-    save_roofline(replace(empty(), kernels=(row,)), tmp_path / "a.png")
+    save_figure(roofline, tmp_path / "a.png", replace(empty(), kernels=(row,)))
     assert 1e3 <= points(replace(empty(), kernels=(row,)))[0].flops_per_s <= 1e19
 
 
@@ -231,8 +232,8 @@ def test_a_device_with_peaks_but_no_bandwidth_has_flat_roofs_only() -> None:
 def test_drawing_needs_no_display_and_leaves_pyplot_alone(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.report.samples import cpu;"
-        "from bottleneck.report.plots.roofline_plot import save_roofline;"
-        f"save_roofline(cpu(), Path({str(tmp_path / 'a.png')!r}));"
+        "from bottleneck.report.plots import save_figure; from bottleneck.report.plots.roofline_plot import roofline;"
+        f"save_figure(roofline, Path({str(tmp_path / 'a.png')!r}), cpu());"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     environment = {"MPLBACKEND": "TkAgg", "PATH": "", "PYTHONPATH": str(Path(__file__).parents[3])}

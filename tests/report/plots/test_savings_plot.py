@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.errors import UsageError
-from bottleneck.report import PICTURES
-from bottleneck.report.plots.savings_plot import savings_figure
+from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.ledger_plots import savings_figure
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES
@@ -61,6 +61,6 @@ def test_without_gains_there_is_no_picture() -> None:
 def test_a_picture_is_the_same_each_time(tmp_path: Path, kind: str) -> None:
     files = [tmp_path / f"{number}.{kind}" for number in (1, 2)]
     for file in files:
-        PICTURES["savings"](with_findings(finding("a", 10, 100)), file)
+        save_figure(savings_figure, file, with_findings(finding("a", 10, 100)))
     first, second = (file.read_bytes() for file in files)
     assert first == second and len(first) > 1000

@@ -8,7 +8,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from bottleneck.errors import UsageError
-from bottleneck.report.plots.timeline_plot import save_timeline, timeline_figure
+from bottleneck.report.plots import save_figure
+from bottleneck.report.plots.timeline_plot import timeline_figure
 from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.step_tracks import Lane, StepTracks
 from tests.report.samples import SAMPLES
@@ -72,14 +73,14 @@ def test_lanes_and_levels_that_have_no_room_are_named() -> None:
 def test_a_picture_is_the_same_each_time(tmp_path: Path, kind: str) -> None:
     files = [tmp_path / f"{number}.{kind}" for number in (1, 2)]
     for file in files:
-        save_timeline(ONE, tracks(), file)
+        save_figure(timeline_figure, file, ONE, tracks())
     first, second = (file.read_bytes() for file in files)
     assert first == second and len(first) > 1000
 
 
 def test_names_of_a_trace_stay_text(tmp_path: Path) -> None:
     names = ("$\\frac{", "</svg><script>", "$x$\x1b[31m", "\u202egnp", "\ud800 lone" * 9, "w" * 10_000)
-    save_timeline(ONE, tracks(names), tmp_path / "step.svg")
+    save_figure(timeline_figure, tmp_path / "step.svg", ONE, tracks(names))
     assert "<script" not in (tmp_path / "step.svg").read_text()
 
 

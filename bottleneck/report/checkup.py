@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from bottleneck.report import terminal
+from bottleneck import __version__
+from bottleneck.report import render_document
 from bottleneck.report.document import CheckSection, Document, ListSection
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
@@ -29,18 +30,19 @@ def build(checkup: Checkup) -> Document:
     )
 
 
-def to_terminal(checkups: Sequence[Checkup], style: TerminalStyle = PLAIN) -> str:
-    """All check-ups as text, with a blank line between them; escape sequences only where the style has colour."""
-    return "\n".join(terminal.render(build(checkup), style) for checkup in checkups)
-
-
-def to_html(checkups: Sequence[Checkup]) -> str:
-    """All check-ups as one page for a browser; of several the sections name the subject."""
-    from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
-
+def render(checkups: Sequence[Checkup], form: str, style: TerminalStyle = PLAIN) -> str:
+    """All check-ups: as text with a blank line between them, as JSON with empty texts as null, or as one page."""
+    if form == "json":
+        document = {"schema": DOCTOR_SCHEMA, "version": __version__, "checkups": list(checkups)}
+        return encode(document, text=lambda text: clean(text, _LONGEST_JSON_TEXT) or None)
     documents = [build(checkup) for checkup in checkups]
-    if len(documents) == 1:
-        return document_to_html(documents[0])
+    if form == "html":
+        return render_document(documents[0] if len(documents) == 1 else _together(checkups, documents), form)
+    return "\n".join(render_document(document, form, style) for document in documents)
+
+
+def _together(checkups: Sequence[Checkup], documents: Sequence[Document]) -> Document:
+    """The document of several check-ups, whose sections name the subject."""
     verdicts = Counter(checkup.verdict for checkup in checkups)
     lead = ListSection("Check-ups", tuple((f"{each.subject}: {each.verdict}. {each.sentence}",) for each in checkups))
     sections = (
@@ -48,17 +50,10 @@ def to_html(checkups: Sequence[Checkup]) -> str:
         for checkup, document in zip(checkups, documents, strict=True)
         for section in document.sections
     )
-    together = Document(
+    return Document(
         headline="check-up",
         sentence=f"{len(checkups)} traces: {', '.join(f'{n} {word}' for word, n in verdicts.items())}.",
         tone="bad" if any(document.tone == "bad" for document in documents) else "good",
         sections=(lead, *sections),
         closing=tally([check for checkup in checkups for check in checkup.checks]),
     )
-    return document_to_html(together)
-
-
-def to_json(checkups: Sequence[Checkup], version: str) -> str:
-    """The document of `doctor --format json`: schema, version, and the check-ups with empty texts as null."""
-    document = {"schema": DOCTOR_SCHEMA, "version": version, "checkups": list(checkups)}
-    return encode(document, text=lambda text: clean(text, _LONGEST_JSON_TEXT) or None)

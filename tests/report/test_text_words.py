@@ -2,7 +2,7 @@
 
 import pytest
 
-from bottleneck.report.wording import bound_word, describe_calls, describe_shapes, with_attribute_paths
+from bottleneck.report.text import bound_word, describe_calls, describe_shapes, with_attribute_paths
 from bottleneck.schema.analysis import LiveAllocations, MemoryUse
 from bottleneck.schema.records import replace
 from tests.report.samples import SAMPLES, kernel

@@ -6,7 +6,8 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from bottleneck.report.doctor import to_html, to_json, to_terminal
+from bottleneck import __version__
+from bottleneck.report.checkup import render
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.report.text import clean
 from bottleneck.schema.checks import Check, Checkup, at_fault, tally
@@ -43,7 +44,7 @@ CHECKUP = Checkup("trace", "trace.json", "damaged", "Usable, but not whole: JSON
 @pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
 def test_every_width_and_character_set_shows_each_row(width: int, encoding: str) -> None:
-    text = to_terminal([CHECKUP], TerminalStyle(width, encoding=encoding))
+    text = render([CHECKUP], "terminal", TerminalStyle(width, encoding=encoding))
     flat = "".join(text.split())
     for word in ("ok", "limited", "missing", "unknown", "9,339events", "whyitisso", "dothis"):
         assert word in flat
@@ -53,28 +54,28 @@ def test_every_width_and_character_set_shows_each_row(width: int, encoding: str)
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_lines_fit_the_width_but_for_commands(width: int) -> None:
-    long = [line for line in to_terminal([CHECKUP], TerminalStyle(width)).splitlines() if cell_len(line) > width]
+    long = [line for line in render([CHECKUP], "terminal", TerminalStyle(width)).splitlines() if cell_len(line) > width]
     assert all(line.strip().startswith(("fix: x x", "x x")) for line in long)
 
 
 def test_a_command_is_never_broken() -> None:
-    assert "fix: " + ("x " * 80).strip() in to_terminal([CHECKUP], TerminalStyle(40))
+    assert "fix: " + ("x " * 80).strip() in render([CHECKUP], "terminal", TerminalStyle(40))
 
 
 def test_colour_is_added_only_where_it_is_wanted_and_says_nothing_alone() -> None:
-    plain, colored = to_terminal([CHECKUP]), to_terminal([CHECKUP], TerminalStyle(color=True))
+    plain, colored = render([CHECKUP], "terminal"), render([CHECKUP], "terminal", TerminalStyle(color=True))
     assert "\x1b[" in colored
     strip = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     assert [line.rstrip() for line in strip.splitlines()] == [line.rstrip() for line in plain.splitlines()]
 
 
 def test_several_check_ups_stand_apart() -> None:
-    assert "\n\nDAMAGED: trace.json" in to_terminal([CHECKUP, CHECKUP])
+    assert "\n\nDAMAGED: trace.json" in render([CHECKUP, CHECKUP], "terminal")
 
 
 def test_the_json_has_its_schema_and_every_row() -> None:
-    document = json.loads(to_json([CHECKUP], "0.1.0"))
-    assert (document["schema"], document["version"]) == ("bottleneck/doctor/1", "0.1.0")
+    document = json.loads(render([CHECKUP], "json"))
+    assert (document["schema"], document["version"]) == ("bottleneck/doctor/1", __version__)
     (checkup,) = document["checkups"]
     assert [row["slug"] for row in checkup["checks"]] == [row.slug for row in ROWS]
     assert checkup["checks"][1] == {
@@ -93,8 +94,8 @@ def test_the_json_has_its_schema_and_every_row() -> None:
 
 
 def test_the_json_holds_nothing_that_acts_on_a_terminal() -> None:
-    assert to_json([CHECKUP], "0.1.0").isascii()
-    assert "\\u001b" not in to_json([CHECKUP], "0.1.0")
+    assert render([CHECKUP], "json").isascii()
+    assert "\\u001b" not in render([CHECKUP], "json")
 
 
 def test_rows_are_counted_by_status_and_only_those_that_decide_are_at_fault() -> None:
@@ -105,7 +106,7 @@ def test_rows_are_counted_by_status_and_only_those_that_decide_are_at_fault() ->
 def test_page_says_of_each_subject_what_the_text_says() -> None:
     other = Checkup("trace", "other.json", "sound", "Whole.", ROWS[:1])
     for checkups in ((CHECKUP,), (CHECKUP, other)):
-        words = ParsedPage(to_html(checkups)).words
+        words = ParsedPage(render(checkups, "html")).words
         for checkup in checkups:
             assert checkup.subject in words and checkup.verdict in words and checkup.sentence in words
             for row in checkup.checks:
