@@ -152,10 +152,11 @@ def _row(match: WorkMatch, noise: float, diff: Diff) -> ChangeRow:
     source = _source(shown)
     count_us, mean_us = sums.split()
     families = {piece.family for piece in (*match.before, *match.after)}
+    old, new = common_shapes(match.before), common_shapes(match.after)
     return ChangeRow(
         name=_name(match),
         module=_common_module(shown),
-        shapes=_change_of(common_shapes(match.before), common_shapes(match.after)),
+        shapes=f"{old} -> {new}" if old and new and old != new else new or old,
         family=families.pop() if len(families) == 1 else None,
         kind=sums.kind(count_us, mean_us, noise),
         matched_by=match.matched_by,
@@ -183,15 +184,12 @@ def _called(pieces: Iterable[Piece]) -> list[str]:
     """Their names, most time first."""
     us: dict[str, list[float]] = {}
     for piece in pieces:
-        us.setdefault(_own_name(piece), []).append(piece.us)
+        # The kernel's name where there is no op, or where it is more precise.
+        name = piece.op if piece.plain is not None and piece.op is not None else piece.name
+        us.setdefault(name, []).append(piece.us)
     if len(us) < 2:
         return list(us)
     return sorted(us, key=lambda name: (-math.fsum(us[name]), name))
-
-
-def _own_name(piece: Piece) -> str:
-    """The op's name; the kernel's where there is no op, or where the kernel's is more precise."""
-    return piece.op if piece.plain is not None and piece.op is not None else piece.name
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -211,23 +209,10 @@ def _common_module(pieces: Sequence[Piece]) -> str | None:
     return ".".join(first[:length]) or None
 
 
-def _change_of(before: str | None, after: str | None) -> str | None:
-    return f"{before} -> {after}" if before and after and before != after else after or before
-
-
 def _sums(match: WorkMatch) -> Sums:
-    before, after = match.before, match.after
-    return Sums(
-        _sum([piece.calls for piece in before]),
-        _sum([piece.calls for piece in after]),
-        _sum([piece.us for piece in before]),
-        _sum([piece.us for piece in after]),
-    )
-
-
-def _sum(values: Sequence[float]) -> float:
-    """Their sum, the same in whatever order they come."""
-    return values[0] if len(values) == 1 else math.fsum(values)
+    """Sums that are the same in whatever order the pieces come."""
+    calls = (math.fsum(piece.calls for piece in side) for side in (match.before, match.after))
+    return Sums(*calls, *(math.fsum(piece.us for piece in side) for side in (match.before, match.after)))
 
 
 def _source(pieces: Sequence[Piece]) -> str | None:
@@ -239,12 +224,7 @@ def _source(pieces: Sequence[Piece]) -> str | None:
 
 
 def _module(module: str | None, rows: Sequence[ChangeRow], noise: float) -> ChangeRow:
-    sums = Sums(
-        math.fsum(row.calls_before for row in rows),
-        math.fsum(row.calls_after for row in rows),
-        math.fsum(row.before_us for row in rows),
-        math.fsum(row.after_us for row in rows),
-    )
+    sums = Sums(*(math.fsum(getattr(row, name) for row in rows) for name in Sums._fields))
     count_us, mean_us = sums.split()
     kind = sums.kind(count_us, mean_us, noise)
     matched: MatchedBy = "nothing" if kind in {"new", "gone"} else "module and op"

@@ -73,17 +73,15 @@ def _counter_lead(counters: Iterable[CounterStep]) -> str:
         each.name: each for each in counters if None not in (each.before, each.after) and each.before != each.after
     }
     names = [*(name for name in _TOLD if name in differing), *(name for name in differing if name not in _TOLD)]
-    shown = [_counter_words(differing[name]) for name in names[:_MOST_COUNTERS]]
+    shown = []
+    for name in names[:_MOST_COUNTERS]:
+        words = COUNTERS[name].many if name in COUNTERS else _short(name)
+        shown.append(f"{words} {differing[name].before:,} -> {differing[name].after:,}")
     if not shown:
         return ""
     more = len(names) - len(shown)
     others = f" and {counted(more, 'more counter')}" if more else ""
     return f"{', '.join(shown)}{others} per step"
-
-
-def _counter_words(step: CounterStep) -> str:
-    name = COUNTERS[step.name].many if step.name in COUNTERS else _short(step.name)
-    return f"{name} {step.before:,} -> {step.after:,}"
 
 
 def counter_sentence(counters: Sequence[CounterStep]) -> str:
@@ -106,7 +104,10 @@ def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePar
         if row.kind != "same":
             groups.setdefault((row.kind, row.name, _numberless(row.module or "")), []).append(row)
     parts = [ChangePart(_row_words(group), math.fsum(row.change_us for row in group)) for group in groups.values()]
-    parts += [ChangePart(_wait_words(bar), bar.change_us) for bar in idle if bar.change_us]
+    for bar in idle:
+        if bar.change_us:
+            line = f" ({bar.source})" if bar.source else ""
+            parts.append(ChangePart(f"in {_short(phrase_of(bar.account))}{line}", bar.change_us))
     return sorted(parts, key=lambda part: (-abs(part.us), part.words))
 
 
@@ -158,13 +159,12 @@ def _inside(parts: Sequence[ChangePart], step_us: float) -> str:
 
 def _besides(breaking: Sequence[Condition]) -> str:
     """Breaking conditions other than the device, which the opening names."""
-    differing = [
-        f"{each.what}, {_short(each.before)} against {_short(each.after)}" for each in breaking if each.what != DEVICE
-    ]
-    if not differing:
+    others = [each for each in breaking if each.what != DEVICE]
+    if not others:
         return ""
-    opening = "The code need not be the cause, as these" if len(differing) == len(breaking) else "These"
-    return f" {opening} differ{'' if len(differing) == len(breaking) else ' too'}: {'; '.join(differing)}."
+    listed = "; ".join(f"{each.what}, {_short(each.before)} against {_short(each.after)}" for each in others)
+    are_all = len(others) == len(breaking)
+    return f" {'The code need not be the cause, as these differ' if are_all else 'These differ too'}: {listed}."
 
 
 def _row_words(rows: Sequence[ChangeRow]) -> str:
@@ -179,11 +179,6 @@ def _row_words(rows: Sequence[ChangeRow]) -> str:
     if first.kind in {"more", "fewer"}:
         return f"in {_number(abs(after - before))} {first.kind} {name}{place}"
     return f"in {first.kind} {name}{place}"
-
-
-def _wait_words(bar: Bar) -> str:
-    words = f"in {_short(phrase_of(bar.account))}"
-    return f"{words} ({bar.source})" if bar.source else words
 
 
 def _place(rows: Sequence[ChangeRow]) -> str:
@@ -220,48 +215,23 @@ def find_notes(
     before: ComparedSide, after: ComparedSide, row_share: float, rows: Sequence[ChangeRow]
 ) -> tuple[str, ...]:
     """One sentence each."""
-    return (
-        *_of_devices(before, after),
-        *_of_ranks(before, after),
-        *_of_rows(before, after, row_share),
-        *_of_calls(before, after),
-        *_of_work(before, after, rows),
-    )
-
-
-def _of_devices(before: ComparedSide, after: ComparedSide) -> list[str]:
-    if before.device_name is not None or after.device_name is not None:
-        return []
-    return ["Neither side names its device: they may have run on different ones."]
-
-
-def _of_ranks(before: ComparedSide, after: ComparedSide) -> list[str]:
-    many = [side.label for side in (before, after) if side.analysis is not None and len(side.analysis.ranks) > 1]
-    if not many:
-        return []
-    return [
-        f"Of several ranks ({', '.join(many)}) the one that sets the pace is compared; name single traces for others."
-    ]
-
-
-def _of_rows(before: ComparedSide, after: ComparedSide, row_share: float) -> list[str]:
-    few = any(map(has_few_steps, (before, after)))
-    why = f"A side has fewer than {FEWEST_STEPS} steps, too few to estimate their spread: " if few else ""
-    return [f"{why}rows count as the same within {format_share(row_share)}."] if few else []
-
-
-def _of_calls(before: ComparedSide, after: ComparedSide) -> list[str]:
-    if before.is_full and after.is_full:
-        return []
-    return ["A saved analysis lists kernels and no calls of ops, so kernels are counted on both sides."]
-
-
-def _of_work(before: ComparedSide, after: ComparedSide, rows: Sequence[ChangeRow]) -> list[str]:
-    unlisted = [row for row in rows if row.name == UNLISTED]
-    us = max((max(row.before_us, row.after_us) for row in unlisted), default=0.0)
-    if us < _WORTH_A_NOTE * max(before.step_us or 0.0, after.step_us or 0.0) or not us:
-        return []
-    return [f"{format_us(us)} of the ledger's work belongs to no row."]
+    sides, notes = (before, after), []
+    if before.device_name is None and after.device_name is None:
+        notes.append("Neither side names its device: they may have run on different ones.")
+    many = ", ".join(side.label for side in sides if side.analysis is not None and len(side.analysis.ranks) > 1)
+    if many:
+        notes.append(
+            f"Of several ranks ({many}) the one that sets the pace is compared; name single traces for others."
+        )
+    if any(map(has_few_steps, sides)):
+        why = f"A side has fewer than {FEWEST_STEPS} steps, too few to estimate their spread"
+        notes.append(f"{why}: rows count as the same within {format_share(row_share)}.")
+    if not (before.is_full and after.is_full):
+        notes.append("A saved analysis lists kernels and no calls of ops, so kernels are counted on both sides.")
+    unlisted_us = max((max(row.before_us, row.after_us) for row in rows if row.name == UNLISTED), default=0.0)
+    if unlisted_us and unlisted_us >= _WORTH_A_NOTE * max(before.step_us or 0.0, after.step_us or 0.0):
+        notes.append(f"{format_us(unlisted_us)} of the ledger's work belongs to no row.")
+    return tuple(notes)
 
 
 _NOT_IN_TURNS = (

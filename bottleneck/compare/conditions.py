@@ -10,7 +10,6 @@ from bottleneck.compare.pieces import common_shapes, share_of_time, sizes
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, KernelSummary
 from bottleneck.schema.comparison import Condition
-from bottleneck.schema.recording import Recording
 from bottleneck.units import format_share
 
 # A detail counts as recorded from the first share of busy time on, and as missing up to the second.
@@ -27,14 +26,6 @@ _DETAILS: Mapping[str, Callable[[KernelSummary], bool]] = {
     "shapes": lambda row: row.shapes is not None,
     "source lines": lambda row: row.source is not None,
 }
-
-
-def find_details(before: ComparedSide, after: ComparedSide) -> list[Condition]:
-    """Details that only one trace records, and a different share of modelled work or another clock."""
-    if before.analysis is None or after.analysis is None:
-        return []
-    old, new = before.analysis, after.analysis
-    return [*_lacking(old, new), *_modelled_work(old, new), *_clocks(old, new)]
 
 
 def _lacking(before: Analysis, after: Analysis) -> list[Condition]:
@@ -85,20 +76,16 @@ def find_sizes(matches: Iterable[WorkMatch]) -> list[Condition]:
         old, new = common_shapes(match.before), common_shapes(match.after)
         if old is None or new is None:
             continue
-        for pair in set() if old == new else _changed(sizes(old), sizes(new)):
+        changes = zip(sizes(old) or (), sizes(new) or (), strict=False)
+        if old == new or len(sizes(old) or ()) != len(sizes(new) or ()):
+            continue  # nothing changed, or the calls are of another form
+        for pair in {(one, other) for one, other in changes if one != other}:
             us[pair] = us.get(pair, 0.0) + spent
     if not us or max(us.values()) < _OTHER_SIZES * total or not total:
         return []
     pair = max(us, key=lambda pair: (us[pair], pair))
     message = f"in {format_share(us[pair] / total)} of the time of ops that both sides run: another batch or width"
     return [Condition("sizes", str(pair[0]), str(pair[1]), "colours", message)]
-
-
-def _changed(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> set[tuple[int, int]]:
-    """The sizes that differ, before and after; none where the calls are of another form."""
-    if before is None or after is None or len(before) != len(after):
-        return set()
-    return {(one, other) for one, other in zip(before, after, strict=True) if one != other}
 
 
 _Weight = Literal["breaks", "colours"]
@@ -118,28 +105,29 @@ class _Fact:
 
 def find_conditions(before: ComparedSide, after: ComparedSide, matches: Sequence[WorkMatch]) -> tuple[Condition, ...]:
     """The conditions that differ, those that break the comparison first."""
-    found = [found for fact in _FACTS if (found := _condition(fact, before, after)) is not None]
+    found = []
+    for fact in _FACTS:
+        old, new = fact.read(before), fact.read(after)
+        if old is not None and new is not None and old != new:
+            found.append(Condition(fact.what, old, new, fact.weight, fact.message))
     named = {condition.what for condition in found}
     found = [condition for condition in found if _IMPLIED_BY.get(condition.what) not in named]
     found += _environment(before, after)
     found += _fingerprints(before, after, {condition.what for condition in found})
-    found += [*find_details(before, after), *find_sizes(matches)]
+    if before.analysis is not None and after.analysis is not None:
+        for find in (_lacking, _modelled_work, _clocks):
+            found += find(before.analysis, after.analysis)
+    found += find_sizes(matches)
     return tuple(sorted(found, key=lambda condition: condition.weight))
-
-
-def _condition(fact: _Fact, before: ComparedSide, after: ComparedSide) -> Condition | None:
-    old, new = fact.read(before), fact.read(after)
-    if old is None or new is None or old == new:
-        return None
-    return Condition(fact.what, old, new, fact.weight, fact.message)
 
 
 def _of_analysis(read: Callable[[Analysis], str | None]) -> Callable[[ComparedSide], str | None]:
     return lambda side: None if side.analysis is None else read(side.analysis)
 
 
-def _of_recording(read: Callable[[Recording], str | None]) -> Callable[[ComparedSide], str | None]:
-    return lambda side: read(side.case.recording) if side.case is not None and side.case.recording is not None else None
+def _settings(side: ComparedSide) -> str | None:
+    recording = None if side.case is None else side.case.recording
+    return None if recording is None else " ".join(sorted(recording.options))
 
 
 def _knows_device(side: ComparedSide) -> str | None:
@@ -181,11 +169,8 @@ def _profiled(analysis: Analysis) -> str:
 
 
 def _disturbed(analysis: Analysis) -> str:
-    return (
-        "disturbed by other programs"
-        if any(each.slug in DISTURBED_SLUGS for each in analysis.caveats)
-        else "undisturbed"
-    )
+    is_disturbed = any(caveat.slug in DISTURBED_SLUGS for caveat in analysis.caveats)
+    return "disturbed by other programs" if is_disturbed else "undisturbed"
 
 
 _FACTS: tuple[_Fact, ...] = (
@@ -200,7 +185,7 @@ _FACTS: tuple[_Fact, ...] = (
     ),
     _Fact("dtype", _of_analysis(_dtype), "colours", "the dtype of most of the arithmetic"),
     _Fact("threads", _threads, "colours", "torch computes with another number of threads"),
-    _Fact("settings", _of_recording(lambda recording: " ".join(sorted(recording.options))), "colours"),
+    _Fact("settings", _settings, "colours"),
     _Fact("inputs", _inputs, "colours", "the program was given other settings"),
     _Fact(
         "steps",
@@ -219,16 +204,14 @@ _FACTS: tuple[_Fact, ...] = (
 
 def _environment(before: ComparedSide, after: ComparedSide) -> list[Condition]:
     """Variables of the environment that shape performance, as far as both recordings keep them."""
-    kept = [
-        None if side.case is None or side.case.recording is None else side.case.recording.environment
-        for side in (before, after)
-    ]
-    if kept[0] is None or kept[1] is None:
+    recordings = [side.case.recording for side in (before, after) if side.case is not None]
+    kept = [recording.environment for recording in recordings if recording is not None]
+    if len(kept) < 2:
         return []
     names = [name for name in sorted({*kept[0], *kept[1]}) if kept[0].get(name) != kept[1].get(name)]
     if not names:
         return []
-    old, new = (", ".join(f"{name}={side.get(name, '')}" for name in names) for side in kept if side is not None)
+    old, new = (", ".join(f"{name}={side.get(name, '')}" for name in names) for side in kept)
     return [Condition("environment", old, new, "colours")]
 
 

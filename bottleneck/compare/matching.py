@@ -192,22 +192,6 @@ def _exact(piece: Piece) -> Hashable:
     return (piece.place, piece.plain, piece.shapes, None if piece.plain else piece.name)
 
 
-def _module_and_op(piece: Piece) -> Hashable | None:
-    return (piece.place, piece.plain) if piece.place is not None and piece.plain is not None else None
-
-
-def _module_and_kernel(piece: Piece) -> Hashable | None:
-    return (piece.place, plain_kernel(piece.name)) if piece.plain is None else None
-
-
-def _op_and_shape(piece: Piece) -> Hashable | None:
-    return (piece.plain, piece.shapes) if piece.plain is not None and piece.shapes is not None else None
-
-
-def _kernel(piece: Piece) -> Hashable | None:
-    return plain_kernel(piece.name) if piece.plain is None else None
-
-
 def _parent_and_op(piece: Piece) -> Hashable | None:
     """Within the module around: an op of the same name elsewhere in the model is other work."""
     if piece.plain is None:
@@ -215,32 +199,31 @@ def _parent_and_op(piece: Piece) -> Hashable | None:
     return (None if piece.place is None else piece.place.rpartition(".")[0], piece.plain)
 
 
-def _op(piece: Piece) -> Hashable | None:
-    return piece.plain
+def _all_known(*parts: Hashable | None) -> Hashable | None:
+    return None if None in parts else parts
 
 
-def _module_and_family(piece: Piece) -> Hashable | None:
-    return (piece.place, piece.family) if piece.place is not None and piece.family in EXCHANGEABLE else None
-
-
-def _exchangeable(piece: Piece) -> Hashable | None:
+def _exchangeable(piece: Piece) -> str | None:
     return piece.family if piece.family in EXCHANGEABLE else None
 
 
-def _family(piece: Piece) -> Hashable | None:
-    return piece.family
+def _kernel(piece: Piece) -> str | None:
+    return plain_kernel(piece.name) if piece.plain is None else None
 
 
 _Level = tuple[MatchedBy, Key]
 _LEVELS: tuple[_Level, ...] = (
-    ("module and op", _module_and_op),
-    ("kernel family", _module_and_kernel),
-    ("op and shape", _op_and_shape),
+    ("module and op", lambda piece: _all_known(piece.place, piece.plain)),
+    ("kernel family", lambda piece: (piece.place, _kernel(piece)) if piece.plain is None else None),
+    ("op and shape", lambda piece: _all_known(piece.plain, piece.shapes)),
     ("kernel family", _kernel),
 )
 # Levels where both sides record modules and ops, and where one side does not, so that nothing finer can be compared.
-_WITHIN_MODULES: tuple[_Level, ...] = (("op", _parent_and_op), ("kernel family", _module_and_family))
-_ACROSS_MODULES: tuple[_Level, ...] = (("op", _op),)
+_WITHIN_MODULES: tuple[_Level, ...] = (
+    ("op", _parent_and_op),
+    ("kernel family", lambda piece: _all_known(piece.place, _exchangeable(piece))),
+)
+_ACROSS_MODULES: tuple[_Level, ...] = (("op", lambda piece: piece.plain),)
 
 
 def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
@@ -249,22 +232,21 @@ def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
     Modules go by the paths of the first side, and ties are broken by order: so that it matches the same whichever side
     is before, the smaller one is always the first.
     """
-    if _is_first(before, after):
+    sizes_us = [(len(side), math.fsum(piece.us for piece in side)) for side in (before, after)]
+    is_first = sizes_us[0] < sizes_us[1]
+    if sizes_us[0] == sizes_us[1]:
+        is_first = sorted(map(repr, before)) <= sorted(map(repr, after))
+    if is_first:
         return _match(before, after)
     return [WorkMatch(each.matched_by, each.after, each.before) for each in _match(after, before)]
 
 
-def _is_first(one: Sequence[Piece], other: Sequence[Piece]) -> bool:
-    sizes_us = [(len(side), math.fsum(piece.us for piece in side)) for side in (one, other)]
-    return sizes_us[0] < sizes_us[1] if sizes_us[0] != sizes_us[1] else _sort_key(one) <= _sort_key(other)
-
-
-def _sort_key(pieces: Sequence[Piece]) -> list[str]:
-    return sorted(map(repr, pieces))
-
-
 def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
-    regions = _common_regions(before, after)
+    # Kernels of regions that both sides run are compared by their own names.
+    old_regions, new_regions = (
+        {piece.plain for piece in side if piece.op and piece.plain and is_region(piece.op)} for side in (before, after)
+    )
+    regions = old_regions & new_regions
     sides = [_placed(side, names, regions) for side, names in zip((before, after), align(before, after), strict=True)]
     matches, old, new = _meet(sides, _exact, None)
     for matched_by, key in _levels(before, after):
@@ -278,15 +260,8 @@ def _levels(before: Sequence[Piece], after: Sequence[Piece]) -> tuple[_Level, ..
     sides = (before, after)
     both_know_modules = all(share_of_time(side, lambda piece: piece.module is not None) >= 0.5 for side in sides)
     both_know_ops = all(share_of_time(side, lambda piece: piece.op is not None) >= 0.5 for side in sides)
-    last: _Level = ("kernel family", _exchangeable if both_know_ops else _family)
+    last: _Level = ("kernel family", _exchangeable if both_know_ops else lambda piece: piece.family)
     return (*_LEVELS, *(_WITHIN_MODULES if both_know_modules else _ACROSS_MODULES), last)
-
-
-def _common_regions(before: Iterable[Piece], after: Iterable[Piece]) -> set[str]:
-    """Regions that both sides run: their kernels are compared by their own names."""
-    old, new = ({piece.op: piece.plain for piece in side} for side in (before, after))
-    regions = [{plain for op, plain in ops.items() if op and plain and is_region(op)} for ops in (old, new)]
-    return regions[0] & regions[1]
 
 
 def _placed(pieces: Iterable[Piece], names: Mapping[str, str], regions: set[str]) -> list[Piece]:

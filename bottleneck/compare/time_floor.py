@@ -44,7 +44,8 @@ def row_floor(before: ComparedSide, after: ComparedSide) -> float:
 def _untimed(before: ComparedSide, after: ComparedSide) -> tuple[float, FloorBasis]:
     """The largest difference that anything known of two recordings allows."""
     sides = (before, after)
-    is_busy = any(_is_disturbed(side) for side in sides)
+    caveats = [caveat for side in sides if side.analysis is not None for caveat in side.analysis.caveats]
+    is_busy = any(caveat.slug in DISTURBED_SLUGS for caveat in caveats)
     elsewhere: FloorBasis = "measured elsewhere, busy" if is_busy else "measured elsewhere"
     known: list[tuple[float, FloorBasis]] = [
         (SAME_CODE[elsewhere], elsewhere),
@@ -52,12 +53,6 @@ def _untimed(before: ComparedSide, after: ComparedSide) -> tuple[float, FloorBas
         (max(map(_between_windows, sides)), "windows"),
     ]
     return max(known, key=lambda found: found[0])
-
-
-def _is_disturbed(side: ComparedSide) -> bool:
-    """True if other programs were seen to disturb its steps."""
-    caveats = () if side.analysis is None else side.analysis.caveats
-    return any(caveat.slug in DISTURBED_SLUGS for caveat in caveats)
 
 
 def has_few_steps(side: ComparedSide) -> bool:
