@@ -17,7 +17,9 @@ def examine_environment() -> Checkup:
 
 def judge(facts: Facts) -> Checkup:
     """The facts as rows. `bottleneck run` can work unless something that it cannot do without is missing."""
-    checks = (*program_rows(facts), *device_rows(facts), *sensor_rows(facts), *machine_rows(facts))
+    devices = (_devices(facts), _kernels(facts), _visible(facts), _gpu_calibration(facts))
+    found = (*program_rows(facts), *devices, *sensor_rows(facts), *machine_rows(facts))
+    checks = tuple(check for check in found if check is not None)
     lacking = [f"{check.title}: {check.fact}" for check in at_fault(checks) if check.status == "missing"]
     worse = dict.fromkeys(check.title for check in checks if check.status in {"limited", "missing"})
     worth = f" Worth a look: {', '.join(worse)}." if worse else ""
@@ -61,9 +63,9 @@ _SLOW_SETTINGS = {
 _OFF = {"", "0", "false", "no", "off"}
 
 
-def program_rows(facts: Facts) -> list[Check]:
+def program_rows(facts: Facts) -> list[Check | None]:
     """Checks of Python, torch, names and other profilers."""
-    rows = (
+    return [
         _python(facts),
         _torch(facts),
         _profiler(facts.torch),
@@ -72,8 +74,7 @@ def program_rows(facts: Facts) -> list[Check]:
         _shadows(facts.programs.shadows),
         _other_profilers(facts.environment),
         _slowing(facts.environment),
-    )
-    return [row for row in rows if row is not None]
+    ]
 
 
 def _python(facts: Facts) -> Check:
@@ -93,30 +94,23 @@ def _torch(facts: Facts) -> Check:
     if found is None:
         why = f"importing it {_end(facts.torch)}"
         return _TORCH("missing", f"{installed} is installed but cannot be imported", why, "install it anew", _PIP)
-    fact = f"{found['version']} ({_build(found)} build), {counted(found['threads'], 'thread')}"
+    build = f"CUDA {found['cuda']}" if found.get("cuda") else "CPU"
+    build = f"ROCm {found['hip']}" if found.get("hip") else build
+    fact = f"{found['version']} ({build} build), {counted(found['threads'], 'thread')}"
     if not found.get("kineto"):
         return _TORCH("missing", fact, "this build has no Kineto, which records the events", command=_PIP)
     low, high = TESTED_TORCH
     if not low <= release(str(found["version"])) < high:
-        why = f"tested with {_dotted(low)} up to, not including, {_dotted(high)}; traces of any version can be read"
+        first, last = (".".join(map(str, numbers)) for numbers in TESTED_TORCH)
+        why = f"tested with {first} up to, not including, {last}; traces of any version can be read"
         return _TORCH("limited", fact, why, command=_PIP)
     return _TORCH("ok", fact)
-
-
-def _build(found: Mapping[str, object]) -> str:
-    if found.get("hip"):
-        return f"ROCm {found['hip']}"
-    return f"CUDA {found['cuda']}" if found.get("cuda") else "CPU"
 
 
 def release(version: str) -> tuple[int, ...]:
     """The first two numbers of a version; (0, 0) of what is none."""
     numbers = [part for part in version.partition("+")[0].split(".")[:2] if part.isascii() and part.isdecimal()]
     return tuple(int(part) for part in numbers) if len(numbers) == 2 else (0, 0)
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
 
 
 def _end(output: ProbeOutput) -> str:
@@ -364,12 +358,6 @@ _OPEN_COUNTERS = (
 )
 _MOST_DEVICES = 16
 _CALIBRATE_GPU = "bottleneck calibrate --device cuda"
-
-
-def device_rows(facts: Facts) -> list[Check]:
-    """The rows of this group; on a machine without accelerators there is one."""
-    rows = (_devices(facts), _kernels(facts), _visible(facts), _gpu_calibration(facts))
-    return [row for row in rows if row is not None]
 
 
 def has_nvidia(facts: Facts) -> bool:

@@ -69,7 +69,6 @@ class Driver:
     amd: bool = False
     admin_only: bool | None = None
     is_privileged: bool = False
-    in_container: bool = False
     ptrace_scope: str | None = None
     perf_paranoid: str | None = None
 
@@ -95,9 +94,8 @@ class FolderAccess:
 
 @dataclass(frozen=True)
 class KeptCalibration:
-    """The ceilings that are kept for this CPU: when they were measured, for how many threads, and their caveats."""
+    """The ceilings that are kept for this CPU: their age, for how many threads, and their caveats."""
 
-    created: str
     age_days: float | None
     threads: int
     caveats: tuple[str, ...]
@@ -297,7 +295,6 @@ def driver_facts(proc: Path = _PROC, dev: Path = _DEV) -> Driver:
         amd=(dev / "kfd").exists(),
         admin_only=values[0] == "1" if values else None,
         is_privileged=_is_privileged(_text(proc / "self/status")),
-        in_container=Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
         ptrace_scope=_text(proc / "sys/kernel/yama/ptrace_scope").strip() or None,
         perf_paranoid=_text(proc / "sys/kernel/perf_event_paranoid").strip() or None,
     )
@@ -320,6 +317,9 @@ def _text(path: Path) -> str:
 
 
 def _machine() -> Machine:
+    sampler = HostSampler()
+    samples = sampler.sample(0.0) if sampler.open(os.getpid()) else ()
+    encoding, language = sys.stdout.encoding or "ascii", ".".join(filter(None, locale.getlocale())) or "C"
     return Machine(
         processors=Processors(os.cpu_count() or 1, usable_processors(), processor_quota(), busy_processors()),
         memory_bytes=available_bytes(),
@@ -327,8 +327,8 @@ def _machine() -> Machine:
         cache=folder_access(cache_folder()),
         calibration=_calibration(),
         compiler=find_compiler(),
-        host_sensors=_host_sensors(),
-        screen=_screen(),
+        host_sensors=tuple(sorted(name for _, values in samples for name in values)),
+        screen=Screen(encoding, shutil.get_terminal_size().columns, sys.stdout.isatty(), language),
     )
 
 
@@ -350,20 +350,4 @@ def _calibration() -> KeptCalibration | None:
         age_days = (datetime.now(UTC) - datetime.fromisoformat(known.created)).total_seconds() / 86_400
     except (ValueError, TypeError):
         age_days = None
-    return KeptCalibration(known.created, age_days, known.threads, tuple(caveat.message for caveat in known.caveats))
-
-
-def _host_sensors() -> tuple[str, ...]:
-    sampler = HostSampler()
-    if not sampler.open(os.getpid()):
-        return ()
-    return tuple(sorted(name for _, values in sampler.sample(0.0) for name in values))
-
-
-def _screen() -> Screen:
-    return Screen(
-        encoding=sys.stdout.encoding or "ascii",
-        columns=shutil.get_terminal_size().columns,
-        is_terminal=sys.stdout.isatty(),
-        locale=".".join(part for part in locale.getlocale() if part) or "C",
-    )
+    return KeptCalibration(age_days, known.threads, tuple(caveat.message for caveat in known.caveats))

@@ -158,19 +158,15 @@ def _syncs(linked: Linked, analysis: Analysis) -> Check | None:
     if linked.trace.flavour != "cuda":
         return None
     count = int((linked.trace.events["category"] == "sync").sum())
+    row = partial(_row, "sync-events", title="sync events")
     if count:
-        return _row(
-            "sync-events", "ok", f"{counted(count, 'wait')} between streams and for events", title="sync events"
-        )
+        return row("ok", f"{counted(count, 'wait')} between streams and for events")
     vague = [each for each in analysis.idle if any(word in each.cause for word in ("dependency", "unknown"))]
     share = sum(cause.share for cause in vague)
     cost = "the stream or event of a wait is not recorded"
     if share > 0:
         cost += f"; {format_share(share)} of the step is waiting whose cause may lie there"
-    command = _option(_SYNC)
-    return _row(
-        "sync-events", "missing", "not recorded", cost, command=command, share=share or None, title="sync events"
-    )
+    return row("missing", "not recorded", cost, command=_option(_SYNC), share=share or None)
 
 
 def _ranks(linked: Linked, analysis: Analysis) -> Check | None:
@@ -190,18 +186,13 @@ def _collectives(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: A
         return None
     sizeless_us = sum(each.us for each in analysis.collectives if each.bytes is None)
     share = sizeless_us / total_us
+    row = partial(_row, "collective-sizes", title="collectives")
     if not sizeless_us:
-        return _row("collective-sizes", "ok", "sizes of all are known", title="collectives")
-    return _row(
-        "collective-sizes",
-        "limited" if share < 1 else "missing",
-        f"{format_share(share)} of their time has no message size",
-        "bus speed, and transfer apart from waiting, are unknown there",
-        _NEWER,
-        command=_option("record_shapes=True"),
-        share=share,
-        title="collectives",
-    )
+        return row("ok", "sizes of all are known")
+    status: Status = "limited" if share < 1 else "missing"
+    fact = f"{format_share(share)} of their time has no message size"
+    why = "bus speed, and transfer apart from waiting, are unknown there"
+    return row(status, fact, why, _NEWER, command=_option("record_shapes=True"), share=share)
 
 
 def _device(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
@@ -220,21 +211,19 @@ def _resolution(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: AR
     zero = float((linked.kernels["dur_us"] == 0).mean()) if len(linked.kernels) else 0.0
     if not zero:
         return _row("resolution", "ok", "whole microseconds")
-    rows, why = (
-        "ops" if linked.trace.flavour == "cpu" else "kernels",
-        "their time is lost or lies with their neighbours",
-    )
+    rows = "ops" if linked.trace.flavour == "cpu" else "kernels"
     fact = f"whole microseconds: {format_share(zero)} of the {rows} last 0"
-    return _row("resolution", "limited", fact, why, _NEWER, share=zero)
+    return _row("resolution", "limited", fact, "their time is lost or lies with their neighbours", _NEWER, share=zero)
 
 
 def _disturbance(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
     times = analysis.steps
+    row = partial(_row, "honest-time", title="honest time")
     if times.unprofiled_us is not None:
         factor = "" if times.perturbation is None else f": profiled steps take {times.perturbation:.2f} times as long"
-        return _row("honest-time", "ok", f"steps were timed without the profiler too{factor}", title="honest time")
-    fact, why = "no step was timed without the profiler", "by how much the profiler stretched the steps is unknown"
-    return _row("honest-time", "missing", fact, why, command="bottleneck run FILE", title="honest time")
+        return row("ok", f"steps were timed without the profiler too{factor}")
+    why = "by how much the profiler stretched the steps is unknown"
+    return row("missing", "no step was timed without the profiler", why, command="bottleneck run FILE")
 
 
 def _flags(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as all rules
@@ -371,43 +360,30 @@ def examine_traces(paths: Sequence[Path]) -> list[Checkup]:
 
     What is no trace has one too, unless it is all there is: then TraceError is raised.
     """
-    found = [each for path in paths for each in _sources(path)]
-    examined = [each if isinstance(each, Unreadable) else _examine(each) for each in found]
-    if len(examined) == 1 and isinstance(examined[0], Unreadable):
-        raise examined[0].error
-    members = [each.member for each in examined if isinstance(each, Examined)]
-    together = [_together(members)] if is_a_job(members) else []
-    return [*(_tell(each) if isinstance(each, Unreadable) else each.checkup for each in examined), *together]
+    examined = [_examine(source) for path in paths for source in _sources(path)]
+    errors = [found for _, found in examined if isinstance(found, TraceError)]
+    if errors and len(examined) == 1:
+        raise errors[0]
+    members = [found for _, found in examined if isinstance(found, Member)]
+    return [*(checkup for checkup, _ in examined), *([_together(members)] if is_a_job(members) else [])]
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A path that holds no trace that could be read, and why."""
-
-    path: Path
-    error: TraceError
-
-
-@dataclass(frozen=True)
-class Examined:
-    """The check-up of a trace, and what it says of its place among others."""
-
-    checkup: Checkup
-    member: Member
-
-
-def _sources(path: Path) -> Sequence[TraceSource | Unreadable]:
+def _sources(path: Path) -> Sequence[TraceSource | tuple[Path, TraceError]]:
+    """The traces of a path; it and the error where there is none that could be read."""
     try:
         return find_traces(path)
     except TraceError as error:
-        return [Unreadable(path, error)]
+        return [(path, error)]
 
 
-def _examine(source: TraceSource) -> Examined | Unreadable:
+def _examine(source: TraceSource | tuple[Path, TraceError]) -> tuple[Checkup, Member | TraceError]:
+    """The check-up of a trace, and what it says of its place among others or why it could not be read."""
+    if isinstance(source, tuple):
+        return _unreadable(*source), source[1]
     try:
         explained = finish(examine(source))
     except TraceError as error:
-        return Unreadable(source.trace, error)
+        return _unreadable(source.trace, error), error
     linked, analysis = explained.linked, explained.analysis
     whole = [*check_file(linked.trace), *check_device_work(linked), *check_host_work(linked)]
     contents = check_contents(linked, analysis)
@@ -420,7 +396,7 @@ def _examine(source: TraceSource) -> Examined | Unreadable:
         sentence=_sentence(faults, lacks),
         checks=(*whole, *contents),
     )
-    return Examined(checkup, member(linked))
+    return checkup, member(linked)
 
 
 def _together(members: Sequence[Member]) -> Checkup:
@@ -441,7 +417,6 @@ def _titles(checks: Sequence[Check]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _tell(found: Unreadable) -> Checkup:
-    error = found.error
+def _unreadable(path: Path, error: TraceError) -> Checkup:
     check = Check("readable", "the file", "readable", "missing", error.what, error.why, error.fix, decides=True)
-    return Checkup("trace", str(found.path), "unreadable", "There is nothing to explain.", (check,))
+    return Checkup("trace", str(path), "unreadable", "There is nothing to explain.", (check,))

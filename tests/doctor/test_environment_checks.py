@@ -294,7 +294,7 @@ def test_threads_are_unknown_where_torch_did_not_tell() -> None:
     [(3, (), "ok"), (300, (), "limited"), (None, (), "limited"), (3, ("noisy",), "limited")],
 )
 def test_an_old_or_doubtful_calibration_is_reported(age: float | None, caveats: tuple[str, ...], status: str) -> None:
-    check = row(with_machine(CPU_ONLY, calibration=KeptCalibration("", age, 4, caveats)), "calibration")
+    check = row(with_machine(CPU_ONLY, calibration=KeptCalibration(age, 4, caveats)), "calibration")
     assert check.status == status
     assert (check.command == "bottleneck calibrate --device cpu") == (status != "ok")
 
