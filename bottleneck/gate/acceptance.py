@@ -13,9 +13,10 @@ import msgspec
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.experiment.git_clone import find_commit, find_root, git_in, identify
 from bottleneck.gate.judge import is_compared, is_red, judge_counts
-from bottleneck.gate.lockfile import kept, read_lock, read_lock_at, write_whole
+from bottleneck.gate.lockfile import kept, read_lock, read_lock_at
 from bottleneck.gate.settings import MODULE_PREFIX, Project, lock_path, split_module_metric, workload_name
 from bottleneck.report.ci.phrases import amounts, format_change, growth
+from bottleneck.report.output import make_folder, write_bytes
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings
 from bottleneck.system.files import read_file
@@ -160,8 +161,9 @@ _LARGEST_BYTES = 64 * 2**20
 def write_last(path: Path, counts: Counts) -> None:
     """Keeps the counts for `accept`, in a folder that git ignores; where nothing can be written, it counts anew."""
     with contextlib.suppress(UsageError):
-        write_whole(path.parent / ".gitignore", _IGNORE_ALL)
-        write_whole(path, msgspec.json.encode(counts).decode())
+        make_folder(path.parent)
+        write_bytes(_IGNORE_ALL.encode(), path.parent / ".gitignore")
+        write_bytes(msgspec.json.encode(counts), path)
 
 
 def read_last(path: Path) -> Counts:
@@ -200,8 +202,20 @@ def chosen(changes: Sequence[CounterChange], metrics: Sequence[str]) -> tuple[Co
 
 def accept(lock: Lock, counts: Counts, changes: Sequence[CounterChange], stamp: Stamp) -> Lock:
     """The lock with these metrics, and what explains them, as they are counted now; all else stays as it was."""
-    _refuse_other_input(lock.counts.input_sha, counts.input_sha)
-    _refuse_unstable(changes, counts)
+    before, after = lock.counts.input_sha, counts.input_sha
+    if before and after and before != after:
+        raise UsageError(
+            "a metric cannot be accepted alone: the program was given other arguments or settings",
+            why="the other counters would stay those of the old ones, and never be compared again",
+            fix="write the lock-file anew: bottleneck gate --update",
+        )
+    unstable = next((change.metric for change in changes if change.metric in counts.unstable), None)
+    if unstable is not None:
+        raise UsageError(
+            f"{unstable} cannot be accepted: it varies from step to step",
+            why=counts.unstable[unstable],
+            fix="list it as unstable, which no gate holds to anything: bottleneck gate --update",
+        )
     accepted = [
         Acceptance(stamp.date, stamp.commit, change.metric, change.before, change.after, stamp.reason)
         for change in changes
@@ -244,31 +258,12 @@ def _acceptable(change: CounterChange) -> CounterChange:
     )
 
 
-def _refuse_other_input(before: str, after: str) -> None:
-    if before and after and before != after:
-        raise UsageError(
-            "a metric cannot be accepted alone: the program was given other arguments or settings",
-            why="the other counters would stay those of the old ones, and never be compared again",
-            fix="write the lock-file anew: bottleneck gate --update",
-        )
-
-
-def _refuse_unstable(changes: Sequence[CounterChange], counts: Counts) -> None:
-    for change in changes:
-        if change.metric in counts.unstable:
-            raise UsageError(
-                f"{change.metric} cannot be accepted: it varies from step to step",
-                why=counts.unstable[change.metric],
-                fix="list it as unstable, which no gate holds to anything: bottleneck gate --update",
-            )
-
-
 def _moved(old: Counts, new: Counts, change: CounterChange) -> Counts:
     parts = split_module_metric(change.metric)
     if parts is not None:
         path, counter = parts
-        one = {path: new.modules.get(path, {})}
-        return replace(old, modules={**old.modules, **_moved_modules({path: old.modules.get(path, {})}, one, counter)})
+        one, other = ({path: side.modules.get(path, {})} for side in (old, new))
+        return replace(old, modules={**old.modules, **_moved_modules(one, other, counter)})
     name = change.metric
     moved = replace(
         old,
@@ -307,7 +302,10 @@ def describe_acceptance(
 ) -> str:
     """The text on what an acceptance gives up, and on the creep budgets that stay exceeded."""
     lines = [f"{name}: {'accepted in ' + file if changes else 'nothing to accept, and ' + file + ' is as it was'}"]
-    lines += [f"  {_loss(change)}" for change in changes]
+    for change in changes:
+        is_win = change.before is not None and change.after is not None and change.after < change.before
+        verb = "keeps" if is_win else "takes" if change.before is None else "gives up"
+        lines.append(f"  {verb}: {growth_words(change)}")
     if changes:
         lines += [f"  reason: {stamp.reason}", f"commit it: git add {shlex.quote(file)}"]
     lines += [
@@ -338,8 +336,3 @@ def growth_words(change: CounterChange) -> str:
         return f"{change.metric}: {amounts(change)[1]} per step, new"
     share = f", {growth(change.after / change.before)}" if change.before else ""
     return f"{format_change(change)} per step ({amounts(change)[2]}{share})"
-
-
-def _loss(change: CounterChange) -> str:
-    is_win = change.before is not None and change.after is not None and change.after < change.before
-    return f"{'keeps' if is_win else 'takes' if change.before is None else 'gives up'}: {growth_words(change)}"

@@ -245,15 +245,20 @@ def fingerprint_of(evidence: Evidence) -> Fingerprint:
     if recording is None:
         trace = evidence.linked.trace
         return Fingerprint({"backend": trace.flavour, **_known(world_size=trace.world_size)}, _of_device(evidence))
+    is_host_only = _is_host_only(evidence)
     return Fingerprint(
         portable={
             **_known(torch=_minor(recording.framework or ""), python=_minor(recording.versions.get("python", ""))),
             "backend": evidence.linked.trace.flavour,
             **_known(compiled=None if recording.compilation is None else recording.compilation.graphs > 0),
             "world_size": len(recording.traces) or 1,
-            **_recorded(recording, _DECIDES_OPS_OF_CPU if _is_host_only(evidence) else ()),
+            **_recorded(recording, _DECIDES_OPS_OF_CPU if is_host_only else ()),
         },
-        backend={**_of_device(evidence), **_known(threads=recording.threads), **_libraries(evidence, recording)},
+        backend={
+            **_of_device(evidence),
+            **_known(threads=recording.threads),
+            **_recorded(recording, _OF_CPU if is_host_only else (*_OF_GPU, *_OF_CPU, *_DECIDES_OPS_OF_CPU)),
+        },
         # Not its release: that changes with every update of the system, and lock-files with it.
         host=_known(cpu=recording.versions.get("cpu"), system=recording.versions.get("platform", "").partition("-")[0]),
     )
@@ -288,11 +293,6 @@ def _of_device(evidence: Evidence) -> dict[str, Value]:
     if _is_host_only(evidence) or not devices:
         return {}
     return _known(device=devices[0].name, sm_count=devices[0].sm_count)
-
-
-def _libraries(evidence: Evidence, recording: Recording) -> Mapping[str, Value]:
-    everything = (*_OF_GPU, *_OF_CPU, *_DECIDES_OPS_OF_CPU)
-    return _recorded(recording, _OF_CPU if _is_host_only(evidence) else everything)
 
 
 def _recorded(recording: Recording, names: Sequence[str]) -> Mapping[str, Value]:

@@ -58,11 +58,8 @@ def _count_once(program: Program, folder: Path, side: Side) -> Counted:
     try:
         recording, _ = Recorder(environment, side.folder).record(program, folder, _OPTIONS)
     except ProgramFailed as failed:
-        raise WorkloadError(
-            f"{program.target} failed in {side.label}",
-            why=failed.reason,
-            fix=f"see all that it said in {folder / LOG_FILE}",
-        ) from None
+        fix = f"see all that it said in {folder / LOG_FILE}"
+        raise WorkloadError(f"{program.target} failed in {side.label}", why=failed.reason, fix=fix) from None
     if not recording.traces or recording.step_source in _NO_STEPS:
         raise UndecidedError(
             f"{program.target} made no steps to count",
@@ -91,13 +88,14 @@ def merge_counts(runs: Sequence[Counts]) -> Counts:
     for name in {name for run in runs for name in run.values} & unknown.keys():
         unstable[name] = f"{unknown.pop(name)}: {_NOT_ALWAYS}"
     values = _shared([run.values for run in runs], "", unstable)
+    modules = {name: _equal([run.modules.get(name, {}) for run in runs]) for name in first.modules}
     return replace(
         first,
         values={name: value for name, value in values.items() if name not in unknown},
         unknown=unknown,
         ops=_shared([run.ops for run in runs], "ops:", unstable),
         kernels=_shared([run.kernels for run in runs], "kernels:", unstable),
-        modules=_shared_groups([run.modules for run in runs]),
+        modules={name: counts for name, counts in modules.items() if counts},
         sites=_shared_sites([run.sites for run in runs]),
         unstable=dict(sorted(unstable.items())),
         steps=min(run.steps for run in runs),
@@ -137,11 +135,6 @@ def _shared(runs: Sequence[Mapping[str, int]], prefix: str, unstable: dict[str, 
         else:
             unstable[f"{prefix}{name}"] = spread(min(seen), max(seen), RUNS_DIFFER)
     return kept
-
-
-def _shared_groups(runs: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, Mapping[str, int]]:
-    shared = {name: _equal([run.get(name, {}) for run in runs]) for name in runs[0]}
-    return {name: counts for name, counts in shared.items() if counts}
 
 
 def _shared_sites(runs: Sequence[Sequence[Site]]) -> tuple[Site, ...]:

@@ -15,17 +15,15 @@ _SCOPES = (*_HEADS, ast.ClassDef, ast.Lambda)
 _OPERATORS = (ast.BinOp, ast.AugAssign, ast.UnaryOp, ast.Compare, ast.Subscript)
 
 
-def is_head(site: Site) -> bool:
-    """True if the line begins a function: operators in the body may be recorded under that line."""
-    return site.text.startswith(("def ", "async def ", "@"))
-
-
 def operator_line(site: Site, source: str, touched: Iterable[int]) -> Site | None:
     """The first line with an operator that the diff touches in the function that begins at a site; null for none."""
     head = _head_at(source, site.line)
     if head is None:
         return None
-    lines = {line for node in _inside(head) if isinstance(node, _OPERATORS) for line in _lines_of(node)}
+    lines: set[int] = set()
+    for node in _inside(head):
+        if isinstance(node, _OPERATORS):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     found = sorted(lines.intersection(touched))
     if not found:
         return None
@@ -40,12 +38,12 @@ def _head_at(source: str, line: int) -> ast.AST | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    heads = (node for node in ast.walk(tree) if isinstance(node, _HEADS))
-    return next((node for node in heads if _first_line(node) <= line <= node.lineno), None)
-
-
-def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    for node in ast.walk(tree):
+        if isinstance(node, _HEADS):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first <= line <= node.lineno:
+                return node
+    return None
 
 
 def _inside(head: ast.AST) -> Iterator[ast.AST]:
@@ -56,11 +54,6 @@ def _inside(head: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(node, _SCOPES):
             yield node
             left.extend(ast.iter_child_nodes(node))
-
-
-def _lines_of(node: ast.AST) -> range:
-    first = getattr(node, "lineno", 0)
-    return range(first, (getattr(node, "end_lineno", None) or first) + 1)
 
 
 _SHOWN = 3
@@ -224,9 +217,12 @@ def _marks(lines: Mapping[_Key, Sequence[Site]], keys: Iterable[_Key]) -> list[t
 
 def _of_operator(site: Site, touched: Touched | None, read: Read) -> Site:
     """The line that the diff touches of a function whose operators grew; the site itself where none is found."""
-    if not touched or not is_head(site) or site.line in touched.get(site.file, ()) or not touched.get(site.file):
+    lines = touched.get(site.file) if touched else None
+    # Operators in the body of a function may be recorded under the line that begins it.
+    is_head = site.text.startswith(("def ", "async def ", "@"))
+    if not lines or not is_head or site.line in lines:
         return site
-    return operator_line(site, read(site.file), touched[site.file]) or site
+    return operator_line(site, read(site.file), lines) or site
 
 
 def _is_touched(site: Site, touched: Touched | None) -> bool | None:

@@ -12,7 +12,7 @@ from bottleneck.gate.culprits import find_culprits
 from bottleneck.gate.settings import MODULE_PREFIX, default_budgets, split_module_metric
 from bottleneck.gate.source_files import Read, read_nothing
 from bottleneck.report.ci.phrases import describe_culprit, format_change, time_change_words
-from bottleneck.schema.comparison import ChangeRow, Comparison
+from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import COUNTERS, Counts, Lock, Value
 from bottleneck.schema.gate_result import (
     EXIT_CODES,
@@ -112,17 +112,11 @@ def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:
     ours, theirs = counts.fingerprint, lock.counts.fingerprint
     of_file, of_run = lock.counts.input_sha, counts.input_sha
     is_other_input = bool(of_file and of_run) and of_file != of_run
-    return _Sides(
-        lock,
-        counts,
-        limits,
-        portable_gap=_gap(theirs.portable, ours.portable, f": run {_UPDATE}"),
-        # No advice: on a mixed pool of machines, lock-files would be written back and forth.
-        backend_gap=_gap(theirs.backend, ours.backend),
-        input_gap=f"the lock-file is of other arguments or settings of the program; if on purpose: {_UPDATE}"
-        if is_other_input
-        else "",
-    )
+    other = f"the lock-file is of other arguments or settings of the program; if on purpose: {_UPDATE}"
+    portable_gap = _gap(theirs.portable, ours.portable, f": run {_UPDATE}")
+    # No advice: on a mixed pool of machines, lock-files would be written back and forth.
+    backend_gap = _gap(theirs.backend, ours.backend)
+    return _Sides(lock, counts, limits, portable_gap, backend_gap, other if is_other_input else "")
 
 
 def _gap(before: Mapping[str, Value], after: Mapping[str, Value], advice: str = "") -> str:
@@ -181,18 +175,13 @@ def _with_values(change: CounterChange, sides: _Sides) -> CounterChange:
         return replace(change, verdict="new" if is_new else "not compared", reason=None if is_new else unknown)
     if after is None:
         return replace(change, verdict="gone", reason=sides.counts.unknown.get(name, "it is not counted any more"))
-    return _measured(replace(change, reason=None), before, after)
-
-
-def _measured(change: CounterChange, before: int, after: int) -> CounterChange:
-    counter = COUNTERS[change.metric]
-    if counter.must_exist and after < _COLLAPSED * before:
+    if COUNTERS[name].must_exist and after < _COLLAPSED * before:
         reason = (
-            f"{counter.many} collapsed from {before} to {after} per step, as where the measurement is lost; "
-            f'if they did: bottleneck accept --metric {change.metric} --reason "…"'
+            f"{COUNTERS[name].many} collapsed from {before} to {after} per step, as where the measurement is lost; "
+            f'if they did: bottleneck accept --metric {name} --reason "…"'
         )
         return replace(change, verdict="gone", reason=reason)
-    return _held(change, before, after)
+    return _held(replace(change, reason=None), before, after)
 
 
 def _held(change: CounterChange, before: int, after: int) -> CounterChange:
@@ -294,7 +283,12 @@ def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
     """All verdicts in one sentence: '1 of 3 workloads regressed: mlp'."""
     if not results:
         return "No workload was gated."
-    not_passed = "; ".join(filter(None, (_names(results, verdict, words) for verdict, words in _WORDS.items())))
+    phrases = []
+    for verdict, words in _WORDS.items():
+        names = [result.name for result in results if result.verdict == verdict]
+        if names:
+            phrases.append(f"{len(names)} of {counted(len(results), 'workload')} {words}: {', '.join(names)}")
+    not_passed = "; ".join(phrases)
     number = sum(result.verdict == "pass" for result in results)
     passed = f"{counted(number, 'workload')} passed" if number else ""
     tolerated = ", which the settings let pass" if not_passed and not code else ""
@@ -312,25 +306,16 @@ _WORDS: dict[GateVerdict, str] = {
 def _code(result: WorkloadResult, settings: GateSettings, *, is_strict: bool) -> int:
     code = EXIT_CODES[result.verdict]
     if is_strict:
-        return code or (EXIT_CODES["undecided"] if _lacks(result) else 0)
+        # Its baseline, its time, or all of its counters were to be measured and were not.
+        is_untimed = result.time is not None and result.time.verdict == "not run"
+        is_uncounted = bool(result.counters) and not is_compared(result.counters)
+        return code or (EXIT_CODES["undecided"] if result.is_new or is_untimed or is_uncounted else 0)
     if result.is_new and code in {0, EXIT_CODES["nothing measured"]}:
         is_let_pass = code == 0 if settings.on_new is None else settings.on_new != "fail"
         return 0 if is_let_pass else EXIT_CODES["nothing measured"]
     if result.verdict == "undecided":
         return code if settings.on_undecided == "fail" else 0
     return code
-
-
-def _lacks(result: WorkloadResult) -> bool:
-    """True if its baseline, its time, or all of its counters were to be measured and were not."""
-    is_untimed = result.time is not None and result.time.verdict == "not run"
-    is_uncounted = bool(result.counters) and not is_compared(result.counters)
-    return result.is_new or is_untimed or is_uncounted
-
-
-def _names(results: Sequence[WorkloadResult], verdict: GateVerdict, words: str) -> str:
-    names = [result.name for result in results if result.verdict == verdict]
-    return f"{len(names)} of {counted(len(results), 'workload')} {words}: {', '.join(names)}" if names else ""
 
 
 _LISTED = 3
@@ -406,15 +391,12 @@ def _rows(comparison: Comparison) -> list[str]:
     rows = [row for row in comparison.rows if row.change_us > 0 and row.kind != "same"]
     rows.sort(key=lambda row: -row.change_us)
     idle = [bar for bar in comparison.idle if bar.change_us > 0]
-    grown = [(row.change_us, _row_line(row)) for row in rows[:_LISTED]]
-    grown += [(bar.change_us, f"+{format_us(bar.change_us)} {bar.account}") for bar in idle]
+    grown = [(bar.change_us, f"+{format_us(bar.change_us)} {bar.account}") for bar in idle]
+    for row in rows[:_LISTED]:
+        module = f" in {row.module}" if row.module else ""
+        place = f" {at_source(row.source)}{', changed here' if row.is_touched else ''}" if row.source else ""
+        grown.append((row.change_us, f"+{format_us(row.change_us)} {row.name} ({row.kind}){module}{place}"))
     return [text for _, text in sorted(grown, reverse=True)[:_LISTED]]
-
-
-def _row_line(row: ChangeRow) -> str:
-    module = f" in {row.module}" if row.module else ""
-    place = f" {at_source(row.source)}{', changed here' if row.is_touched else ''}" if row.source else ""
-    return f"+{format_us(row.change_us)} {row.name} ({row.kind}){module}{place}"
 
 
 def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_slower: bool) -> str:

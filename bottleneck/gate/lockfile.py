@@ -6,18 +6,17 @@ layout that it found; this file needs one line per counter, module and source li
 
 import json
 import math
-import os
 import re
-import secrets
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from bottleneck import __version__
-from bottleneck.errors import TraceError, UsageError
+from bottleneck.errors import TraceError
 from bottleneck.experiment.git_clone import find_root, git_in
 from bottleneck.gate.toml_table import TomlTable, read_toml, shown
+from bottleneck.report.output import make_folder, write_bytes
 from bottleneck.schema.counters import (
     COUNTERS,
     LOCK_SCHEMA,
@@ -30,24 +29,6 @@ from bottleneck.schema.counters import (
     Tier,
     Value,
 )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file under a temporary name and renames it when whole; UsageError where none can be written."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with partial.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as exc:
-        raise UsageError(
-            f"cannot write {path}", why=exc.strerror or str(exc), fix="name a folder where you may write"
-        ) from exc
-
 
 _HEAD = """\
 # What one step of this workload counts. Commit this file; limits stand in pyproject.toml.
@@ -83,7 +64,8 @@ def read_lock(path: Path) -> Lock:
 
 def write_lock(path: Path, lock: Lock) -> None:
     """Writes the lock-file; a reader, and another writer, never meet it half written. UsageError where it cannot be."""
-    write_whole(path, lock_text(lock))
+    make_folder(path.parent)
+    write_bytes(lock_text(lock).encode(), path)
 
 
 def lock_text(lock: Lock) -> str:
@@ -141,16 +123,15 @@ def _blocks(lock: Lock) -> Iterable[list[str]]:
         yield ["[anchor]", f"commit = {_quoted(lock.anchor.commit)}", *_rows(lock.anchor.values)]
     for row in lock.accepted:
         values = (row.date, row.commit, row.metric, row.before, row.after, row.reason)
-        yield [
-            "[[accepted]]",
-            *(f"{key} = {_value(value)}" for key, value in zip(_ACCEPTED_KEYS, values, strict=True)),
-        ]
+        rows = [f"{key} = {_value(value)}" for key, value in zip(_ACCEPTED_KEYS, values, strict=True)]
+        yield ["[[accepted]]", *rows]
 
 
 def _site_blocks(sites: Iterable[Site]) -> Iterable[list[str]]:
     files: dict[str, dict[str, Mapping[str, int]]] = {}
     for site in sites:
-        files.setdefault(site.file, {})[_site_key(site)] = site.counts
+        key = f":{site.text}" if _NUMBER_LIKE.fullmatch(site.text) else site.text or f":{site.line}"
+        files.setdefault(site.file, {})[key] = site.counts
     for file, rows in files.items():
         yield from _block(f"sites.{_key(file)}", rows)
 
@@ -186,12 +167,6 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _site_key(site: Site) -> str:
-    if not site.text:
-        return f":{site.line}"
-    return f":{site.text}" if _NUMBER_LIKE.fullmatch(site.text) else site.text
-
-
 def _of_tier(values: Mapping[str, int], tier: Tier) -> dict[str, int]:
     return {name: value for name, value in values.items() if COUNTERS[name].tier == tier}
 
@@ -211,9 +186,11 @@ def _read_counts(root: TomlTable) -> Counts:
     top = root.section("top")
     top.refuse_others(("ops", "modules", "kernels"))
     modules = top.section("modules")
+    facts = root.section("fingerprint")
+    facts.refuse_others(_FINGERPRINT_KEYS)
     return Counts(
         values=_read_values(root.section("counters")),
-        fingerprint=_read_fingerprint(root.section("fingerprint")),
+        fingerprint=Fingerprint(*(_read_facts(facts.section(name)) for name in _FINGERPRINT_KEYS)),
         unknown=root.section("unknown").plain_texts(),
         unstable=root.section("unstable").plain_texts(),
         ops=top.section("ops").wholes(),
@@ -229,18 +206,10 @@ def _read_counts(root: TomlTable) -> Counts:
 def _read_values(section: TomlTable) -> dict[str, int]:
     backend = section.section("backend")
     portable = replace(section, data={key: value for key, value in section.data.items() if key != "backend"})
+    fix = f"bottleneck {__version__} does not count that: update it, or write the file anew: bottleneck gate --update"
     for tier, part in (("portable", portable), ("backend", backend)):
-        part.refuse_others(
-            [name for name, counter in COUNTERS.items() if counter.tier == tier],
-            fix=f"bottleneck {__version__} does not count that: update it, or write the file anew: "
-            "bottleneck gate --update",
-        )
+        part.refuse_others([name for name, counter in COUNTERS.items() if counter.tier == tier], fix)
     return {**portable.wholes(), **backend.wholes()}
-
-
-def _read_fingerprint(section: TomlTable) -> Fingerprint:
-    section.refuse_others(_FINGERPRINT_KEYS)
-    return Fingerprint(*(_read_facts(section.section(name)) for name in _FINGERPRINT_KEYS))
 
 
 def _read_facts(section: TomlTable) -> dict[str, Value]:
@@ -255,17 +224,13 @@ def _read_facts(section: TomlTable) -> dict[str, Value]:
 def _read_sites(section: TomlTable) -> Iterable[Site]:
     for file in sorted(section.data):
         lines = section.section(file)
-        found = ((*_site_of(key), key) for key in lines.data)
+        found = []
+        for key in lines.data:  # of the text and the number of a line one is known
+            number = _NUMBER_KEY.fullmatch(key)
+            text = key[1:] if key.startswith("::") and _NUMBER_LIKE.fullmatch(key) else key
+            found.append(("", int(number[1]), key) if number else (text, 0, key))
         for text, line, key in sorted(found):
             yield Site(file, line, text, lines.section(key).wholes())
-
-
-def _site_of(key: str) -> tuple[str, int]:
-    """The text and the number of a line, of which one is known."""
-    number = _NUMBER_KEY.fullmatch(key)
-    if number:
-        return "", int(number[1])
-    return (key[1:] if key.startswith("::") and _NUMBER_LIKE.fullmatch(key) else key), 0
 
 
 def _read_anchor(root: TomlTable) -> Anchor | None:

@@ -78,7 +78,11 @@ class Proof:
     @property
     def text(self) -> str:
         """The verdict in a sentence, and every check on a line below it."""
-        return "\n".join([f"{self.name}: {self._sentence}", *map(_line, self.checks)]) + "\n"
+        lines = [f"{self.name}: {self._sentence}"]
+        for check in self.checks:
+            mark = "ok" if check.is_met else "open" if check.said == "open" else "WRONG"
+            lines.append(f"  {mark:<5}  {check.said:<5}  {check.what}: {check.detail}")
+        return "\n".join(lines) + "\n"
 
     @property
     def _sentence(self) -> str:
@@ -116,7 +120,9 @@ def self_test(
     if "counters" in parts:
         checks += _check_counters(name, settings, gate)
     if "time" in parts:
-        checks += _check_time(settings, gate)
+        injection = slowdown(settings.budgets.get(STEP, _STEP_LIMIT))
+        checks.append(_check_color(f"{injection.what}{injection.because}", "red", gate.time_in_pairs(injection)))
+        checks.append(_check_color("its own time", "green", gate.time_in_pairs(NOTHING)))
     return Proof(name, tuple(checks), seconds=time.monotonic() - started)
 
 
@@ -143,25 +149,16 @@ def _check_counters(name: str, settings: GateSettings, gate: GateUnderTest) -> I
     counts = gate.count(NOTHING)
     lock = Lock(name, (), counts)
     exact = replace(settings, creep={})
-    for kind, counter in _COUNTED:
+    counted_kinds: tuple[tuple[Literal["op", "sync"], str], ...] = (("op", "ops"), ("sync", "syncs"))
+    for kind, counter in counted_kinds:
         injection = one_more(kind, counter, settings.budgets.get(counter), counts.values.get(counter, 0))
-        if (reason := _unknown(counts, counter)) is not None:
-            yield ProofCheck(injection.what, "red", "open", reason)
+        if counter not in counts.values:
+            known = counts.unknown.get(counter) or counts.unstable.get(counter) or "it was not counted"
+            yield ProofCheck(injection.what, "red", "open", f"{counter}: {known}")
             continue
         changes = gate.judge(lock, gate.count(injection), exact)
         yield _check_counter(injection, counter, changes)
     yield _check_same(gate.judge(lock, gate.count(NOTHING), exact))
-
-
-_COUNTED: tuple[tuple[Literal["op", "sync"], str], ...] = (("op", "ops"), ("sync", "syncs"))
-
-
-def _unknown(counts: Counts, counter: str) -> str | None:
-    """The reason that this counter cannot be gated in this step; None if it can."""
-    if counter in counts.values:
-        return None
-    known = counts.unknown.get(counter) or counts.unstable.get(counter) or "it was not counted"
-    return f"{counter}: {known}"
 
 
 def _check_counter(injection: Injection, counter: str, changes: Sequence[CounterChange]) -> ProofCheck:
@@ -183,24 +180,12 @@ def _check_same(changes: Sequence[CounterChange]) -> ProofCheck:
     return ProofCheck("its own counters", "green", said, f"{kept} of {counted(len(changes), 'counter')} the same")
 
 
-def _check_time(settings: GateSettings, gate: GateUnderTest) -> Iterator[ProofCheck]:
-    injection = slowdown(settings.budgets.get(STEP, _STEP_LIMIT))
-    yield _check_color(f"{injection.what}{injection.because}", "red", gate.time_in_pairs(injection))
-    yield _check_color("its own time", "green", gate.time_in_pairs(NOTHING))
-
-
 def _check_color(what: str, demanded: Color, result: TimeResult) -> ProofCheck:
     detail = "; ".join(filter(None, (time_change_words(result), result.reason)))
     return ProofCheck(what, demanded, _COLORS.get(result.verdict, "open"), f"{result.verdict}: {detail}")
 
 
-def _line(check: ProofCheck) -> str:
-    mark = "ok" if check.is_met else "open" if check.said == "open" else "WRONG"
-    return f"  {mark:<5}  {check.said:<5}  {check.what}: {check.detail}"
-
-
 _NO_STEP = "the self-test needs a workload: a script's step cannot be made longer from outside"
-_PARTS: tuple[GatedPart, ...] = ("counters", "time")
 
 
 def prove(run: GateRun, program: Program) -> Proof:
@@ -218,7 +203,7 @@ def prove(run: GateRun, program: Program) -> Proof:
         run.say(f"timing {name} with {injection.what}")
         return time_in_pairs(program, _side(run, NOTHING), _side(run, injection), effort_of(run), run.say)
 
-    parts = (run.only,) if run.only is not None else _PARTS
+    parts: tuple[GatedPart, ...] = ("counters", "time") if run.only is None else (run.only,)
     return self_test(name, run.settings, GateUnderTest(count, judge_counts, time), parts)
 
 

@@ -288,20 +288,16 @@ def _lock(section: TomlTable, usual: str) -> str:
     text = section.text("lock", usual)
     path = PurePosixPath(text)
     if _PLACEHOLDER not in path.name or path.is_absolute() or ".." in path.parts or "\0" in text:
-        raise section.error(
-            "lock",
-            f"this has to be a path inside the repository whose last part holds {_PLACEHOLDER}, and is {shown(text)}",
-            f'write lock = "{usual}"',
-        )
+        why = f"this has to be a path inside the repository whose last part holds {_PLACEHOLDER}, and is {shown(text)}"
+        raise section.error("lock", why, f'write lock = "{usual}"')
     return text
 
 
 def _alpha(section: TomlTable, usual: float) -> float:
     value = section.data.get("alpha", usual)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 0.2:
-        raise section.error(
-            "alpha", f"this is the chance of a false alarm, above 0, at most 0.2, and is {shown(value)}"
-        )
+        why = f"this is the chance of a false alarm, above 0, at most 0.2, and is {shown(value)}"
+        raise section.error("alpha", why)
     return float(value)
 
 

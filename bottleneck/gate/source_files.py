@@ -1,7 +1,7 @@
 """Reads the lines of source files that a trace names; never opens a file outside the program's folder."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bottleneck.schema.evidence import Evidence
@@ -18,7 +18,10 @@ class SourceFiles:
 
     def __init__(self, evidence: Evidence, root: Path | None) -> None:
         self._root = None if root is None else root.resolve()
-        self._folders = _folders(evidence)
+        recording = evidence.recording
+        search_path = () if recording is None else recording.search_path
+        # Relative to the working folder: in these a name that the profiler has cut may begin.
+        self._folders = tuple(dict.fromkeys((*search_path, "")))
         self._paths = _paths_by_source(evidence)
         self._lines: dict[str, Sequence[str]] = {}
 
@@ -69,16 +72,11 @@ class SourceFiles:
             return ()
 
 
-def _folders(evidence: Evidence) -> tuple[str, ...]:
-    """Folders, relative to the working one, in which a name that the profiler has cut may begin."""
-    recording = evidence.recording
-    search_path = () if recording is None else recording.search_path
-    return tuple(dict.fromkeys((*search_path, "")))
-
-
 def _paths_by_source(evidence: Evidence) -> Mapping[tuple[str, int], set[str]]:
     """The paths that each file and line of the tables stands for."""
-    places = [place for source in _used_sources(evidence) if (place := place_of(source)) is not None]
+    tables = (evidence.linked.ops, evidence.linked.kernels, evidence.linked.places)
+    sources = (label for table in tables if table is not None for label in table["source"].cat.categories)
+    places = [place for source in sources if (place := place_of(source)) is not None]
     wanted = {(place.file, place.line) for place in places}
     found: dict[tuple[str, int], set[str]] = {}
     for label in evidence.linked.trace.events["name"].cat.categories if wanted else ():
@@ -89,11 +87,6 @@ def _paths_by_source(evidence: Evidence) -> Mapping[tuple[str, int], set[str]]:
             if key in wanted:
                 found.setdefault(key, set()).add(path)
     return found
-
-
-def _used_sources(evidence: Evidence) -> Iterable[str]:
-    tables = (evidence.linked.ops, evidence.linked.kernels, evidence.linked.places)
-    return (label for table in tables if table is not None for label in table["source"].cat.categories)
 
 
 # The text of a file of the program, by its name; empty where it is not at hand.

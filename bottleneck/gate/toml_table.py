@@ -33,7 +33,8 @@ class TomlTable:
 
     def error(self, key: str, why: str, fix: str = "") -> BottleneckError:
         """The error about a key of this table."""
-        place = ".".join(shown_key(part) for part in (*self.path, key))
+        keys = (*self.path, key)
+        place = ".".join(part if _is_bare(part) else shown(part) for part in keys)
         return self.failure(f"{self.file} is not valid: {place}", why=why, fix=fix or self.fix)
 
     def refuse_others(self, known: Iterable[str], fix: str = "") -> None:
@@ -101,19 +102,14 @@ def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int |
     try:
         text = data.decode("utf-8")
         _refuse_conflict(path, text, failure)
-        if parts is not None:
-            _refuse_long_keys(path, text, parts, failure, fix)
+        for number, line in enumerate(text.split("\n"), 1):
+            if parts is not None and line.count(".") > parts and _bare_dots(line) > parts:
+                raise failure(f"{path} is not valid", why=f"line {number} holds a key of over {parts} parts", fix=fix)
         return TomlTable(tomllib.loads(text), path, failure, fix)
     except RecursionError as exc:
         raise failure(f"{path} is not valid", why="its values are nested too deeply", fix=fix) from exc
     except ValueError as exc:  # of TOML, of UTF-8, and of a number with thousands of digits
         raise failure(f"{path} is not valid TOML", why=str(exc)[: 2 * _SHOWN_CHARACTERS], fix=fix) from exc
-
-
-def _refuse_long_keys(path: Path, text: str, parts: int, failure: type[BottleneckError], fix: str) -> None:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > parts and _bare_dots(line) > parts:
-            raise failure(f"{path} is not valid", why=f"line {number} holds a key of over {parts} parts", fix=fix)
 
 
 def _bare_dots(line: str) -> int:
@@ -139,10 +135,9 @@ def _refuse_conflict(path: Path, text: str, failure: type[BottleneckError]) -> N
             )
 
 
-def shown_key(key: str) -> str:
-    """A key as TOML shows it: bare where it can be, else in quotes."""
-    is_bare = key.isascii() and key.replace("-", "_").replace("[", "_").replace("]", "_").isidentifier()
-    return key if is_bare else shown(key)
+def _is_bare(key: str) -> bool:
+    """True for a key that TOML shows without quotes."""
+    return key.isascii() and key.replace("-", "_").replace("[", "_").replace("]", "_").isidentifier()
 
 
 def shown(value: object) -> str:

@@ -234,7 +234,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
 
 def test_a_place_that_takes_no_file_is_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(UsageError, match="cannot make the folder"):
         write_lock(tmp_path / "file" / "a.lock.toml", LOCK)
 
 
