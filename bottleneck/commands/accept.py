@@ -29,13 +29,11 @@ def accept_command(
         typer.Option("--metric", metavar="NAME,…", help="Counters to accept; all beyond their budget unless given."),
     ] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the lock-file for those who review it.")
+        str | None, typer.Option(metavar="TEXT", help="Why; kept in the lock-file for those who review it.")
     ] = None,
     anchor: Annotated[
         str | None,
-        typer.Option(
-            "--anchor", metavar="COMMIT", help="Have creep budgets count from the lock-file of this commit or tag."
-        ),
+        typer.Option(metavar="COMMIT", help="Have creep budgets count from the lock-file of this commit or tag."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -28,17 +28,14 @@ _KEPT = "ceilings that were kept before are as they were; to measure them anew: 
 
 def calibrate_command(
     device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="cpu|cuda[:N]", help="What to measure: the first GPU, else the CPU."),
+        str | None, typer.Option(metavar="cpu|cuda[:N]", help="What to measure: the first GPU, else the CPU.")
     ] = None,
     threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, max=4096, metavar="N", help="Threads of the CPU; else torch's choice."),
+        int | None, typer.Option(min=1, max=4096, metavar="N", help="Threads of the CPU; else torch's choice.")
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
-            "--seconds",
             min=1.0,
             max=3600.0,
             metavar="S",

@@ -80,22 +80,16 @@ def compare_command(
     output: Annotated[Path | None, output_option("the comparison")] = None,
     plot: Annotated[Path | None, picture_option("Draw the waterfall to this .png, .svg or .pdf file.")] = None,
     ledger: Annotated[Path | None, picture_option("Draw the ledgers of both side by side to such a file.")] = None,
-    top: Annotated[
-        int, typer.Option("--top", min=1, max=1000, metavar="N", help="Show so many ops; 10 unless given.")
-    ] = 10,
+    top: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Show so many ops; 10 unless given.")] = 10,
     fail_on: Annotated[
         str | None,
-        typer.Option(
-            "--fail-on",
-            metavar="LIMITS",
-            help="Exit code 1 beyond these: step=+3%,syncs=+0; counters as in a lock-file.",
-        ),
+        typer.Option(metavar="LIMITS", help="Exit code 1 beyond these: step=+3%,syncs=+0; counters as in a lock-file."),
     ] = None,
     steps: StepsOption = None,
     window: WindowOption = None,
     whole: WholeOption = False,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="Judge both against this device, as `report` does.")
+        str | None, typer.Option(metavar="NAME", help="Judge both against this device, as `report` does.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -193,20 +187,13 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
             say(f"{text} is taken for the file or folder of that name; the git ref is {commit[:7]}")
         return SideSource("lock" if path.is_file() and path.name.endswith(_LOCK_SUFFIX) else "recorded", text)
     if commit is None:
-        raise _nothing_to_compare(text, path)
+        in_folder = "the folder has neither recording.json with a trace nor files ending in .json or .json.gz"
+        raise TraceError(
+            f"{text} is nothing to compare",
+            why=in_folder if path.is_dir() else "there is no such file, and git knows no commit of that name here",
+            fix="name a trace, a recording, analysis.json, a lock-file or a git ref",
+        )
     return SideSource("ref", text, root, commit)
-
-
-def _nothing_to_compare(text: str, path: Path) -> Exception:
-    if path.is_dir():
-        why = "the folder has neither recording.json with a trace nor files ending in .json or .json.gz"
-    else:
-        why = "there is no such file, and git knows no commit of that name here"
-    return TraceError(
-        f"{text} is nothing to compare",
-        why=why,
-        fix="name a trace, a recording, analysis.json, a lock-file or a git ref",
-    )
 
 
 def _find_program(
@@ -244,19 +231,24 @@ def _compare(
 ) -> "Comparison":
     from bottleneck.compare.build import compare
     from bottleneck.compare.change_summary import source_notes
+    from bottleneck.experiment.git_clone import touched_lines
 
     are_recorded = all(source.has_code for source in sources)
     timed: TimeResult | None = None
     if program is not None and are_recorded:
         before, after, timed = _record_both(sources, program, scratch, say)
     else:
-        before, after = (
-            _record_one(source, program, scratch, say)
-            if program is not None and source.has_code
-            else _read_side(source, label, options)
-            for source, label in zip(sources, labels_of(sources), strict=True)
-        )
-    touched = _touched(*sources)
+        sides = []
+        for source, label in zip(sources, labels_of(sources), strict=True):
+            if program is not None and source.has_code:
+                with _side_at(source, program, scratch) as side:
+                    sides.append(_record(program, side, scratch, _shared_ceilings(say), say))
+            else:
+                sides.append(_read_side(source, label, options))
+        before, after = sides
+    touched: Touched | None = None  # the lines that differ between two commits, or a commit and the working tree
+    if sources[0].kind == "ref" and sources[1].has_code and sources[0].root is not None:
+        touched = touched_lines(Path.cwd(), sources[0].commit, sources[1].commit)
     comparison = compare(before, after, touched, timed)
     notes = source_notes(comparison, are_recorded=are_recorded, has_diff=touched is not None)
     return replace(comparison, notes=(*comparison.notes, *notes))
@@ -278,12 +270,6 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
         return ComparedSide(label, source.text, saved=saved)
     case = explain([path], options)
     return ComparedSide(label, source.text, case=case, counts=count(case))
-
-
-def _record_one(source: SideSource, program: "Program", scratch: Path, say: Say) -> "ComparedSide":
-    """The program recorded at a commit or in the working tree."""
-    with _side_at(source, program, scratch) as side:
-        return _record(program, side, scratch, _shared_ceilings(say), say)
 
 
 def _record_both(
@@ -345,15 +331,6 @@ def _side_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator
                 f"{source.label} cannot be recorded", why=reason or "", fix="name a recording of it instead"
             )
         yield Side(source.label, base.side.folder, {**settings.environment, **base.side.environment})
-
-
-def _touched(before: SideSource, after: SideSource) -> "Touched | None":
-    """The lines that differ between two commits, or a commit and the working tree; None without a diff."""
-    if before.kind != "ref" or not after.has_code or before.root is None:
-        return None
-    from bottleneck.experiment.git_clone import touched_lines
-
-    return touched_lines(Path.cwd(), before.commit, after.commit)
 
 
 def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[str]:

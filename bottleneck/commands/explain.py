@@ -44,7 +44,8 @@ def explanation(name: str) -> str:
     wanted = name.strip("[]` ")
     findings, caveats = page_sections()
     sections = caveats | findings
-    found = [_plain_text(f"{wanted}\n\n{sections[wanted]}")] if wanted in sections else []
+    # Markdown as text of 80 columns: paragraphs are filled, code is indented.
+    found = ["\n".join(_blocks(f"{wanted}\n\n{sections[wanted]}"))] if wanted in sections else []
     found += [_account_text(key) for key, account in ACCOUNTS.items() if wanted in {key, account.cause, account.label}]
     if found:
         return "\n".join(found)
@@ -89,11 +90,6 @@ def _account_text(key: str) -> str:
     if account.host_advice is not None:
         lines.append(f"Without a device: {account.host_advice.format(at='')}.")
     return "\n".join(_filled(line) for line in lines) + "\n"
-
-
-def _plain_text(text: str) -> str:
-    """Markdown as text of 80 columns: paragraphs are filled, code is indented."""
-    return "\n".join(_blocks(text))
 
 
 def _blocks(text: str) -> Iterator[str]:

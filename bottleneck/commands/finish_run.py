@@ -93,7 +93,9 @@ def _report_on(
     result = FinishResult(succeeded=False, is_finished=False)
     try:
         recording = obtain()
-        result = FinishResult(succeeded=False, is_worth_keeping=_is_worth_keeping(folder, recording))
+        # Worth keeping is a trace, if only a damaged one, or step times.
+        is_worth_keeping = bool(recording.traces or recording.unprofiled or any(folder.glob(".partial.*")))
+        result = FinishResult(succeeded=False, is_worth_keeping=is_worth_keeping)
         if settings.failure is not None and not result.is_worth_keeping:
             return result  # the program's own words and how it ended say all there is
         settings.say(_summary(folder, recording, result))
@@ -157,13 +159,17 @@ def _say_that_we_failed(folder: Path, settings: ReportSettings) -> None:
 
 def finish(plan: "Plan", ending: "Ending", settings: ReportSettings) -> "Recording":
     """The recording, with the ceilings of this CPU where they are needed, written to its folder."""
+    from bottleneck.calibrate.cache import gpu_calibration
     from bottleneck.harness.finish import finish_recording, read_all_notes
 
     notes = read_all_notes(Path(plan.folder))
     needing = needing_ceilings(Path(plan.folder), notes)
     calibration = None
     try:
-        calibration = settings.ceilings(needing[0].threads) if needing else _of_gpus(notes)
+        if needing:
+            calibration = settings.ceilings(needing[0].threads)
+        else:  # those of the GPUs that the program saw, where `bottleneck calibrate` has measured them
+            calibration = gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
     finally:
         # Also for a user who does not wait for the ceilings.
         with held_back():
@@ -178,18 +184,11 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
     return [each for rank, each in notes.items() if RankFiles(folder, rank).partial.exists() and not each.device_facts]
 
 
-def _of_gpus(notes: "Mapping[int, Notes]") -> "Calibration | None":
-    """The kept ceilings of the GPUs that the program saw, where `bottleneck calibrate` has measured them."""
-    from bottleneck.calibrate.cache import gpu_calibration
-
-    return gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
-
-
 def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.analysis_options import with_trials
-    from bottleneck.commands.report_options import draw_or_warn, draw_picture, terminal_text
+    from bottleneck.commands.report_options import draw_or_warn, draw_picture, report_text
     from bottleneck.pipeline import Options, explain
     from bottleneck.report import FORMATS
     from bottleneck.report.analysis_document import headline
@@ -199,7 +198,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     explained = _with_pieces(explain([_from_here(folder)], options), folder, settings, options)
     analysis = explained.analysis
     # First of all what the user waits for; a disk may be full.
-    settings.say((settings.render or terminal_text)(analysis, sys.stderr).rstrip("\n"))
+    settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
     try:
         write_text(FORMATS["json"](analysis), folder / "analysis.json")
     except UsageError as error:
@@ -221,11 +220,6 @@ def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSetting
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
 
     return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.say, trials=options.trials)
-
-
-def _is_worth_keeping(folder: Path, recording: "Recording") -> bool:
-    """True if anything was captured: a trace, if only a damaged one, or step times."""
-    return bool(recording.traces or recording.unprofiled or any(folder.glob(".partial.*")))
 
 
 def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
@@ -303,7 +297,9 @@ class Reporter:
             self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
         if not self.is_quiet and not _is_taken_over():
             found = self.result.headline if self.result is not None else None
-            _say_in_the_middle(f"bottleneck: measured{f': {found}' if found else ''}; full report at the program's end")
+            text = f"bottleneck: measured{f': {found}' if found else ''}; full report at the program's end"
+            # All at once, beginning a line where the program may have left one open.
+            say(f"\n{text}" if sys.stderr.isatty() else text)
 
     def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> FinishResult:
         """Says how the program ended, and all that was not said before."""
@@ -361,11 +357,6 @@ def measured_ceilings(threads: int | None, *, is_quiet: bool = False) -> "Calibr
     from bottleneck.calibrate.cache import cpu_calibration
 
     return cpu_calibration(threads, say, is_quiet=is_quiet)
-
-
-def _say_in_the_middle(text: str) -> None:
-    """Writes all of it at once, beginning a line where the program may have left one open."""
-    say(f"\n{text}" if sys.stderr.isatty() else text)
 
 
 def _is_taken_over() -> bool:

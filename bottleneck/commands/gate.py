@@ -37,14 +37,13 @@ def gate_command(
     against: Annotated[
         str | None,
         typer.Option(
-            "--against",
             metavar="merge-base[:BRANCH]|REF|DIR|RECORDING",
             help="The base of the time: a commit, a folder with its sources, or a trace or recording.",
         ),
     ] = None,
     only: Annotated[
         Literal["counters", "time"] | None,
-        typer.Option("--only", metavar="counters|time", help="Gate the counters alone, or the time."),
+        typer.Option(metavar="counters|time", help="Gate the counters alone, or the time."),
     ] = None,
     update: Annotated[
         bool, typer.Option("--update", help="Count each workload twice and write its lock-file; gate nothing.")
@@ -75,11 +74,10 @@ def gate_command(
         ),
     ] = None,
     pairs: Annotated[
-        int | None,
-        typer.Option("--pairs", min=7, max=40, metavar="N", help="Pairs of processes at most; 20 unless given."),
+        int | None, typer.Option(min=7, max=40, metavar="N", help="Pairs of processes at most; 20 unless given.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Draws who goes first; that of the settings unless given.")
+        int | None, typer.Option(metavar="N", help="Draws who goes first; that of the settings unless given.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -54,11 +54,6 @@ def _with_pipes(tell: "OnTrace") -> "OnTrace":
     return told
 
 
-def _amount(done: int, total: int, read_bytes: int, size_bytes: int) -> str:
-    """Traces of all, or megabytes where there is only one."""
-    return f"{done:,}/{total:,}" if total > 1 else f"{read_bytes / 1e6:,.0f}/{size_bytes / 1e6:,.0f} MB"
-
-
 def _lines(clock: Callable[[], float]) -> "OnTrace":
     told_s = clock()
 
@@ -93,13 +88,10 @@ def _bar(progress: "Progress", clock: Callable[[], float]) -> "OnTrace":
             task = progress.add_task("", amount="")
             progress.start()
         completed = done + (read_bytes / size_bytes if size_bytes else 0)
-        progress.update(
-            task,
-            completed=completed,
-            total=total,
-            amount=_amount(done, total, read_bytes, size_bytes),
-            description=clean(f"{'explaining' if is_read else 'reading'} {path.name}"),
-        )
+        # Traces of all, or megabytes where there is only one.
+        amount = f"{done:,}/{total:,}" if total > 1 else f"{read_bytes / 1e6:,.0f}/{size_bytes / 1e6:,.0f} MB"
+        words = clean(f"{'explaining' if is_read else 'reading'} {path.name}")
+        progress.update(task, completed=completed, total=total, amount=amount, description=words)
         progress.refresh()
 
     return tell

@@ -19,7 +19,7 @@ from bottleneck.harness.main_thread import make_wakeable
 if TYPE_CHECKING:
     from bottleneck.harness.block import BlockMeasurement
     from bottleneck.harness.finish import Ending
-    from bottleneck.harness.folder import RecordingFolder, RunState
+    from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan, RecordOptions
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.recording import Recording
@@ -136,6 +136,7 @@ class RecordedBlock:
 
     def _begin(self) -> _OpenBlock:
         from bottleneck.harness.block import BlockMeasurement
+        from bottleneck.harness.folder import RunState
         from bottleneck.harness.messages import Plan, Program
 
         self.folder, place = _make_place(self._wanted, force=self._force)
@@ -144,7 +145,9 @@ class RecordedBlock:
         plan = Plan(str(place.folder), program, self._options)
         try:
             work = _OpenBlock(place, plan, BlockMeasurement(plan))
-            place.note(_state(work))
+            ending = _ending(())
+            state = RunState(plan, ending.environment, ending.busy_processors, os.getpid())
+            place.note(replace(state, versions=ending.versions, processors=ending.processors))
             work.block.start()
         except BaseException:
             place.discard()
@@ -188,12 +191,8 @@ class RecordedBlock:
 
 def _in_code(error: UsageError) -> UsageError:
     """The same error, whose traceback shows the reason and a remedy that can be written in code."""
-    fix = (
-        error.fix.replace(" with -o DIR", "")
-        .replace(" with -o", "")
-        .replace("-o ", "")
-        .replace("--force", "force=True")
-    )
+    fix = error.fix.replace(" with -o DIR", "").replace(" with -o", "").replace("-o ", "")
+    fix = fix.replace("--force", "force=True")
     in_code = UsageError(error.what, why=error.why, fix=fix)
     for label, text in (("why", in_code.why), ("fix", in_code.fix)):
         if text:
@@ -217,14 +216,6 @@ def _make_place(wanted: Path, *, force: bool) -> "tuple[Path, RecordingFolder]":
             if wanted.name in {"", ".."}:  # the working folder or a root: no name to number
                 raise
     return folder, place
-
-
-def _state(work: _OpenBlock) -> "RunState":
-    from bottleneck.harness.folder import RunState
-
-    ending = _ending(())
-    state = RunState(work.plan, ending.environment, ending.busy_processors, os.getpid())
-    return replace(state, versions=ending.versions, processors=ending.processors)
 
 
 def _ending(remarks: tuple[str, ...]) -> "Ending":

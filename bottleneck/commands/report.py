@@ -74,22 +74,17 @@ def report_command(
     capture: Annotated[
         list[Path] | None,
         typer.Option(
-            "--capture",
-            metavar="FILE",
-            help="Model replayed CUDA or HIP graphs by this trace of their capture; may be repeated.",
+            metavar="FILE", help="Model replayed CUDA or HIP graphs by this trace of their capture; may be repeated."
         ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            "--device",
-            metavar="NAME",
-            help="Judge against this device ('NVIDIA H100 80GB HBM3'; 'cpu' for this machine).",
+            metavar="NAME", help="Judge against this device ('NVIDIA H100 80GB HBM3'; 'cpu' for this machine)."
         ),
     ] = None,
     peaks: Annotated[
-        Path | None,
-        typer.Option("--peaks", metavar="FILE", help="Judge against the ceilings in this JSON or TOML file."),
+        Path | None, typer.Option(metavar="FILE", help="Judge against the ceilings in this JSON or TOML file.")
     ] = None,
     repair: Annotated[
         bool,
@@ -100,13 +95,10 @@ def report_command(
     jobs: JobsOption = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster", metavar="ADDRESS", help="Read ranks on a Dask cluster: tcp://HOST:PORT, or local:N workers."
-        ),
+        typer.Option(metavar="ADDRESS", help="Read ranks on a Dask cluster: tcp://HOST:PORT, or local:N workers."),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Read only the ranks that an earlier report of these traces did not."),
+        bool, typer.Option("--resume", help="Read only the ranks that an earlier report of these traces did not.")
     ] = False,
     cache: Annotated[
         bool,

@@ -121,7 +121,7 @@ def present(analysis: "Analysis", form: str, output: Path | None, extent: Extent
     from bottleneck.report import FORMATS
 
     if form == "terminal" and is_printed(output):
-        send(terminal_text(analysis, sys.stdout, extent))
+        send(report_text(analysis, sys.stdout, extent=extent))
         return
     page = {"timeline": tracks} if form == "html" else {}
     write_report(FORMATS[form](analysis, all_findings=extent == "all findings", **page), output)
@@ -194,23 +194,16 @@ def send_blocks(blocks: Iterable[bytes]) -> None:
         raise SystemExit(_READER_GONE) from None
 
 
-def terminal_text(analysis: "Analysis", stream: TextIO, extent: Extent = "screen") -> str:
-    """The terminal report in the width, colours and character set of a stream."""
+def report_text(analysis: "Analysis", stream: TextIO, form: TextFormat = "terminal", extent: Extent = "screen") -> str:
+    """The report in a format; that for a terminal in the width, colours and character set of the stream."""
+    from bottleneck.report import FORMATS
     from bottleneck.report.analysis_document import to_screen, to_terminal
 
+    all_findings = extent == "all findings"
+    if form != "terminal":
+        return FORMATS[form](analysis, all_findings=all_findings)
     style = stream_style(stream)
-    if extent == "screen":
-        return to_screen(analysis, style)
-    return to_terminal(analysis, style, all_findings=extent == "all findings")
-
-
-def report_text(analysis: "Analysis", stream: TextIO, form: TextFormat = "terminal", extent: Extent = "screen") -> str:
-    """The report in a format, for a stream."""
-    from bottleneck.report import FORMATS
-
-    if form == "terminal":
-        return terminal_text(analysis, stream, extent)
-    return FORMATS[form](analysis, all_findings=extent == "all findings")
+    return to_screen(analysis, style) if extent == "screen" else to_terminal(analysis, style, all_findings=all_findings)
 
 
 def output_style(output: Path | None) -> "TerminalStyle":

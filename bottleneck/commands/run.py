@@ -96,35 +96,28 @@ def run_command(
     ] = None,
     arguments: ProgramArguments = None,
     module: Annotated[
-        str | None, typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does.")
+        str | None,
+        typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does."),
     ] = None,
     settings: Settings = None,
     train: Train = False,
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps", min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."
-        ),
+        typer.Option(min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."),
     ] = None,
     warmup: Annotated[
         int | None,
         typer.Option(
-            "--warmup",
-            min=0,
-            metavar="N",
-            help="Steps to let pass before any is measured; until their times settle unless given.",
+            min=0, metavar="N", help="Steps to let pass before any is measured; until their times settle unless given."
         ),
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option(
-            "--step", metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."
-        ),
+        typer.Option(metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."),
     ] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the program as soon as it is measured.")] = False,
     nproc_per_node: Annotated[
-        str | None,
-        typer.Option("--nproc-per-node", metavar="N", help="Start N ranks with torchrun, each with a trace."),
+        str | None, typer.Option(metavar="N", help="Start N ranks with torchrun, each with a trace.")
     ] = None,
     shapes: Annotated[
         bool | None, typer.Option("--shapes/--no-shapes", help="Record shapes, which the costs of ops need.")
@@ -151,10 +144,7 @@ def run_command(
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
     telemetry_ms: Annotated[
-        int,
-        typer.Option(
-            "--telemetry-ms", min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never."
-        ),
+        int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
     ] = 20,
     form: Annotated[
         TextFormat,

@@ -53,33 +53,27 @@ def sweep_command(
     ] = None,
     backends: Annotated[
         str | None,
-        typer.Option(
-            "--backends", metavar="A,B", help="A curve for each: eager, inductor, torchscript, openvino, onnxruntime, …"
-        ),
+        typer.Option(metavar="A,B", help="A curve for each: eager, inductor, torchscript, openvino, onnxruntime, …"),
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="A,B", help="A curve for each default device of torch: cpu, cuda.")
+        str | None, typer.Option(metavar="A,B", help="A curve for each default device of torch: cpu, cuda.")
     ] = None,
     threads: Annotated[
-        str | None, typer.Option("--threads", metavar="N,M", help="A curve for each number of threads of torch.")
+        str | None, typer.Option(metavar="N,M", help="A curve for each number of threads of torch.")
     ] = None,
     repeats: Annotated[
-        int, typer.Option("--repeats", min=1, max=1000, metavar="N", help="Measure every point N times, take medians.")
+        int, typer.Option(min=1, max=1000, metavar="N", help="Measure every point N times, take medians.")
     ] = 1,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=600, metavar="S", help="Time every point for S seconds.")
+        float, typer.Option(min=0.1, max=600, metavar="S", help="Time every point for S seconds.")
     ] = 1.0,
     turns: Annotated[
-        int,
-        typer.Option("--turns", min=0, max=10_000, metavar="N", help="Time the points again by turns, in N rounds."),
+        int, typer.Option(min=0, max=10_000, metavar="N", help="Time the points again by turns, in N rounds.")
     ] = 0,
     train: Train = False,
-    steps: Annotated[
-        int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to profile at each point.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, metavar="N", help="Steps to profile at each point.")] = None,
     warmup: Annotated[
-        int | None,
-        typer.Option("--warmup", min=0, metavar="N", help="Steps to let pass first; until they settle unless given."),
+        int | None, typer.Option(min=0, metavar="N", help="Steps to let pass first; until they settle unless given.")
     ] = None,
     form: Annotated[ResultFormat | None, format_option("the sweep")] = None,
     output: Annotated[
@@ -88,7 +82,7 @@ def sweep_command(
     ] = None,
     plot: Annotated[Path | None, picture_option("Also draw the sweep to this .png, .svg or .pdf file.")] = None,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Keep the recording of every point in this folder.")
+        Path | None, typer.Option(metavar="DIR", help="Keep the recording of every point in this folder.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

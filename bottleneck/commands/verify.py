@@ -80,26 +80,22 @@ def verify_command(
     train: Train = False,
     budget: Annotated[
         float | None,
-        typer.Option(
-            "--budget", min=0.1, metavar="SECONDS", help="Seconds of measuring for each change, 30 unless given."
-        ),
+        typer.Option(min=0.1, metavar="SECONDS", help="Seconds of measuring for each change, 30 unless given."),
     ] = None,
     within: Annotated[
         float | None,
         typer.Option(
-            "--within",
             min=10.0,
             metavar="SECONDS",
             help="Seconds until all is done; what finds no time is left out. 90 without --try, --best and --budget.",
         ),
     ] = None,
     precision: Annotated[
-        float,
-        typer.Option("--precision", min=0.001, max=1.0, metavar="SHARE", help="How close an interval has to be."),
+        float, typer.Option(min=0.001, max=1.0, metavar="SHARE", help="How close an interval has to be.")
     ] = 0.02,
     probe_budget: ProbeBudget = PROBE_BUDGET_S,
     seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Begins the program's random numbers, and draws who goes first.")
+        int, typer.Option(metavar="N", help="Begins the program's random numbers, and draws who goes first.")
     ] = 0,
     chosen_form: Annotated[ResultFormat | None, format_option("the trials")] = None,
     output: Annotated[Path | None, output_option("the trials")] = None,

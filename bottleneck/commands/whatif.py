@@ -56,7 +56,7 @@ def whatif_command(
     window: WindowOption = None,
     whole: WholeOption = False,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="Judge against this device, as `report` does.")
+        str | None, typer.Option(metavar="NAME", help="Judge against this device, as `report` does.")
     ] = None,
 ) -> None:
     """Predicts what a step would take if the program were changed, from a replay of its trace.

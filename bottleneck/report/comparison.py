@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 from bottleneck.report import render_document
 from bottleneck.report.analysis_document import headline
@@ -20,7 +21,7 @@ from bottleneck.report.document import (
 )
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import Scale, calls_number, describe_shapes, scale_of
+from bottleneck.report.text import Scale, account_name, calls_number, describe_shapes, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
@@ -164,31 +165,24 @@ def source_details(source: str | None, *, is_touched: bool | None) -> tuple[str,
 _MOST_DECIMALS = 3
 
 
-@dataclass(frozen=True)
-class RoundedAccount:
-    """One account of the ledger with its numbers in steps of the last decimal shown."""
+class RoundedAccount(NamedTuple):
+    """One account of the ledger with its numbers, and their difference, in steps of the last decimal shown."""
 
     bar: Bar
     before: int
     after: int
-
-    @property
-    def change(self) -> int:
-        """The difference of its two numbers as shown."""
-        return self.after - self.before
+    change: int
 
 
-@dataclass(frozen=True)
-class RoundedChange:
-    """The accounts of a comparison, rounded so that what is on screen adds up: most change first."""
+class RoundedChange(NamedTuple):
+    """The accounts of a comparison, rounded so that what is on screen adds up, and the change of the step.
+
+    Most change comes first. All numbers are in steps of the last decimal.
+    """
 
     scale: Scale
     accounts: tuple[RoundedAccount, ...]
-
-    @property
-    def change(self) -> int:
-        """The difference of the step times, in steps of the last decimal."""
-        return sum(account.change for account in self.accounts)
+    change: int
 
 
 def rounded(comparison: Comparison) -> RoundedChange:
@@ -196,8 +190,9 @@ def rounded(comparison: Comparison) -> RoundedChange:
     bars = sorted(comparison.bars, key=lambda bar: -abs(bar.change_us))
     before, after = [bar.before_us for bar in bars], [bar.after_us for bar in bars]
     scale = change_scale(math.fsum(before), math.fsum(after))
-    columns = (apportion([scale.quanta(value) for value in values]) for values in (before, after))
-    return RoundedChange(scale, tuple(map(RoundedAccount, bars, *columns)))
+    old, new = (apportion([scale.quanta(value) for value in values]) for values in (before, after))
+    accounts = [RoundedAccount(bar, one, other, other - one) for bar, one, other in zip(bars, old, new, strict=True)]
+    return RoundedChange(scale, tuple(accounts), sum(new) - sum(old))
 
 
 def change_scale(before_us: float, after_us: float) -> Scale:
@@ -259,9 +254,7 @@ def waterfall(numbers: RoundedChange) -> Waterfall:
 
 def account_label(account: str, group: str) -> str:
     """'overhead: python'; the group alone where the account is all of it."""
-    if account == "unknown":
-        return f"{_UNMODELLED} work"
-    return group if label_of(account) == group else f"{group}: {label_of(account)}"
+    return f"{_UNMODELLED} work" if account == "unknown" else account_name(account, group)
 
 
 def _grouped(accounts: Sequence[RoundedAccount]) -> list[tuple[RoundedAccount, ...]]:
@@ -359,7 +352,7 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
     # Where the last decimal of the waterfall takes more away than there was here, there was that much.
     lows = settled(scale, [row.before_us for row in listed], max(round(scale.quanta(before)), -busy), 0)
     highs = settled(scale, [row.after_us for row in listed], sum(lows) + busy, 0)
-    lines = []
+    lines: list[TableRow] = []
     for name, row, low, high in zip(names, listed, lows, highs, strict=False):
         times = scale.show(low, row.before_us), scale.show(high, row.after_us)
         cells = (name, *times, signed(scale, high - low, row.change_us))

@@ -3,6 +3,7 @@
 The text is ASCII, so that it is valid JSON whatever the encoding of standard output.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
@@ -55,7 +56,8 @@ def encode(
     if isinstance(tree, dict):
         tree = {key: tree[key] for key in dict.fromkeys((*(key for key in first if key in tree), *tree))}
     encoded = msgspec.json.format(msgspec.json.encode(tree), indent=1).decode()
-    return (encoded if encoded.isascii() else _NOT_ASCII.sub(lambda found: _escape(found[0]), encoded)) + "\n"
+    escaped = encoded if encoded.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], encoded)
+    return escaped + "\n"
 
 
 def _tree_of(record: object, text: Callable[[str], str | None]) -> Any:
@@ -116,9 +118,3 @@ def _with_text(value: Any, text: Callable[[str], str | None]) -> Any:
     if isinstance(value, list | tuple):
         return [_with_text(inner, text) for inner in value]
     return value
-
-
-def _escape(character: str) -> str:
-    """The character as JSON escapes it: one or two units of UTF-16."""
-    units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

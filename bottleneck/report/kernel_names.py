@@ -167,9 +167,7 @@ def cut_end(text: str, width: int, ellipsis: str = "…") -> str:
 
 def cut_start(text: str, width: int, ellipsis: str = "…") -> str:
     """The text in at most ``width`` cells: its end, where a path names the file and the line."""
-    if cell_len(text) <= width:
-        return text
-    return ellipsis + _tail(text, width - len(ellipsis)) if width > len(ellipsis) else _tail(text, width)
+    return cut_end(text[::-1], width, ellipsis[::-1])[::-1]
 
 
 _PART = re.compile(r" > |\.")

@@ -121,13 +121,12 @@ class LineChart:
         """Places and words along the vertical axis."""
         scale = self.y_scale
         values = _powers(scale.low, scale.high) if scale.is_log else _steps(scale.high)
-        return [(self.at(self.x_scale.low, value)[1], self._tick(value)) for value in values]
-
-    def _tick(self, value: float) -> str:
-        words = self.show(value)
-        number, space, unit = words.partition(" ")
-        number = number.rstrip("0").rstrip(".") if "." in number else number
-        return f"{number}{space}{unit}"
+        ticks = []
+        for value in values:
+            number, space, unit = self.show(value).partition(" ")
+            number = number.rstrip("0").rstrip(".") if "." in number else number
+            ticks.append((self.at(self.x_scale.low, value)[1], f"{number}{space}{unit}"))
+        return ticks
 
     @property
     def drawn(self) -> list[tuple[ChartCurve, str, list[tuple[float, float, float, float, str]]]]:
@@ -146,7 +145,8 @@ class LineChart:
                 continue
             x, y = self.at(point.x, point.y)
             low, high = (y if end is None else self.at(point.x, end)[1] for end in (point.low, point.high))
-            where = self.x_names[int(point.x)] if self.x_names else f"{self.x_title}={(self.show_x or _plain)(point.x)}"
+            x_words = self.show_x(point.x) if self.show_x else f"{point.x:g}"
+            where = self.x_names[int(point.x)] if self.x_names else f"{self.x_title}={x_words}"
             yield x, y, low, high, f"{curve.label}, {where}: {self.show(point.y)}"
 
     @property
@@ -174,10 +174,6 @@ class ChartSection:
     title: str
     charts: tuple[LineChart, ...]
     notes: tuple[str, ...] = ()
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"
 
 
 def _powers(low: float, high: float) -> Sequence[float]:

@@ -17,9 +17,8 @@ from bottleneck.report.document import (
     Waterfall,
 )
 from bottleneck.report.kernel_names import cut_place, short_names
-from bottleneck.report.terminal import UNICODE, TerminalStyle, waterfall_lines
+from bottleneck.report.terminal import UNICODE, TerminalStyle, group_bar, waterfall_lines
 from bottleneck.report.text import UNKNOWN, clean, sparkline_cells
-from bottleneck.units import apportion
 
 _PROSE = 600
 _NAME_WIDTH = 60
@@ -45,7 +44,8 @@ def document_lines(document: Document) -> list[str]:
         out += [condition.title, "", *_list_lines(condition), ""]
     out += [f"**{prose(document.sentence) or '(no sentence)'}**", ""]
     out += [*(f"- {label}: {prose(text)}" for label, text in document.facts), ""] if document.facts else []
-    bar = [code(_group_bar(document.group_shares)), ""] if document.group_shares else []
+    drawn = group_bar(document.group_shares, TerminalStyle(_BAR_CELLS))
+    bar = [] if drawn is None else [code(drawn.plain), ""]
     for section in document.sections:
         out += [f"### {prose(section.title)}", ""] if section.title else []
         if isinstance(section, TableSection):
@@ -65,7 +65,9 @@ def _section_lines(section: Section) -> list[str]:
     if isinstance(section, ActionSection):
         return _action_section_lines(section)
     if isinstance(section, Waterfall):
-        return [*_fenced_waterfall(section), ""]
+        # As narrow as a phone; no label of it can close the fence.
+        lines = [line.plain.replace("`", "'") for line in waterfall_lines(section, TerminalStyle(_PHONE))]
+        return ["```text", *lines, *([section.note] if section.note else []), "```", ""]
     if isinstance(section, CheckSection):
         return [*(f"- {check.status}: {name(check.title)}: {prose(check.fact)}" for check in section.checks), ""]
     return [*_list_lines(section), ""]
@@ -101,12 +103,6 @@ def code(text: str) -> str:
 def _cell(text: str) -> str:
     """A cell of a table: pipes escaped; one that follows a backslash cannot be, and is shown broken."""
     return re.sub(r"(?<=\\)\|", "¦", text).replace("|", "\\|")
-
-
-def _group_bar(groups: tuple[tuple[str, float], ...]) -> str:
-    total = sum(share for _, share in groups)
-    cells = apportion([share / total * (_BAR_CELLS - len(groups)) for _, share in groups])
-    return "".join(UNICODE.bars.get(group, "?") * (1 + count) for (group, _), count in zip(groups, cells, strict=True))
 
 
 def table_lines(table: TableSection) -> list[str]:
@@ -174,12 +170,6 @@ def _action_lines(action: Action, mark: str) -> list[str]:
     out += [f"{indent}- {label}: {prose(text)}" for label, text in action.lines]
     out += [f"{indent}- try: {code(action.command)}"] if action.command is not None else []
     return [*out, *(f"{indent}{line}".rstrip() for line in _fenced_code(action.code))]
-
-
-def _fenced_waterfall(section: Waterfall) -> list[str]:
-    """The waterfall as a block of fixed width, as narrow as a phone; no label of it can close the fence."""
-    shown = [line.plain.replace("`", "'") for line in waterfall_lines(section, TerminalStyle(_PHONE))]
-    return ["```text", *shown, *([section.note] if section.note else []), "```"]
 
 
 def _fenced_code(lines: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.report.kernel_names import essential_name
-from bottleneck.report.text import attribute_path, clean
+from bottleneck.report.text import account_name, attribute_path, clean
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.evidence import Annotations
 from bottleneck.schema.intervals import Integers
@@ -51,25 +51,21 @@ class _ViewerIds:
     def process(self, name: str) -> tuple[int, bytes]:
         """Id of a new process, and its name as events."""
         pid = next(self._ids)
-        events = (
-            _metadata("process_name", pid, 0, "name", name),
-            _metadata("process_sort_index", pid, 0, "sort_index", next(self._order) - 1000),
-        )
-        return pid, b",\n".join(events)
+        return pid, _named("process", pid, 0, name, next(self._order) - 1000)
 
     def thread(self, pid: int, name: str, category: str) -> tuple[_ViewerThread, bytes]:
         """A new thread of a process, and its name as events."""
         track = _ViewerThread(pid, next(self._ids), category)
-        events = (
-            _metadata("thread_name", pid, track.tid, "name", name),
-            _metadata("thread_sort_index", pid, track.tid, "sort_index", next(self._order)),
-        )
-        return track, b",\n".join(events)
+        return track, _named("thread", pid, track.tid, name, next(self._order))
 
 
-def _metadata(kind: str, pid: int, tid: int, key: str, value: str | int) -> bytes:
-    event = {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {key: value}}
-    return json.dumps(event).encode()
+def _named(kind: str, pid: int, tid: int, name: str, place: int) -> bytes:
+    """The metadata events with the name of a process or thread and its place among the others."""
+    events = []
+    for what, values in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
+        event = {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": values}
+        events.append(json.dumps(event).encode())
+    return b",\n".join(events)
 
 
 def track_events(annotations: Annotations) -> Iterator[bytes]:
@@ -134,7 +130,7 @@ def _module_name(linked: Linked) -> Callable[[str], str]:
 def _ledger_track(stretches: pd.DataFrame, linked: Linked, track: _ViewerThread, named: bytes) -> Iterator[bytes]:
     """The window as slices named by their accounts; they add up to the ledger."""
     yield named
-    names = _encoded(stretches["account"], _account_name)
+    names = _encoded(stretches["account"], lambda account: account_name(account, ACCOUNTS[account].group))
     accounts = _encoded(stretches["account"])
     start, end = (_at_ns(linked, stretches[name]) for name in ("start_us", "end_us"))
     per_step = stretches["us"].to_numpy().tolist()
@@ -147,12 +143,6 @@ def _ledger_track(stretches: pd.DataFrame, linked: Linked, track: _ViewerThread,
         return _complete(track, names[row], start[row], end[row] - start[row], values)
 
     yield from _in_blocks(event, [row for row in range(len(stretches)) if end[row] > start[row]])
-
-
-def _account_name(account: str) -> str:
-    """'overhead: python', or 'compute' where the group says it all."""
-    known = ACCOUNTS[account]
-    return known.label if known.label == known.group else f"{known.group}: {known.label}"
 
 
 def _bound_tracks(annotations: Annotations, device: int, tracks: _ViewerIds, pid: int) -> Iterator[bytes]:

@@ -30,7 +30,7 @@ _WORTH_SAYING = 1.1
 _SOME_GAIN = 1.005
 
 
-class _Way(NamedTuple):
+class _BackendWords(NamedTuple):
     """A way to run a step, in words: title of its column, its name as what is gained from, and how a step is run."""
 
     title: str
@@ -39,15 +39,17 @@ class _Way(NamedTuple):
 
 
 _WAYS = {
-    "eager": _Way("eager", "eager", ""),
-    "compile": _Way("compile", "torch.compile", ", compiled,"),
-    "cudagraphs": _Way("CUDA graphs", "CUDA graphs", ", as a CUDA graph,"),
-    "reduce-overhead": _Way("reduce-overhead", "torch.compile with CUDA graphs", ", compiled and with CUDA graphs,"),
-    "max-autotune": _Way("max-autotune", "torch.compile with max-autotune", ", compiled with max-autotune,"),
-    "max-autotune-no-cudagraphs": _Way(
+    "eager": _BackendWords("eager", "eager", ""),
+    "compile": _BackendWords("compile", "torch.compile", ", compiled,"),
+    "cudagraphs": _BackendWords("CUDA graphs", "CUDA graphs", ", as a CUDA graph,"),
+    "reduce-overhead": _BackendWords(
+        "reduce-overhead", "torch.compile with CUDA graphs", ", compiled and with CUDA graphs,"
+    ),
+    "max-autotune": _BackendWords("max-autotune", "torch.compile with max-autotune", ", compiled with max-autotune,"),
+    "max-autotune-no-cudagraphs": _BackendWords(
         "max-autotune, no graphs", "torch.compile with max-autotune", ", compiled with max-autotune,"
     ),
-    "tf32": _Way("TF32", "TF32", ""),
+    "tf32": _BackendWords("TF32", "TF32", ""),
 }
 _ENGINES = {
     "fp32_vector": "fp32 without TF32",

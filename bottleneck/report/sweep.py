@@ -230,7 +230,13 @@ def fit_sentences(fit: Fit) -> tuple[str, ...]:
         f"95 %: fixed {format_us(fit.fixed_us.low)} to {format_us(fit.fixed_us.high)}, "
         f"each {format_us(fit.each_us.low)} to {format_us(fit.each_us.high)}"
     )
-    return (f"t = {law}{over}{within} ({ranges}).", _knee_sentence(fit), *_memory_sentence(fit))
+    sentences = [f"t = {law}{over}{within} ({ranges}).", _knee_sentence(fit)]
+    if fit.largest is not None:
+        why = f"; {fit.largest_reason}" if fit.largest_reason else ", by a line through the peaks"
+        sentences.append(f"Largest {fit.parameter} that fits the memory: {fit.largest:.0f}{why}.")
+    elif fit.largest_reason:
+        sentences.append(f"Largest {fit.parameter} not known: {fit.largest_reason}.")
+    return tuple(sentences)
 
 
 def _knee_sentence(fit: Fit) -> str:
@@ -240,13 +246,6 @@ def _knee_sentence(fit: Fit) -> str:
         return "No knee: the step has no fixed part that shows."
     verb = "overlap and are" if fit.model == "max" else "are"
     return f"Both parts {verb} equal at {fit.parameter} = {three(fit.knee)}: below it the step is mostly fixed."
-
-
-def _memory_sentence(fit: Fit) -> tuple[str, ...]:
-    if fit.largest is None:
-        return (f"Largest {fit.parameter} not known: {fit.largest_reason}.",) if fit.largest_reason else ()
-    why = f"; {fit.largest_reason}" if fit.largest_reason else ", by a line through the peaks"
-    return (f"Largest {fit.parameter} that fits the memory: {fit.largest:.0f}{why}.",)
 
 
 def _next_step(sweep: Sweep) -> str:

@@ -156,16 +156,18 @@ def to_text(lines: Iterable[Text], style: TerminalStyle) -> str:
 
 def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
     """The document line by line."""
-    out = [*_headline_lines(document, style)]
+    subject = f" {style.text(document.subject, _PROSE)}" if document.subject else ""
+    headline = f"{style.text(document.headline).upper()}{subject}"
+    out = wrapped(Text(headline, f"bold {STYLES.get(document.tone, '')}".strip()), style)
     for condition in document.conditions:
         out += wrapped(Text(condition.title, "yellow"), style)
         for (lead,) in condition.items:
             out += wrapped(Text(style.text(lead, _PROSE), "yellow"), style, 2, f"{style.glyphs.bullet} ")
     out += wrapped(Text(style.text(document.sentence, _PROSE), "bold"), style)
     out += [Text(), *_fact_lines(document, style)] if document.facts else []
-    bar = _group_bar(document.group_shares, style)
+    bar = group_bar(document.group_shares, style)
     for section in document.sections:
-        out += [Text(), *(title_lines(section.title, style) if section.title else ())]
+        out += [Text(), *(_title_lines(section.title, style) if section.title else ())]
         if isinstance(section, TableSection) and bar:
             out, bar = [*out, bar], None
         out += _section_lines(section, style)
@@ -173,12 +175,6 @@ def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
         out += [Text(), *wrapped(Text(style.text(warning, _PROSE), "yellow"), style)]
     # The closing may be a command. It is not broken into lines of ours: who copies it should get it whole.
     return [*out, *([Text(), Text(style.text(document.closing, _PROSE))] if document.closing else [])]
-
-
-def _headline_lines(document: Document, style: TerminalStyle) -> list[Text]:
-    head = style.text(document.headline).upper()
-    subject = f" {style.text(document.subject, _PROSE)}" if document.subject else ""
-    return wrapped(Text(head + subject, f"bold {STYLES.get(document.tone, '')}".strip()), style)
 
 
 def _fact_lines(document: Document, style: TerminalStyle) -> list[Text]:
@@ -190,7 +186,7 @@ def _fact_lines(document: Document, style: TerminalStyle) -> list[Text]:
     return out
 
 
-def title_lines(title: str, style: TerminalStyle) -> list[Text]:
+def _title_lines(title: str, style: TerminalStyle) -> list[Text]:
     """The title of a section, ruled to the width."""
     text = style.text(title)
     rule = style.glyphs.rule * max(style.width - cell_len(text) - 1, 0)
@@ -204,7 +200,8 @@ def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
         notes = (wrapped(Text(style.text(note, _PROSE), "dim"), style, 2) for note in section.notes)
         return [*grid, *(line for lines in notes for line in lines)]
     if isinstance(section, Sparkline):
-        return _sparkline_lines(section, style)
+        cells = sparkline_cells(section.values, style.width, style.glyphs.levels)
+        return [Text(cells), *wrapped(Text(style.text(section.caption, _PROSE)), style, 2)]
     if isinstance(section, ActionSection):
         return _action_section_lines(section, style)
     if isinstance(section, Waterfall):
@@ -215,27 +212,17 @@ def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
     return _list_lines(section, style)
 
 
-def _group_bar(groups: tuple[tuple[str, float], ...], style: TerminalStyle) -> Text | None:
+def group_bar(groups: tuple[tuple[str, float], ...], style: TerminalStyle) -> Text | None:
     """One bar over the whole width: every group that has time has at least one cell."""
     if not groups or style.width < len(groups):
         return None
     room = style.width - len(groups)
     total = sum(share for _, share in groups)
     cells = apportion([share / total * room for _, share in groups])
-    bars = style.glyphs.bars
-    return Text.assemble(
-        *(
-            (bars.get(group, "?") * (1 + count), STYLES.get(group, ""))
-            for (group, _), count in zip(groups, cells, strict=True)
-        )
-    )
-
-
-def _sparkline_lines(section: Sparkline, style: TerminalStyle) -> list[Text]:
-    return [
-        Text(sparkline_cells(section.values, style.width, style.glyphs.levels)),
-        *wrapped(Text(style.text(section.caption, _PROSE)), style, 2),
-    ]
+    bar = Text()
+    for (group, _), count in zip(groups, cells, strict=True):
+        bar.append(style.glyphs.bars.get(group, "?") * (1 + count), STYLES.get(group, ""))
+    return bar
 
 
 def _list_lines(section: ListSection, style: TerminalStyle) -> list[Text]:
@@ -259,17 +246,21 @@ def table_lines(table: TableSection, style: TerminalStyle) -> list[Text]:
     for row, cells in zip(table.rows, shown, strict=True):
         cells[0] = "  " + cells[0] if row.role == "part" else cells[0]
     widths = _widths(table, shown, style) if style.width >= _NARROWEST_GRID else None
+    lines: list[Text] = []
     if widths is None:
-        return [
-            line for row, cells in zip(table.rows, shown, strict=True) for line in _stacked(table, row, cells, style)
-        ]
+        for row, cells in zip(table.rows, shown, strict=True):
+            lines += _stacked(table, row, cells, style)
+        return lines
     columns = [
         _shorten(column, [cells[index] for cells in shown], widths[index], style)
         for index, column in enumerate(table.columns)
     ]
-    lines = [_line(_margin(table), [column.title for column in table.columns], table.columns, widths, "dim")]
+    margin = _margin(table)
+    lines.append(_line(margin, [column.title for column in table.columns], table.columns, widths, "dim"))
     for row, *cells in zip(table.rows, *columns, strict=True):
-        lines += _grid_row(table, row, cells, widths, style)
+        line = _line(margin, cells, table.columns, widths, {"total": "bold", "rest": "dim"}.get(row.role, ""))
+        lines.append(_mark(row.group, style) + line[2:] if row.group else line)
+        lines += _details(row, style, margin + 2)
     return lines
 
 
@@ -322,24 +313,12 @@ def _shorten(column: TableColumn, texts: list[str], width: int, style: TerminalS
     return [cut(text, width, ellipsis) for text in texts]
 
 
-def _grid_row(
-    table: TableSection, row: TableRow, cells: list[str], widths: list[int], style: TerminalStyle
-) -> list[Text]:
-    margin, emphasis = _margin(table), {"total": "bold", "rest": "dim"}.get(row.role, "")
-    line = _line(margin, cells, table.columns, widths, emphasis)
-    if row.group:
-        line = _mark(row.group, style) + line[2:]
-    return [line, *_details(row, style, margin + 2)]
-
-
 def _line(margin: int, cells: list[str], columns: tuple[TableColumn, ...], widths: list[int], emphasis: str) -> Text:
-    parts = [_pad(cell, width, column.kind) for cell, column, width in zip(cells, columns, widths, strict=True)]
+    parts = []
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        space = " " * (width - cell_len(cell))
+        parts.append(space + cell if column.kind == "number" else cell + space)
     return Text(" " * margin + (" " * _GAP).join(parts).rstrip(), emphasis)
-
-
-def _pad(cell: str, width: int, kind: str) -> str:
-    space = " " * (width - cell_len(cell))
-    return space + cell if kind == "number" else cell + space
 
 
 def _mark(group: str, style: TerminalStyle) -> Text:
@@ -396,7 +375,10 @@ def _action_lines(action: Action, style: TerminalStyle, lead: str, emphasis: str
         out += _labelled(label, style.text(text, _PROSE), style, indent)
     inner = 0 if style.width < _NARROW else indent + _LABEL_WIDTH
     for line in action.code:
-        out += _code_line(style.text(line, _PROSE), style, inner)
+        # The indentation of the code also holds where a line has to be broken.
+        code = style.text(line, _PROSE)
+        bare = code.lstrip(" ")
+        out += wrapped(Text(bare, "cyan"), style, inner + len(code) - len(bare)) if bare else [Text()]
     if action.command is not None:
         out += _command(style.text(action.command, _PROSE), style, indent)
     return out
@@ -406,12 +388,6 @@ def _labelled(label: str, text: str, style: TerminalStyle, indent: int) -> list[
     if style.width < _NARROW:
         return wrapped(Text(f"{label}: {text}"), style, indent)
     return wrapped(Text(text), style, indent + _LABEL_WIDTH, " " * indent + label.ljust(_LABEL_WIDTH))
-
-
-def _code_line(line: str, style: TerminalStyle, indent: int) -> list[Text]:
-    """A line of code with its own indentation, which also holds where it has to be broken."""
-    code = line.lstrip(" ")
-    return wrapped(Text(code, "cyan"), style, indent + len(line) - len(code)) if code else [Text()]
 
 
 def _command(command: str, style: TerminalStyle, indent: int) -> list[Text]:
@@ -441,26 +417,19 @@ def waterfall_lines(drawn: Waterfall, style: TerminalStyle) -> list[Text]:
     room = min(style.width - 2 - widths[0] - numbers - _GAP, _MOST_BAR)
     lines = [Text(("  " + _set_bar(titles, widths, style)).rstrip(), "dim")]
     for bar, row in zip(drawn.bars, rows, strict=True):
-        lines.append(
-            Text.assemble(
-                f"{style.glyphs.bars.get(bar.group, ' ')} ",
-                (_set_bar(row, widths, style), "bold" if bar.is_step else ""),
-            )
-        )
+        line = Text(f"{style.glyphs.bars.get(bar.group, ' ')} ")
+        line.append(_set_bar(row, widths, style), "bold" if bar.is_step else "")
         if room >= _LEAST_BAR:
-            lines[-1].append_text(_drawn_bar(bar, drawn, room, style))
-        lines[-1].rstrip()
+            line.append_text(_drawn_bar(bar, drawn, room, style))
+        line.rstrip()
+        lines.append(line)
     return lines
 
 
 def _bar_cells(bar: WaterfallBar, style: TerminalStyle, *, is_wide: bool) -> tuple[str, ...]:
     if is_wide:
-        return (
-            cut_end(style.text(bar.label), _WIDEST_LABEL, style.glyphs.ellipsis),
-            bar.before,
-            bar.after,
-            bar.change,
-        )
+        label = cut_end(style.text(bar.label), _WIDEST_LABEL, style.glyphs.ellipsis)
+        return label, bar.before, bar.after, bar.change
     return cut_end(style.text(bar.short), _NARROW_LABEL, style.glyphs.ellipsis), bar.amount
 
 
@@ -497,17 +466,10 @@ def _check_lines(check: Check, style: TerminalStyle) -> list[Text]:
     indent = _STATUS_WIDTH + _TITLE_WIDTH if is_wide else 2
     fact = wrapped(Text(style.text(check.fact, _PROSE)), style, indent)
     if is_wide and cell_len(title) < _TITLE_WIDTH:
-        fact[0] = Text.assemble(
-            status, (title + " " * (_TITLE_WIDTH - cell_len(title)), "bold"), fact[0].plain.lstrip()
-        )
-        out = fact
+        padded = title + " " * (_TITLE_WIDTH - cell_len(title))
+        out = [Text.assemble(status, (padded, "bold"), fact[0].plain.lstrip()), *fact[1:]]
     else:
         out = [*wrapped(Text.assemble(status, (title, "bold")), style), *fact]
-    return [*out, *_check_details(check, style, indent)]
-
-
-def _check_details(check: Check, style: TerminalStyle, indent: int) -> list[Text]:
-    out = []
     for label, text in (("why", check.why), ("fix", check.remedy)):
         if text:
             out += wrapped(Text(style.text(f"{label}: {text}", _PROSE), "dim"), style, indent)

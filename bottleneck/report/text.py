@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import Analysis, IdleCause, KernelSummary, LiveAllocations
 from bottleneck.schema.measurements import MeasuredPiece
 from bottleneck.schema.records import replace
@@ -190,6 +191,12 @@ def with_attribute_paths(analysis: Analysis) -> Analysis:
 def attribute_path(module: str, known: Mapping[str, str]) -> str:
     """The attribute path of a module; its path of classes as it is, where no other is known."""
     return known.get(module.rpartition(".")[2], module)
+
+
+def account_name(account: str, group: str) -> str:
+    """'overhead: python'; the group alone where the account is all of it."""
+    label = label_of(account)
+    return group if label == group else f"{group}: {label}"
 
 
 def describe_calls(calls: float) -> str:

@@ -34,7 +34,9 @@ def amounts(change: CounterChange) -> tuple[str, str, str]:
     shown = [amount(change.metric, value) for value in (before, after)]
     if before != after and shown[0] == shown[1]:
         shown = [_exact(value) for value in (before, after)]
-    return shown[0], shown[1], _difference(change)
+    grown = None if before is None or after is None else after - before
+    sign = "" if not grown else "-" if grown < 0 else "+"
+    return shown[0], shown[1], f"{sign}{amount(change.metric, None if grown is None else abs(grown))}"
 
 
 def format_change(change: CounterChange) -> str:
@@ -42,13 +44,6 @@ def format_change(change: CounterChange) -> str:
     values, shown = (change.before, change.after), amounts(change)[:2]
     before, after = ("unknown" if value is None else text for value, text in zip(values, shown, strict=True))
     return f"{change.metric} {before} -> {after}"
-
-
-def _difference(change: CounterChange) -> str:
-    if change.before is None or change.after is None:
-        return UNKNOWN_AMOUNT
-    grown = change.after - change.before
-    return ("-" if grown < 0 else "+") + amount(change.metric, abs(grown)) if grown else "0"
 
 
 def amount(metric: str, value: int | None) -> str:
@@ -182,27 +177,6 @@ def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
     return tuple(change for change in result.counters if change.verdict == "improved" and not change.is_creep)
 
 
-def describe_improvement(result: WorkloadResult) -> str:
-    """'launches 311 -> 303'."""
-    return ", ".join(format_change(change) for change in improved(result))
-
-
-def describe_allowed(result: WorkloadResult) -> list[str]:
-    """Counters that grew and pass: within their budget, or accepted."""
-    grown = [change for change in result.counters if change.verdict in {"within budget", "accepted"}]
-    return [f"{describe_change(change)}{f': {change.reason}' if change.reason else ''}" for change in grown]
-
-
-def describe_unstable(result: WorkloadResult) -> list[str]:
-    """Counters never gated because runs disagree, those too that only the counts of this run know of."""
-    listed = {change.metric for change in result.counters}
-    others = {} if result.counts is None else result.counts.unstable
-    return [
-        *by_reason(result, "unstable"),
-        *(f"{metric}: {reason}" for metric, reason in others.items() if metric not in listed),
-    ]
-
-
 def time_summary(time: TimeResult | None) -> str:
     """'step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more'; why there is none where the time was not measured."""
     if time is None:
@@ -212,9 +186,8 @@ def time_summary(time: TimeResult | None) -> str:
         return phrase + (f": {time.reason}" if time.reason else "")
     ratio = time.ratio
     phrase = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
-    return (
-        f"{phrase}, could see {share(time.smallest_visible)} or more" if time.smallest_visible is not None else phrase
-    )
+    visible = time.smallest_visible
+    return phrase if visible is None else f"{phrase}, could see {share(visible)} or more"
 
 
 def time_change_words(time: TimeResult) -> str:
@@ -247,9 +220,14 @@ def _doubt(time: TimeResult) -> str:
 
 def describe_time(time: TimeResult) -> str:
     """All figures of the time, in one sentence."""
-    phrases = [time.verdict, _steps(time), _interval(time), _budget(time), _visible(time), time.reason]
-    spent = [f"measured in {took(time.seconds)}"] if time.seconds else []
-    return "; ".join([*filter(None, phrases), *spent])
+    phrases = [time.verdict, _steps(time), _interval(time)]
+    if time.budget is not None:
+        floor = f", or {format_us(time.floor_us)} where that is more" if time.floor_us else ""
+        phrases.append(f"budget {growth(1 + time.budget)}{floor}")
+    if time.smallest_visible is not None:
+        phrases.append(f"this run could see {share(time.smallest_visible)} or more")
+    phrases += [time.reason, f"measured in {took(time.seconds)}" if time.seconds else None]
+    return "; ".join(filter(None, phrases))
 
 
 def _steps(time: TimeResult) -> str | None:
@@ -268,19 +246,6 @@ def _interval(time: TimeResult) -> str | None:
     pairs = counted(ratio.n, "pair")
     confirmed = f", {time.confirming} of them fresh ones to confirm" if time.confirming else ""
     return f"{growth(ratio.median)} [98 %: {growth(ratio.low)}, {growth(ratio.high)}] over {pairs}{confirmed}"
-
-
-def _budget(time: TimeResult) -> str | None:
-    if time.budget is None:
-        return None
-    floor = f", or {format_us(time.floor_us)} where that is more" if time.floor_us else ""
-    return f"budget {growth(1 + time.budget)}{floor}"
-
-
-def _visible(time: TimeResult) -> str | None:
-    if time.smallest_visible is None:
-        return None
-    return f"this run could see {share(time.smallest_visible)} or more"
 
 
 def took(seconds: float) -> str:
@@ -350,12 +315,21 @@ def story(result: WorkloadResult) -> list[tuple[str, str]]:
 
 def asides(result: WorkloadResult) -> list[tuple[str, str]]:
     """Further facts on a workload, each a label and a sentence."""
-    keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
-    phrases = [("better", f"{describe_improvement(result)}{keep}")] if improved(result) else []
-    phrases += [("allowed", text) for text in describe_allowed(result)] if result.verdict == "pass" else []
+    phrases = []
+    if better := improved(result):
+        keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
+        phrases.append(("better", f"{', '.join(map(format_change, better))}{keep}"))
+    for change in result.counters:  # that grew and passes: within its budget, or accepted
+        if result.verdict == "pass" and change.verdict in {"within budget", "accepted"}:
+            reason = f": {change.reason}" if change.reason else ""
+            phrases.append(("allowed", f"{describe_change(change)}{reason}"))
     phrases += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
     phrases += [("not compared", text) for text in by_reason(result, "not compared")]
-    phrases += [("unstable", text) for text in describe_unstable(result)]
+    # Never gated, because runs disagree: those too that only the counts of this run know of.
+    listed = {change.metric for change in result.counters}
+    unstable = {} if result.counts is None else result.counts.unstable
+    others = [f"{metric}: {reason}" for metric, reason in unstable.items() if metric not in listed]
+    phrases += [("unstable", text) for text in (*by_reason(result, "unstable"), *others)]
     return [*phrases, *(("warning", warning) for warning in result.warnings)]
 
 

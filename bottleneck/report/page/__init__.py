@@ -30,7 +30,7 @@ from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
-from bottleneck.report.text import bound_word, clean, with_attribute_paths
+from bottleneck.report.text import account_name, bound_word, clean, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
 from bottleneck.schema.step_tracks import StepTracks
@@ -193,10 +193,9 @@ def _segments(analysis: Analysis) -> list[_Segment]:
 
 
 def _account_segment(entry: LedgerEntry) -> _Segment:
-    label = label_of(entry.account)
-    name = label if label == entry.group else f"{entry.group}: {label}"
+    name = account_name(entry.account, entry.group)
     words = f"{name}, {format_us(entry.us)}, {format_share(entry.share)}"
-    return _Segment(entry.account, entry.group, label, words, entry.share)
+    return _Segment(entry.account, entry.group, label_of(entry.account), words, entry.share)
 
 
 def _phase_segment(phase: Phase) -> _Segment:

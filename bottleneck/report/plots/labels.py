@@ -53,14 +53,16 @@ def place_labels(axes: Axes, labels: Sequence[PlotLabel], occupied: Occupied) ->
     return placed
 
 
-LabelPosition = tuple[tuple[float, float], Bbox, list[Bbox]]
-
-
-def _free_position(axes: Axes, label: PlotLabel, occupied: Occupied) -> LabelPosition | None:
-    size = _size(axes, label.words)
+def _free_position(
+    axes: Axes, label: PlotLabel, occupied: Occupied
+) -> tuple[tuple[float, float], Bbox, list[Bbox]] | None:
+    """The offset of the label from its point, its box, and those of the line between them."""
+    probe = axes.text(0.5, 0.5, label.words, fontsize=8, transform=axes.transAxes, parse_math=False)
+    area = extent(probe)
+    probe.remove()
     used = [*occupied.marks, *occupied.texts, *occupied.lines]
     for offset in _offsets(label.radius_pt):
-        box = _box_at(axes, label, offset, size)
+        box = _box_at(axes, label, offset, (area.width, area.height))
         if not _is_inside(box, axes.bbox) or any(box.overlaps(other) for other in used):
             continue
         leader = _leader(axes, label, offset)
@@ -121,13 +123,6 @@ def extent(text: Text) -> Bbox:
     if isinstance(text, Annotation):
         text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
-
-
-def _size(axes: Axes, words: str) -> tuple[float, float]:
-    probe = axes.text(0.5, 0.5, words, fontsize=8, transform=axes.transAxes, parse_math=False)
-    box = extent(probe)
-    probe.remove()
-    return box.width, box.height
 
 
 def _offsets(radius_pt: float) -> Iterator[tuple[float, float]]:
