@@ -27,12 +27,10 @@ from bottleneck.analysis.scaling import (
 )
 from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry, samples_of_trace
-from bottleneck.analysis.timeline import build_timeline
 from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
-from bottleneck.cost.inductor_cpp import add_compiled_kernels
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
 from bottleneck.errors import BottleneckError, TraceError, UsageError
@@ -241,6 +239,8 @@ def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:
     """One trace with what an export adds to it; raises as ``analyse`` does, UsageError for several traces."""
     if saved_analysis(paths, options) is not None:
         raise UsageError(f"{paths[0]} is a finished analysis, without the events of its trace", fix="pass the trace")
+    from bottleneck.analysis.timeline import build_timeline  # noqa: PLC0415 - for an export only
+
     sources = [source for path in paths for source in find_traces(path)]
     if len(sources) > 1:
         names = ", ".join(str(source.trace) for source in sources[:3])
@@ -379,11 +379,12 @@ def _cost(
     linked: Linked, compiled: Compiled | None = None, captures: Sequence[CostedTrace] = ()
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
     """The trace with completed calls, their costs and the op that each kernel is attributed to."""
-    completed = infer_shapes(linked)
-    recorded = compute_costs(completed.trace.signatures)
-    generated, costs = (
-        (completed, recorded) if compiled is None else add_compiled_kernels(completed, recorded, compiled)
-    )
+    generated = infer_shapes(linked)
+    costs = compute_costs(generated.trace.signatures)
+    if compiled is not None:
+        from bottleneck.cost.inductor_cpp import add_compiled_kernels  # noqa: PLC0415 - for few recordings
+
+        generated, costs = add_compiled_kernels(generated, costs, compiled)
     attribution = attribute(generated.ops, generated.kernels, costs)
     return assign_replayed_costs(CostedTrace(generated, costs, attribution), captures)
 
