@@ -438,8 +438,7 @@ def _match_rows(column: "pd.Series[str]", holds: Callable[[str], object], rows: 
     if not any(found):
         return np.zeros(rows.size, dtype=bool)
     codes = column.cat.codes.to_numpy()
-    held: Flags = np.append(np.array(found, dtype=bool), False)[np.append(codes, codes.dtype.type(-1))[rows]]
-    return held
+    return np.asarray(np.append(np.array(found, dtype=bool), False)[np.append(codes, codes.dtype.type(-1))[rows]])
 
 
 def has_backward_pass(evidence: Evidence) -> bool:
