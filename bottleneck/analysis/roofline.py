@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -80,7 +81,7 @@ def _matches(work: RooflineInput, pattern: re.Pattern[str]) -> Flags:
     """Mask of the rows that are copies of such a name; names of other work are not looked at."""
     matching = np.zeros(len(work.kernels), dtype=bool)
     copies = np.flatnonzero((work.kernels["kind"] == "copy").to_numpy())
-    names = work.kernels["name"].iloc[copies].cat.remove_unused_categories()
+    names = cast("pd.Series[str]", work.kernels["name"].iloc[copies].cat.remove_unused_categories())
     matching[copies] = text_matches(names, pattern.search, NAME_LIMIT)
     return matching
 
