@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.schema import intervals as module
-from bottleneck.schema.intervals import NOTHING, cut, longest_first, numbered, outermost
+from bottleneck.schema.intervals import NOTHING, Segments, by_track, cut, longest_first, numbered, outermost
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
 _law = settings(max_examples=settings.default.max_examples * 8 // 10, deadline=None)
@@ -95,3 +95,17 @@ def test_of_intervals_that_begin_at_once_the_longest_comes_first_and_equals_stay
     end = start + np.array([length for _, length in intervals], dtype=np.float64)
     rows = sorted(range(len(intervals)), key=lambda row: (start[row], -end[row]))
     assert longest_first(start, end).tolist() == rows
+
+
+def test_intervals_are_ordered_as_a_sort_by_all_keys_orders_them() -> None:
+    random = np.random.default_rng(7)
+    track, start, end, tie = (random.integers(0, 9, 500) for _ in range(4))
+    assert by_track(track, start, -end, tie).tolist() == np.lexsort((tie, -end, start, track)).tolist()
+    assert by_track(track[:0], start[:0]).size == 0
+
+
+def test_many_instants_in_order_get_the_rows_that_each_alone_gets() -> None:
+    bounds = np.array([0.0, 2.0, 2.0, 5.0, 7.0, 7.5])
+    segments = Segments(bounds[::2], bounds[1::2], np.array([4, 1, 9]))
+    times = np.linspace(-1.0, 9.0, 401)
+    assert segments.at(times).tolist() == [int(segments.at(times[row : row + 1])[0]) for row in range(times.size)]
