@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
+from bottleneck.analysis.idle import Coded
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers, tally
@@ -196,21 +197,14 @@ class RooflineInput(Struct, frozen=True):
         return by_name(self.kernels, value)[self.groups.main]
 
 
-class Labelled(Struct, frozen=True):
-    """Texts as codes into a list of labels; code -1 is null."""
-
-    codes: Integers
-    labels: tuple[str, ...]
-
-
-def choose(*choices: tuple[Flags, Labelled | str]) -> Labelled:
+def choose(*choices: tuple[Flags, Coded | str]) -> Coded:
     """Per row the text of the first choice that holds, which may be null; null where none does."""
-    codes, labels = list[Integers](), tuple[str, ...]()
+    codes, labels = list[Integers](), list[str]()
     for holds, texts in choices:
-        own = Labelled(np.zeros(holds.size, dtype=np.int64), (texts,)) if isinstance(texts, str) else texts
-        codes.append(np.where(own.codes < 0, -1, len(labels) + own.codes))
+        own = Coded(np.zeros(holds.size, dtype=np.int64), [texts]) if isinstance(texts, str) else texts
+        codes.append(np.where(own.code < 0, -1, len(labels) + own.code))
         labels += own.labels
-    return Labelled(np.select([holds for holds, _ in choices], codes, -1), labels)
+    return Coded(np.select([holds for holds, _ in choices], codes, -1), labels)
 
 
 def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:

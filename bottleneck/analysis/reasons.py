@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.floors import Floors, Labelled, RooflineInput, choose
-from bottleneck.schema.intervals import Flags, Floats, Integers, shared_us
+from bottleneck.analysis.floors import Floors, RooflineInput, choose
+from bottleneck.analysis.idle import Coded, coded
+from bottleneck.schema.intervals import Flags, Floats, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_si, format_us
@@ -20,27 +21,26 @@ SLIM_BYTES = 16.0  # per thread: one load of the widest kind; less is gone befor
 GRAIN_BYTES = 4.0 * 32768  # at most one thread's share of a loop: 32768 elements, read and written (ATen's GRAIN_SIZE)
 
 
-def why_unmodelled(work: RooflineInput) -> Labelled:
+def why_unmodelled(work: RooflineInput) -> Coded:
     """The reason per group for having no cost, as far as the trace and the cost stage state."""
     main = work.groups.main
     op = as_integers(work.kernels["op"])[main]
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     by_cost, cost_reasons = pd.factorize(work.costs["reason"])
-    reason_of: Integers = np.append(by_cost.astype(np.int64), -1)
-    cost = Labelled(reason_of[signature], tuple(cost_reasons))
+    of_cost = Coded(by_cost, list(cost_reasons))
+    cost = of_cost.on(signature)
     # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
-    replayed = Labelled(reason_of[np.where(work.groups.modelled, -1, work.groups.signature)], tuple(cost_reasons))
-    unlinked = work.kernels["unlinked"].cat
-    recorded = Labelled(as_integers(unlinked.codes)[main], tuple(unlinked.categories))
+    replayed = of_cost.on(np.where(work.groups.modelled, -1, work.groups.signature))
+    recorded = coded(work.kernels["unlinked"]).on(main)
     compiled = np.append(text_matches(work.ops["name"], lambda name: name.startswith(COMPILED_REGION)), False)[op]
     return choose(
-        (replayed.codes >= 0, replayed),
-        (recorded.codes >= 0, recorded),
+        (replayed.code >= 0, replayed),
+        (recorded.code >= 0, recorded),
         (work.kernels["replayed"].to_numpy()[main], "replayed by a graph launch, which has no op of its own"),
         (op < 0, "no op issued it"),
         (compiled, "compiled region, whose kernels record no shapes"),
         (signature < 0, "shapes were not recorded"),
-        (cost.codes >= 0, cost),
+        (cost.code >= 0, cost),
         (np.ones(op.size, dtype=bool), "no modelled op among those that issued it"),
     )
 
@@ -62,7 +62,7 @@ class Shortfall(Struct, frozen=True):
     numbers: tuple[Floats, ...]
 
 
-def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> Labelled:
+def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> Coded:
     """The words of the first rule that holds, per row that is ``wanted``; 'unexplained' where none does."""
     codes, labels, open_ = np.full(wanted.size, -1, dtype=np.int64), [UNEXPLAINED], wanted.copy()
     for rule in rules:
@@ -76,7 +76,7 @@ def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> Labelled:
             codes[rows] = len(labels) + place.ravel()
             labels += [rule.words(*values) for values in distinct.tolist()]
     codes[open_] = 0
-    return Labelled(codes, tuple(labels))
+    return Coded(codes, labels)
 
 
 def more_bytes(work: RooflineInput, floors: Floors) -> tuple[Shortfall, Shortfall]:

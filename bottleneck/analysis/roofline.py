@@ -14,7 +14,6 @@ from bottleneck.analysis.floors import (
     NAME_LIMIT,
     VECTOR_PEAKS,
     Floors,
-    Labelled,
     RooflineInput,
     choose,
     fastest_us,
@@ -25,6 +24,7 @@ from bottleneck.analysis.floors import (
     settle_compute_us,
     settle_memory_us,
 )
+from bottleneck.analysis.idle import Coded
 from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits, why_unmodelled
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import REGIMES
@@ -46,7 +46,7 @@ class Copies(Struct, frozen=True):
     is_copy: Flags
     crosses_link: Flags
     memory_us: Floats
-    reason: Labelled
+    reason: Coded
 
 
 def copy_floors(work: RooflineInput) -> Copies:
@@ -95,7 +95,7 @@ def _bytes_of_op(work: RooflineInput) -> Floats:
     return np.where(copies, traffic / 2, np.nan)
 
 
-def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: Flags) -> Labelled:
+def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: Flags) -> Coded:
     """Reason why a copy is slower than the link or the DRAM; null where it is not, or where the trace shows none."""
     duration = work.kernels["dur_us"].to_numpy()
     is_copy = (work.kernels["kind"] == "copy").to_numpy()
@@ -192,10 +192,9 @@ def classify(
     columns["confidence"] = _confidence(work, bounds, times, decision)[of_kernel]
     copies = copy_floors(work)
     others = (kernels["kind"] == "collective").to_numpy() | copies.is_copy | attribution["dispatches"].to_numpy()
-    of_work = Labelled(reason.codes[of_kernel], reason.labels)
     return _frame(
         _judge_others(work, columns, copies, others),
-        choose((~others, of_work), (others, copies.reason)),
+        choose((~others, reason.on(of_kernel)), (others, copies.reason)),
         attribution["family"],
     )
 
@@ -343,14 +342,14 @@ def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _B
     return np.where(hollow, _LOW, np.where(shaky, np.minimum(confidence, _MEDIUM), confidence))
 
 
-def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Labelled:
+def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Coded:
     """Reasons of rows that are unknown, below their roof or too fast (beyond DRAM, or impossible)."""
     wanted = (decision.regime > _NEAR) | _mostly_idle(work, times, decision)
     overhead = decision.bound == _OVERHEAD
     rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
     short = first_that_holds(rules, wanted)
     # Half of a roof is usual enough to need no reason, where none can be proven.
-    is_usual = (short.codes == 0) & (decision.regime == _BELOW)
+    is_usual = (short.code == 0) & (decision.regime == _BELOW)
     balanced, is_unknown = _by_balance(times, decision), decision.bound == _UNKNOWN
     bare = not work.device.peaks_flops_per_s and work.device.bandwidth_bytes_per_s is None
     by_balance = "by machine balance: {} FLOPs per byte than the ridge of any device that this may be"
@@ -408,9 +407,9 @@ def _judge_others(
     return columns | {name: np.where(others, values, columns[name]) for name, values in replaced.items()}
 
 
-def _frame(columns: dict[str, Floats | Integers], reason: Labelled, family: "pd.Series[str]") -> pd.DataFrame:
+def _frame(columns: dict[str, Floats | Integers], reason: Coded, family: "pd.Series[str]") -> pd.DataFrame:
     """ROOFLINE from numbers and codes; reasons that nobody gives are left out of the categories."""
-    used, codes = np.unique(reason.codes, return_inverse=True)
+    used, codes = np.unique(reason.code, return_inverse=True)
     given = [reason.labels[code] if code >= 0 else None for code in used.tolist()]
     distinct = [label for label in dict.fromkeys(given) if label is not None]
     position = np.array([-1 if label is None else distinct.index(label) for label in given], dtype=np.int64)
