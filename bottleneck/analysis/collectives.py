@@ -31,34 +31,30 @@ class Kind(Struct, frozen=True):
     """A kind of collective: which side is its payload, and how often a link carries it among n ranks (nccl-tests)."""
 
     name: str
-    pattern: re.Pattern[str]
-    gives_more: bool
-    passes: float
-    shared: bool
+    pattern: str
+    gives_more: bool = False
+    passes: float = 1.0
+    shared: bool = True
 
     def factor(self, ranks: int) -> float:
         """Bytes over each link per byte of payload."""
         return self.passes * ((ranks - 1) / ranks if self.shared else 1.0)
 
 
-def _kind(name: str, pattern: str, *, gives_more: bool = False, passes: float = 1.0, shared: bool = True) -> Kind:
-    return Kind(name, re.compile(pattern), gives_more, passes, shared)
-
-
 # Over lower-case names without underscores: kernels say AllGather, arguments _allgather_base or allgather_into_tensor.
 KINDS = (
-    _kind("reduce_scatter", "reducescatter"),
-    _kind("all_reduce", "allreduce|crossdevicereduce", passes=2.0),
-    _kind("all_gather", "allgather", gives_more=True),
-    _kind("all_to_all", "alltoall|all2all"),
-    _kind("broadcast", "broadcast", shared=False),
-    _kind("send_recv", "sendrecv|^send|^recv", shared=False),
-    _kind("scatter", "scatter"),
-    _kind("gather", "gather", gives_more=True),
-    _kind("reduce", "reduce", shared=False),
-    _kind("barrier", "barrier", shared=False),
+    Kind("reduce_scatter", "reducescatter"),
+    Kind("all_reduce", "allreduce|crossdevicereduce", passes=2.0),
+    Kind("all_gather", "allgather", gives_more=True),
+    Kind("all_to_all", "alltoall|all2all"),
+    Kind("broadcast", "broadcast", shared=False),
+    Kind("send_recv", "sendrecv|^send|^recv", shared=False),
+    Kind("scatter", "scatter"),
+    Kind("gather", "gather", gives_more=True),
+    Kind("reduce", "reduce", shared=False),
+    Kind("barrier", "barrier", shared=False),
 )
-_NO_OTHER = Kind("", re.compile(""), False, 0.0, False)
+_NO_OTHER = Kind("", "", passes=0.0, shared=False)
 
 # Element types as collectives spell them, as ops do.
 _SPELLED = {
@@ -193,7 +189,7 @@ def _summary(message: Message, pace: Pace, calls: float, us: float, exposed_us: 
 def kind_of(name: str) -> Kind:
     """The kind that a collective or a kernel is named after; one without a name where none is."""
     squashed = name.lower().replace("_", "")
-    return next((kind for kind in KINDS if kind.pattern.search(squashed)), _NO_OTHER)
+    return next((kind for kind in KINDS if re.search(kind.pattern, squashed)), _NO_OTHER)
 
 
 def _messages(linked: Linked) -> tuple[Integers, Integers, list[Message]]:

@@ -101,19 +101,6 @@ class Reduced:
     straggler: str | None
 
 
-@dataclass(frozen=True)
-class _Straggler:
-    """The rank that the others wait for (position among the ranks), its name, and for how long per step on average.
-
-    ``slow`` is what is known of it, with the other ranks of a slow host; null where it only comes last.
-    """
-
-    position: int
-    name: str
-    waited_us: float
-    slow: SlowRank | None = None
-
-
 def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()) -> Reduced:
     """The summary of all ranks, whatever the order of their digests; ``left_out`` are traces without a digest.
 
@@ -127,8 +114,8 @@ def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()
     times = [measure(ordered, arrivals) for arrivals in matched]
     late_us = _late_us(ordered, times)
     job = summarise_job(ordered, numbers, groups, times, left_out)
-    straggler = _find_straggler(ordered, numbers, times, late_us, job)
-    position = straggler.position if straggler else int(np.argmax([one.steps.wall_us for one in ordered]))
+    longest = int(np.argmax([one.steps.wall_us for one in ordered]))
+    position, straggler = _find_straggler(ordered, numbers, times, late_us, job) or (longest, None)
     return Reduced(
         pace=ordered[position],
         ranks=tuple(
@@ -138,7 +125,7 @@ def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()
         collectives=_collectives(ordered, position, matched),
         caveats=_caveats(ordered, numbers, times, left_out),
         job=job,
-        straggler=None if straggler is None else _sentence(straggler, numbers, ordered[position]),
+        straggler=straggler,
     )
 
 
@@ -185,10 +172,11 @@ def _find_straggler(
     times: Sequence[GroupTimes],
     late_us: Sequence[float | None],
     job: JobSummary,
-) -> _Straggler | None:
+) -> tuple[int, str] | None:
     """The rank that is last on average, when the others wait for it a good part of their step; else null.
 
-    Where a rank or host is known to be slow, it is that one, and the latest of its ranks.
+    Its position among the ranks, and a sentence on it. Where a rank or host is known to be slow, it is that one, and
+    the latest of its ranks.
     """
     known = [position for position, late in enumerate(late_us) if late is not None]
     if len(known) < 2:
@@ -198,12 +186,9 @@ def _find_straggler(
     position = max((at for at in known if numbers[at] in ranks), key=lambda at: late_us[at] or 0.0)
     waited_us = max(_waited_us(ordered, times, position), 0.0 if slow is None else slow.cost_us)
     walls = [one.steps.wall_us for at, one in enumerate(ordered) if at != position]
-    name = f"rank {numbers[position]}" if slow is None else _name(slow)
-    return _Straggler(position, name, waited_us, slow) if waited_us >= _STRAGGLING * float(np.mean(walls)) else None
-
-
-def _name(slow: SlowRank) -> str:
-    return slow.name if len(slow.ranks) == 1 else f"{slow.name} ({counted(len(slow.ranks), 'rank')})"
+    if waited_us < _STRAGGLING * float(np.mean(walls)):
+        return None
+    return position, _sentence(slow, waited_us, numbers[position], numbers, ordered[position])
 
 
 def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], position: int) -> float:
@@ -221,19 +206,24 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
     return float(np.delete(waited, position).mean())
 
 
-def _sentence(straggler: _Straggler, numbers: Sequence[int], body: RankDigest) -> str:
-    late = {numbers[straggler.position], *(() if straggler.slow is None else straggler.slow.ranks)}
+def _sentence(slow: SlowRank | None, waited_us: float, rank: int, numbers: Sequence[int], digest: RankDigest) -> str:
+    """The wait of the others for a rank, or for the slow rank or host that it is of, and why it is late."""
+    late = {rank} if slow is None else {rank, *slow.ranks}
     waiting = [number for number in numbers if number not in late]
     if len(waiting) > _MOST_LISTED:
         wait = f"{len(waiting)} of {counted(len(numbers), 'rank')} wait"
     else:
         wait = f"Ranks {_listed(waiting)} wait" if len(waiting) > 1 else f"Rank {_listed(waiting)} waits"
-    others = (entry for entry in body.ledger if entry.group != COMMUNICATION)
+    others = (entry for entry in digest.ledger if entry.group != COMMUNICATION)
     own = max(others, key=lambda entry: entry.us, default=None)
-    largest = f"the largest part of its own step is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
-    cause = largest if straggler.slow is None else straggler.slow.cause
-    words = f"; {cause}" if cause else ""
-    return f"{wait} in collectives {format_us(straggler.waited_us)} per step for {straggler.name}{words}."
+    if slow is not None:
+        name = slow.name if len(slow.ranks) == 1 else f"{slow.name} ({counted(len(slow.ranks), 'rank')})"
+        cause = slow.cause
+    else:
+        name = f"rank {rank}"
+        part = f"is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
+        cause = part and f"the largest part of its own step {part}"
+    return f"{wait} in collectives {format_us(waited_us)} per step for {name}{cause and f'; {cause}'}."
 
 
 def _listed(numbers: Sequence[int]) -> str:
