@@ -15,13 +15,6 @@ RANDOM_FLOPS = 10.0
 _FACTORY_OPTIONS = 4
 
 
-def _randomize(call: OpCall) -> Cost:
-    """normal_(x, …), bernoulli_(x, p) …: x written, and read where p is a tensor."""
-    x, probability = call.tensor(0), call.optional_tensor(1)
-    read = () if probability is None else (probability,)
-    return stream(RANDOM, x, *read, vector_flops=RANDOM_FLOPS * x.numel)
-
-
 def _like(family: str, dtype_position: int, call: OpCall) -> Cost:
     """The cost of zeros_like(x, dtype) and similar ops: a tensor shaped like x written."""
     x = call.tensor(0)
@@ -30,18 +23,22 @@ def _like(family: str, dtype_position: int, call: OpCall) -> Cost:
 
 def _sized(family: str, size_position: int, default: str, call: OpCall) -> Cost:
     """The cost of zeros(size, dtype) and similar ops, whose size is among the recorded scalars."""
-    tensors = [tensor for tensor in call.tensors() if tensor.numel]
-    if tensors and size_position == 0:
-        return _written(family, tensors[-1])
+    out = _given(call)
+    if out is not None and size_position == 0:
+        return _written(family, out)
     return _written(family, Tensor(call.result_size(size_position), dtype_argument(call, size_position + 1, default)))
+
+
+def _given(call: OpCall) -> Tensor | None:
+    """The ``out=`` tensor, the last one that has elements; null where none was given."""
+    return next((tensor for tensor in reversed(call.tensors()) if tensor.numel), None)
 
 
 def _full(call: OpCall) -> Cost:
     """full(size, value, dtype): the value gives the dtype unless one is named."""
     default = "float" if "." in call.text(1) else "long int"
     size = call.result_size(0)
-    out = [tensor for tensor in call.tensors() if tensor.numel]
-    return _written(FILL, out[-1] if out else Tensor(size, dtype_argument(call, 2, default)))
+    return _written(FILL, _given(call) or Tensor(size, dtype_argument(call, 2, default)))
 
 
 def _arange(call: OpCall) -> Cost:
@@ -83,9 +80,9 @@ def _lower_triangle(rows: int, columns: int, offset: int) -> int:
 
 def _eye(call: OpCall) -> Cost:
     """eye(n[, m], dtype): a matrix cleared, its diagonal set."""
-    out = [tensor for tensor in call.tensors() if tensor.numel]
-    if out:
-        return _written(FILL, out[-1])
+    out = _given(call)
+    if out is not None:
+        return _written(FILL, out)
     square = len(call.arguments) == 1 + _FACTORY_OPTIONS
     rows, columns = call.integer(0), call.integer(0 if square else 1)
     if rows is None or columns is None:
@@ -104,10 +101,13 @@ def _written(family: str, tensor: Tensor) -> Cost:
     return stream(family, tensor, vector_flops=flops)
 
 
+_DRAWN = Streams(RANDOM, 1, (), RANDOM_FLOPS, optional=(1,))
+
 FORMULAS: Formulas = named(
     {
         "fill_ zero_ fill zero fill_diagonal_": Streams(FILL, 1, ()),
-        "normal_ uniform_ bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_": _randomize,
+        # (x, …) and bernoulli_(x, p): x written, and probabilities read where p is a tensor.
+        "normal_ uniform_ bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_": _DRAWN,
         "zeros_like ones_like": partial(_like, FILL, 1),
         "full_like": partial(_like, FILL, 2),
         "rand_like randn_like": partial(_like, RANDOM, 1),
