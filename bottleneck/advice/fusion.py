@@ -15,6 +15,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, some_rows
 from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.op_names import IN_PLACE
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -125,7 +126,13 @@ def _candidates(work: KernelWork) -> _Candidates:
     step = work.evidence.linked.kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row[place]]
     linked = (stream[1:] == stream[:-1]) & (step[1:] == step[:-1]) & np.isfinite(count[1:]) & np.isfinite(count[:-1])
     reduces = fusible & work.family("reduction")
-    ends = work.calls_that(reduces, lambda each: _ends_chain(work, each, shapes[each]))[place]
+
+    def ends_chain(each: int) -> bool:
+        """True if a reduction names dimensions and the last one is not among them."""
+        dims = _dims(work, each)
+        return bool(dims) and not {-1, len(shapes[each]) - 1}.intersection(dims)
+
+    ends = work.calls_that(reduces, ends_chain)[place]
     joins = frozenset(np.unique(work.signature[fusible & work.op_like(_JOINS)]).tolist())
     linked &= ~ends[:-1]
     signature = work.signature[place]
@@ -139,7 +146,8 @@ def _candidates(work: KernelWork) -> _Candidates:
     hands_on = np.append(linked & (op[1:] != op[:-1]), np.zeros(min(1, place.size), dtype=bool))
     usable = np.flatnonzero(np.isfinite(count))
     # No op moves less than one operand and its result: that bounds the width of types that are not recorded.
-    item = np.minimum(_item_bytes(work)[place], bytes_low[place] / np.maximum(2 * count, 1.0))
+    widths = np.select([work.dtype("bf16", "fp16"), work.dtype("fp64", "int64")], [2.0, 8.0], 4.0)
+    item = np.minimum(widths[place], bytes_low[place] / np.maximum(2 * count, 1.0))
     written, again = _handed_on(work, place, count, np.where(hands_on, item, 0.0))
     return some_rows(_Candidates(place, count * item, opens, hands_on, written, again), usable)
 
@@ -185,12 +193,6 @@ def _dims(work: KernelWork, signature: int) -> tuple[int, ...]:
     return tuple(int(each) for each in match[1].split(",")) if match else ()
 
 
-def _ends_chain(work: KernelWork, signature: int, shape: tuple[int, ...]) -> bool:
-    """True if a reduction names dimensions and the last one is not among them."""
-    dims = _dims(work, signature)
-    return bool(dims) and not any(dim in {-1, len(shape) - 1} for dim in dims)
-
-
 def _is_fused(one: tuple[int, ...] | None, other: tuple[int, ...] | None, *, joins: bool) -> bool:
     """True if a compiler makes one loop of ops over such sizes: one may be rows or a broadcast of the other.
 
@@ -218,7 +220,9 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     in_place = work.op_like(IN_PLACE)[place]
     takes_over = np.append(in_place[1:], False) | (not has_backward_pass(work.evidence))
     bytes_all = total(work.roof("bytes_low")[place])
-    least = np.minimum(_largest(chain, found.bytes, size), bytes_all)
+    largest = np.zeros(size)
+    np.maximum.at(largest, chain, found.bytes)
+    least = np.minimum(largest, bytes_all)
     best = np.maximum(bytes_all - total(2 * between + found.again), least)
     worst = np.maximum(bytes_all - total(np.where(takes_over, 2.0, 1.0) * between), best)
     memory_us, us = total(work.memory_us()[place]), total(work.us[place])
@@ -262,27 +266,23 @@ def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
     result = np.where(found.hands_on, 0.0, fresh)
     results = fresh if has_backward_pass(work.evidence) else result
     statistics = work.family(*_STATISTICS)[place]
-    few, many = _threads(work)
+    # Threads that an op of the step has, as an interval where the recording does not state it.
+    recording = work.evidence.recording
+    known = None if recording is None else recording.threads
+    few, many = (known, known) if known else (1, _MANY_THREADS)
     kinds = [random, statistics, special]
     least = np.select(kinds, [_KEPT_RANDOM[0] / many, _KEPT_STATISTICS[0], _KEPT_SPECIAL[0]], _KEPT_OTHERS[0])
     most = np.select(kinds, [_KEPT_RANDOM[1] / few, _KEPT_STATISTICS[1], _KEPT_SPECIAL[1]], _KEPT_OTHERS[1])
     return (beyond - fresh) * least + result, (beyond - fresh) * most + results
 
 
-def _threads(work: KernelWork) -> tuple[int, int]:
-    """Threads that an op of the step has, as an interval where the recording does not state it."""
-    recording = work.evidence.recording
-    known = None if recording is None else recording.threads
-    return (known, known) if known else (1, _MANY_THREADS)
-
-
 def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     """The part of ``beyond`` that new pages for the result take, on a CPU."""
     rate, place = work.evidence.analysis.device.fresh_bytes_per_s, found.place
     written = found.bytes
-    makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= FRESH_FROM_BYTES)
     if rate is None:
         return np.zeros(place.size)
+    makes_result = ~work.op_like(IN_PLACE)[place] & ~work.family("reduction")[place] & (written >= FRESH_FROM_BYTES)
     # An op with next to no arithmetic spends its time beyond the bytes on nothing else.
     plain = ~((np.nan_to_num(work.cost("special_ops")[place]) > 0) | work.family("random")[place])
     shown = makes_result & plain
@@ -290,16 +290,6 @@ def _fresh_us(work: KernelWork, found: _Candidates, beyond: Floats) -> Floats:
     shown_us = float(beyond[shown].sum() / written[shown].sum()) if shown.any() else 0.0
     expected_us = written * max(1e6 / rate * work.scale / work.evidence.steps, shown_us)
     return np.where(makes_result, np.where(plain, beyond, np.minimum(expected_us, beyond)), 0.0)
-
-
-def _item_bytes(work: KernelWork) -> Floats:
-    return np.select([work.dtype("bf16", "fp16"), work.dtype("fp64", "int64")], [2.0, 8.0], 4.0)
-
-
-def _largest(chain: Integers, values: Floats, size: int) -> Floats:
-    largest = np.zeros(size)
-    np.maximum.at(largest, chain, values)
-    return largest
 
 
 _LEAST_SHARE = 0.01
@@ -326,27 +316,6 @@ _CHUNKED = (
 )
 
 
-class _Words(Struct, frozen=True):
-    slug: str
-    title: str
-    advice: str
-    code: str
-
-
-_CHAIN_WORDS = _Words(
-    slug="unfused-chain",
-    title="Neighbouring pointwise ops pass over memory one by one",
-    advice="Fuse the chain into one pass with torch.compile (TorchScript or hand-written Triton can do it too).",
-    code=_COMPILE,
-)
-_NORM_WORDS = _Words(
-    slug="unfused-norm",
-    title="Normalization, dropout and what stands beside them pass over memory one by one",
-    advice="Let torch.compile fuse the normalization or dropout with the ops around it, or call a fused norm.",
-    code=_NORM,
-)
-
-
 @requires_gain
 def unfused_chain(evidence: Evidence) -> Draft | None:
     """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
@@ -356,17 +325,22 @@ def unfused_chain(evidence: Evidence) -> Draft | None:
     spared. One change fuses all chains, so that only one finding covers them: this one, unless those with a norm take
     more of the time.
     """
-    work = work_of(evidence)
-    chains = find_chains(evidence)
-    return None if _mostly_norms(work, chains) else _of_chains(work, chains, _CHAIN_WORDS)
+    work, chains = work_of(evidence), find_chains(evidence)
+    return None if _mostly_norms(work, chains) else _of_chains(work, chains)
 
 
 @requires_gain
 def unfused_norm(evidence: Evidence) -> Draft | None:
     """Rule 21: normalization, activation, dropout and residual one by one. Gain as for ``unfused_chain``."""
-    work = work_of(evidence)
-    chains = find_chains(evidence)
-    return _of_chains(work, chains, _NORM_WORDS) if _mostly_norms(work, chains) else None
+    work, chains = work_of(evidence), find_chains(evidence)
+    draft = _of_chains(work, chains) if _mostly_norms(work, chains) else None
+    return draft and replace(
+        draft,
+        slug="unfused-norm",
+        title="Normalization, dropout and what stands beside them pass over memory one by one",
+        advice="Let torch.compile fuse the normalization or dropout with the ops around it, or call a fused norm.",
+        code=_NORM,
+    )
 
 
 def _mostly_norms(work: KernelWork, chains: Chains) -> bool:
@@ -380,7 +354,7 @@ def chain_passes_us(evidence: Evidence) -> Interval:
     return Interval(min(low, high), high)
 
 
-def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
+def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
     rows = chains.of_row >= 0
     if work.share(rows) < _LEAST_SHARE:
         return None
@@ -396,10 +370,10 @@ def _of_chains(work: KernelWork, chains: Chains, words: _Words) -> Draft | None:
         return None
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
     return Draft(
-        slug=words.slug,
-        title=words.title,
-        advice=words.advice,
-        code=words.code,
+        slug="unfused-chain",
+        title="Neighbouring pointwise ops pass over memory one by one",
+        advice="Fuse the chain into one pass with torch.compile (TorchScript or hand-written Triton can do it too).",
+        code=_COMPILE,
         evidence=(
             f"{_counted(ops.size / steps, ops)} per step, in trace order, take "
             f"{format_us(work.us_of(rows))} ({format_share(work.share(rows))} of the step)",
