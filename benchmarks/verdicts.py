@@ -143,7 +143,7 @@ def _introduction(judgements: Sequence[Judgement], found: Mapping[str, Answer | 
     return f"""# Verdicts beside an expert's
 
 {len(judgements)} public traces were worked out by hand from their raw events: which resource held the program back, and
-what to do first. `benchmarks/expert_facts.py` printed the figures; it imports nothing of this package. The judgements
+what to do first. `benchmarks/expert_facts.py` prints such figures; it imports nothing of this package. The judgements
 stand in `benchmarks/expert_verdicts.toml` and were written before our reports on these traces were looked at. Of the
 {len(first)} committed then, {agreed} agree. {later} came later; rules were mended where these showed a mistake, so
 that their agreement is no test.
