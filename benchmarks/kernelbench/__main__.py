@@ -11,6 +11,7 @@ import io
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -21,10 +22,10 @@ from benchmarks.kernelbench.judge import (
     Held,
     Judged,
     Learned,
-    factors,
     floors,
     judge,
     learn,
+    learn_errors,
     samples,
     speedups,
     speedups_inside,
@@ -34,6 +35,8 @@ from benchmarks.kernelbench.judge import (
 from benchmarks.kernelbench.learn import Sample, device_times
 from benchmarks.kernelbench.programs import read_steps, read_timings
 from benchmarks.pages import write_between_markers
+from bottleneck.predict.host_pace import slower_than_usual
+from bottleneck.predict.interval import SPREADS
 from bottleneck.predict.interval import TABLE as INTERVALS
 from bottleneck.predict.rates import KINDS
 from bottleneck.schema.learned_rates import TABLE as RATES
@@ -64,7 +67,7 @@ def main() -> None:
     judged = judge(eager, compiled, learned)
     if wanted.ship:
         write_rates(eager, compiled, learned, judged)
-        write_factors(judged)
+        write_spreads(judged)
     held = with_intervals(judged)
     floored = floors(timings, steps)
     parts = {
@@ -159,7 +162,7 @@ def compile_table(judged: Sequence[Judged]) -> str:
     inside = speedups_inside(found)
     rows = []
     for name, backends in {**{each: (each,) for each in COMPILED}, "all": COMPILED}.items():
-        some = [row for row, each in enumerate(found) if each.timing.backend in backends]
+        some = [row for row, each in enumerate(found) if each.after.timing.backend in backends]
         counted = [found[row] for row in some if found[row].counts]
         rows.append(
             (
@@ -205,7 +208,9 @@ def write_rates(eager: Sample, compiled: Sample, learned: Learned, judged: Seque
             some = np.flatnonzero(mine > _TAKES_PART * total)
             parts.setdefault(kind, []).extend(score[sample.timings[row], sample.timings[row].backend] for row in some)
     everything = [each.score for each in judged]
-    paces = np.log(learned.paces)
+    hardware = {number: timing.hardware for number, timing in zip(eager.machine.tolist(), eager.timings, strict=True)}
+    older = [slower_than_usual(hardware[number]) for number in range(len(learned.paces))]
+    paces = np.log(learned.paces / older)
     values = {
         **learned.rates,
         "pace": math.exp(float(paces.mean())),
@@ -220,12 +225,19 @@ def write_rates(eager: Sample, compiled: Sample, learned: Learned, judged: Seque
             writer.writerow((name, f"{value:.4g}", len(mine), spread))
 
 
-def write_factors(judged: Sequence[Judged]) -> None:
-    """The factor of each stratum."""
+def write_spreads(judged: Sequence[Judged]) -> None:
+    """For each way to run a step its spreads, with the timings of which each makes the most, and its factors."""
+    errors = learn_errors(judged)
+    most = Counter((each.run, int(np.argmax(each.parts * errors.spreads[each.run] ** 2))) for each in judged)
+    classes = Counter((each.run, each.calls) for each in judged)
     with INTERVALS.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(("stratum", "factor", "timings"))
-        writer.writerows((name, f"{factor:.3f}", count) for name, (factor, count) in factors(judged).items())
+        writer.writerow(("name", "value", "timings"))
+        for run, spreads in errors.spreads.items():
+            for at, name in enumerate(SPREADS):
+                writer.writerow((f"{run}: {name}", f"{spreads[at]:.4f}", most[run, at]))
+        for (run, calls), factor in errors.factors.items():
+            writer.writerow((f"{run}: {calls} calls", f"{factor:.3f}", classes[run, calls]))
 
 
 def draw(judged: Sequence[Judged]) -> None:

@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize
 
 from benchmarks.kernelbench.learn import (
     COMPILED_PRIORS,
@@ -17,8 +18,8 @@ from benchmarks.kernelbench.learn import (
     predict,
 )
 from bottleneck.devices.match import device_by_name
-from bottleneck.predict.host_pace import host_time_units
-from bottleneck.predict.interval import COVERAGE, stratum_of
+from bottleneck.predict.host_pace import host_time_units, sensitivities, slower_than_usual
+from bottleneck.predict.interval import COVERAGE, SPREADS, calls_of, run_of, spread_parts
 from bottleneck.predict.price import step_floor_us
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.step_calls import StepCalls
@@ -28,14 +29,15 @@ COMPILED = ("compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-aut
 FOLDS = 25
 # A change of less than this is within what the machines of the timings differ by from day to day.
 CHANGE = 0.05
-# What the errors of other strata weigh beside those of a stratum's own programs.
-PRIOR_PROGRAMS = 2.0
-# A stratum of fewer programs takes the factor of its backend: their largest error would be its factor.
-LEAST_PROGRAMS = 4
+# Factors are made to hold this much more, since kinds of work and their spreads were chosen in sight of the timings.
+MARGIN = 0.02
+# A spread before any program is seen, and how far off it may be, as a logarithm.
+_SPREAD = (0.15, 1.0)
 # A floor this far above the measured time is an error of ours.
 BEYOND = 1.03
 
-Scored = tuple[tuple[str, int], float]
+Program = tuple[str, int]
+Scored = tuple[Program, float]
 Steps = Mapping[tuple[str, str, str], StepCalls]
 
 
@@ -55,7 +57,13 @@ class Judged:
 
     timing: Timing
     us: float
-    stratum: str
+    parts: tuple[float, ...]
+    calls: str
+
+    @property
+    def run(self) -> str:
+        """How its backend runs a step."""
+        return run_of(self.timing.backend)
 
     @property
     def error(self) -> float:
@@ -80,12 +88,16 @@ def samples(timings: Sequence[Timing], steps: Steps) -> tuple[Sample, Sample]:
     return make_sample(timings, steps), make_sample(timings, steps, COMPILED)
 
 
+def folds(programs: Iterable[Program]) -> list[set[Program]]:
+    """The groups in which programs are held out."""
+    several = sorted(set(programs))
+    return [set(several[fold::FOLDS]) for fold in range(FOLDS)]
+
+
 def judge(eager: Sample, compiled: Sample, learned: Learned) -> list[Judged]:
     """Every timing, predicted by rates learned from the programs of the other groups."""
-    programs = sorted({timing.program for timing in (*eager.timings, *compiled.timings)})
     found: list[Judged] = []
-    for fold in range(FOLDS):
-        held = set(programs[fold::FOLDS])
+    for held in folds(timing.program for timing in (*eager.timings, *compiled.timings)):
         first, second = _of(eager, held), _of(compiled, held)
         rates, paces, _ = fit(eager.some(~first), start=learned.start)
         rates, others, _ = fit(compiled.some(~second), COMPILED_PRIORS, learned.compiled_start, (rates, paces))
@@ -96,19 +108,22 @@ def judge(eager: Sample, compiled: Sample, learned: Learned) -> list[Judged]:
 def without_device(eager: Sample, learned: Learned, hardware: str) -> tuple[list[Judged], list[Judged], list[Judged]]:
     """The eager timings of one kind of device, by rates from the others: with three paces of its host.
 
-    The pace is that of a host, which has nothing to do with the device. It is its own, that of the other hosts in the
-    same cloud (of all others where there is none), or that of all other hosts.
+    The pace is that of a host, which has nothing to do with the device but its age. It is its own, that of the other
+    hosts in the same cloud (of all others where there is none), or that of all other hosts.
     """
     held = np.array([hardware in timing.hardware for timing in eager.timings])
     kept = eager.some(~held)
     rates, paces, _ = fit(kept, start=learned.start)
     others = sorted(set(kept.machine))
-    machines = zip(eager.machine, eager.timings, strict=True)
-    clouds = {number: timing.machine.partition("_")[2].lower() for number, timing in machines}
+    machines = dict(zip(eager.machine.tolist(), eager.timings, strict=True))
+    clouds = {number: timing.machine.partition("_")[2].lower() for number, timing in machines.items()}
+    older = np.array([slower_than_usual(machines[number].hardware) for number in range(len(paces))])
     of_cloud, of_all = paces.copy(), paces.copy()
-    for machine in set(eager.machine) - set(others):
+    for machine in set(eager.machine.tolist()) - set(others):
         near = [each for each in others if clouds[each] == clouds[machine]] or others
-        of_cloud[machine], of_all[machine] = (np.exp(np.log(paces[some]).mean()) for some in (near, others))
+        of_cloud[machine], of_all[machine] = (
+            np.exp(np.log(paces[some] / older[some]).mean()) * older[machine] for some in (near, others)
+        )
     own, cloud, unknown = (_judged(eager.some(held), rates, each) for each in (learned.paces, of_cloud, of_all))
     return own, cloud, unknown
 
@@ -120,56 +135,77 @@ def _of(sample: Sample, programs: set[tuple[str, int]]) -> Flags:
 def _judged(sample: Sample, rates: Mapping[str, float], paces: Floats) -> list[Judged]:
     us = predict(sample, rates, paces)
     found, busy_us = device_times(sample, rates)
-    host_us = np.asarray(host_time_units(sample.counts, rates)[1]) * paces[sample.machine]
+    pace = paces[sample.machine]
+    lead, issue = (np.asarray(each) * pace for each in host_time_units(sample.counts, rates))
+    shares = np.transpose(sensitivities(busy_us, lead, issue, rates))
     rows = np.searchsorted(sample.row, np.arange(len(sample.timings) + 1))
     judged = []
     for row, timing in enumerate(sample.timings):
-        work, times = sample.slice(found, rows[row], rows[row + 1])
-        stratum = stratum_of(work, times, bool(busy_us[row] < host_us[row]), timing.backend)
-        judged.append(Judged(timing, float(us[row]), stratum))
+        work, *others = sample.slice(found, rows[row], rows[row + 1])
+        parts = tuple(spread_parts(work, *others, shares[row]))
+        judged.append(Judged(timing, float(us[row]), parts, calls_of(work)))
     return judged
 
 
-def factors(judged: Sequence[Judged], without: tuple[str, int] | None = None) -> dict[str, tuple[float, int]]:
-    """The factor of each stratum with its number of timings; those of one program may be left out."""
-    kept = [each for each in judged if each.timing.program != without]
-    runs = {each.stratum.split(":", maxsplit=1)[0] for each in kept}
-    result = {"*": (factor_of(_scores(kept), []), len(kept))}
-    for run in sorted(runs):
-        of_run = [each for each in kept if each.stratum.startswith(f"{run}:")]
-        result[f"{run}: *"] = (factor_of(_scores(of_run), []), len(of_run))
-        for stratum in sorted({each.stratum for each in of_run}):
-            own = [each for each in of_run if each.stratum == stratum]
-            if len({each.timing.program for each in own}) < LEAST_PROGRAMS:
-                continue
-            others = [each.score for each in of_run if each.stratum != stratum]
-            result[stratum] = (factor_of(_scores(own), others), len(own))
-    return result
+@dataclass(frozen=True)
+class Errors:
+    """For each way to run a step the spread of each kind of error, and factors on the spread by number of calls."""
+
+    spreads: Mapping[str, Floats]
+    factors: Mapping[tuple[str, str], float]
+
+    def spread(self, judged: Judged) -> float:
+        """The spread of a timing, as a logarithm."""
+        return float(_spread(judged.parts, self.spreads[judged.run]))
+
+    def factor(self, judged: Judged) -> float:
+        """The factor by which the interval of a timing reaches above the prediction, and below."""
+        return math.exp(self.factors[judged.run, judged.calls] * self.spread(judged))
 
 
-def _scores(judged: Sequence[Judged]) -> list[Scored]:
-    return [(each.timing.program, each.score) for each in judged]
+def _spread(parts: Sequence[float] | Floats, spreads: Floats) -> Floats:
+    return np.sqrt(np.asarray(parts) @ spreads**2)
 
 
-def factor_of(own: Sequence[Scored], others: Sequence[float]) -> float:
-    """The factor that covers the share COVERAGE of all weight, that of the program which comes next included.
+def learn_errors(judged: Sequence[Judged]) -> Errors:
+    """The spreads, and the factors that make intervals of them."""
+    runs = {run: [each for each in judged if each.run == run] for run in sorted({each.run for each in judged})}
+    errors = Errors({run: _likeliest(some) for run, some in runs.items()}, {})
+    classes = sorted({(each.run, each.calls) for each in judged})
+    scores = {key: [each for each in runs[key[0]] if each.calls == key[1]] for key in classes}
+    factors = {
+        key: covering([(each.timing.program, each.score / errors.spread(each)) for each in some])
+        for key, some in scores.items()
+    }
+    return Errors(errors.spreads, factors)
 
-    Each program weighs 1, however many of its times are in the stratum. The scores of other strata weigh as much as
-    PRIOR_PROGRAMS together.
+
+def _likeliest(judged: Sequence[Judged]) -> Floats:
+    """The spreads under which the errors are most likely (Laplace), each program weighing the same."""
+    parts, scores = np.array([each.parts for each in judged]), np.array([each.score for each in judged])
+    times = Counter(each.timing.program for each in judged)
+    weights = np.array([1.0 / times[each.timing.program] for each in judged])
+    middle, width = math.log(_SPREAD[0]), _SPREAD[1]
+
+    def unlikely(at: Floats) -> float:
+        spread = _spread(parts, np.exp(at))
+        return float((weights * (np.log(spread) + scores / spread)).sum() + (((at - middle) / width) ** 2).sum() / 2)
+
+    return np.exp(minimize(unlikely, np.full(len(SPREADS), middle), method="L-BFGS-B").x)
+
+
+def covering(scores: Sequence[Scored]) -> float:
+    """The score below which the share COVERAGE and MARGIN of all weight lie, the program which comes next included.
+
+    Each program weighs 1, however many of its times there are.
     """
-    times = Counter(program for program, _ in own)
-    weighed = sorted(
-        [
-            *((score, 1.0 / times[program]) for program, score in own),
-            *((s, PRIOR_PROGRAMS / len(others)) for s in others),
-        ]
-    )
-    wanted, reached = COVERAGE * (math.fsum(weight for _, weight in weighed) + 1.0), 0.0
-    for score, weight in weighed:
+    times = Counter(program for program, _ in scores)
+    wanted, reached = (COVERAGE + MARGIN) * (len(times) + 1.0), 0.0
+    for score, weight in sorted((score, 1.0 / times[program]) for program, score in scores):
         reached += weight
         if reached >= wanted - 1e-9:
-            return math.exp(score)
-    return math.exp(weighed[-1][0])
+            return score
+    return max(score for _, score in scores)
 
 
 @dataclass(frozen=True)
@@ -192,23 +228,34 @@ class Held:
 
 def with_intervals(judged: Sequence[Judged]) -> list[Held]:
     """Every timing with its interval."""
-    table = {program: factors(judged, program) for program in {each.timing.program for each in judged}}
-    held = []
-    for each in judged:
-        own = table[each.timing.program]
-        run = each.stratum.split(":", maxsplit=1)[0]
-        held.append(Held(each, (own.get(each.stratum) or own.get(f"{run}: *") or own["*"])[0]))
-    return held
+    found = []
+    for held in folds(each.timing.program for each in judged):
+        errors = learn_errors([each for each in judged if each.timing.program not in held])
+        found += [Held(each, errors.factor(each)) for each in judged if each.timing.program in held]
+    return found
 
 
 @dataclass(frozen=True)
 class Speedup:
     """Eager over compiled, predicted and measured."""
 
-    timing: Timing
-    predicted: float
-    measured: float
-    stratum: str
+    before: Judged
+    after: Judged
+
+    @property
+    def predicted(self) -> float:
+        """Predicted speedup."""
+        return self.before.us / self.after.us
+
+    @property
+    def measured(self) -> float:
+        """Measured speedup."""
+        return self.before.timing.us / self.after.timing.us
+
+    @property
+    def score(self) -> float:
+        """How far off, as a logarithm."""
+        return abs(math.log(self.predicted / self.measured))
 
     @property
     def is_right(self) -> bool:
@@ -224,27 +271,31 @@ class Speedup:
 def speedups(judged: Sequence[Judged]) -> list[Speedup]:
     """The speedup of each compiled timing over the eager one of the same program and machine."""
     eager = {(each.timing.key, each.timing.machine): each for each in judged if each.timing.backend == "eager"}
-    pairs = [
-        (each, eager[each.timing.key, each.timing.machine])
+    return [
+        Speedup(eager[each.timing.key, each.timing.machine], each)
         for each in judged
         if each.timing.backend != "eager" and (each.timing.key, each.timing.machine) in eager
-    ]
-    return [
-        Speedup(after.timing, before.us / after.us, before.timing.us / after.timing.us, after.stratum)
-        for after, before in pairs
     ]
 
 
 def speedups_inside(found: Sequence[Speedup]) -> list[bool]:
-    """For each speedup, True where it lies in its interval, whose factor comes from other programs."""
-    scores = [abs(math.log(each.predicted / each.measured)) for each in found]
-    inside = []
-    for each, score in zip(found, scores, strict=True):
-        others = [(o, s) for o, s in zip(found, scores, strict=True) if o.timing.program != each.timing.program]
-        own = [(o.timing.program, s) for o, s in others if o.stratum == each.stratum]
-        rest = [s for o, s in others if o.stratum != each.stratum]
-        inside.append(score <= math.log(factor_of(own, rest)))
-    return inside
+    """For each speedup, True where it lies in its interval, which comes from other programs.
+
+    Its spread is that of both times; how much of their errors cancels is in the factor.
+    """
+    inside: dict[Speedup, bool] = {}
+    for held in folds(each.after.timing.program for each in found):
+        others = [each for each in found if each.after.timing.program not in held]
+        errors = learn_errors([*{each.before for each in others}, *(each.after for each in others)])
+
+        def relative(each: Speedup, errors: Errors = errors) -> float:
+            return each.score / math.hypot(errors.spread(each.before), errors.spread(each.after))
+
+        for run in {each.after.run for each in found}:
+            widest = covering([(each.after.timing.program, relative(each)) for each in others if each.after.run == run])
+            mine = (each for each in found if each.after.timing.program in held and each.after.run == run)
+            inside.update({each: relative(each) <= widest for each in mine})
+    return [inside[each] for each in found]
 
 
 @dataclass(frozen=True)

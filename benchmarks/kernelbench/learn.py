@@ -30,6 +30,7 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "layout:memory": (0.9, 0.3),
     "result layout:memory": (1.5, 0.5),
     "scan:memory": (0.7, 0.3),
+    "scan:step": (0.004, 0.5),
     "max pooling:memory": (0.8, 0.4),
     "average pooling:memory": (0.9, 0.3),
     "max pooling:operations": (20.0, 0.6),
@@ -56,12 +57,16 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "transposed convolution 3d:lanes": (0.6, 0.4),
     "grouped convolution:lanes": (0.4, 0.5),
     "pointwise convolution:lanes": (1.0, 0.3),
+    "winograd": (2.25, 0.2),
     "dilated": (0.4, 0.5),
     "dilated transposed": (0.2, 0.8),
     "lstm:step": (6.0, 0.4),
     "gru:step": (8.0, 0.4),
     "host:op": (0.7, 0.4),
+    "host:reduction": (0.9, 0.4),
+    "host:new op": (0.5, 0.5),
     "host:convolution": (2.0, 0.4),
+    "host:depthwise": (1.0, 0.4),
     "host:product": (1.2, 0.4),
     "host:norm": (2.0, 0.4),
     "host:recurrent": (4.0, 0.4),
@@ -143,9 +148,9 @@ class Sample:
             self.us[keep],
         )
 
-    def slice(self, found: PredictedTimes, first: int, last: int) -> tuple[KernelColumns, PredictedTimes]:
-        """Some kernels and their times, by position."""
-        return _rows(self.work, first, last), _rows(found, first, last)
+    def slice(self, found: PredictedTimes, first: int, last: int) -> tuple[KernelColumns, PredictedTimes, Flags]:
+        """Some kernels, their times, and which run on tensor cores, by position."""
+        return _rows(self.work, first, last), _rows(found, first, last), self.ceilings.is_tensor[first:last]
 
 
 def _rows(arrays: Arrays, first: int, last: int) -> Arrays:
@@ -224,6 +229,6 @@ def fit(
         return np.concatenate([off, (at - middle) / spread])
 
     best = least_squares(
-        residuals, middle if start is None else start, loss="soft_l1", max_nfev=80, xtol=1e-4, x_scale=spread
+        residuals, middle if start is None else start, loss="soft_l1", max_nfev=80, xtol=1e-4, ftol=1e-4, x_scale=spread
     ).x
     return *unpacked(best), best

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bottleneck.predict.rates import LIBRARY_KINDS
+from bottleneck.cost.call import OpCall, Unmodelled, parse_call
+from bottleneck.predict.rates import LIBRARY_KINDS, board_of
 from bottleneck.predict.step_kernels import FAMILY_OF, Kernel
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend
@@ -16,24 +17,52 @@ _KIND_OF_FAMILY = {
     "normalization": "norm",
     "recurrent": "recurrent",
     "attention": "product",
+    "reduction": "reduction",
+    "passes": "reduction",
+    "pooling": "reduction",
 }
+# Other reductions keep positions.
+_PLAIN_REDUCTIONS = frozenset({"sum", "mean", "linalg_vector_norm", "var", "std"})
 # What the host does before the first kernel: it enters the program, checks guards of compiled code, or starts a graph.
 LEADS = ("first", "compiled step", "graph step")
 HOST_KINDS = (
-    *("op", "convolution", "product", "norm", "recurrent", "logsumexp", "view"),
+    *("op", "new op", "reduction", "convolution", "depthwise", "product", "norm", "recurrent", "logsumexp", "view"),
     *("generated kernel", "library kernel"),
 )
 # Exponent of the smooth maximum of the two times: the longer one hides the shorter one.
 _SHARPNESS = 6.0
+# A server is of the time of its GPUs. From 2017 to 2023 the clock of single threads went from 3.1 to 3.9 GHz (AWS m5
+# and m7i), and their instructions per clock grew 1.18 and 1.19 times (Intel on Sunny Cove and Golden Cove): 1.77 times
+# in six years.
+_FASTER_PER_YEAR = 1.10
+_YEAR = 2022
 
 
 def host_kind(call: StepCall) -> str:
     """The kind of a call, one of HOST_KINDS; the host's time for a call is learned per kind."""
-    if call.name.endswith("logsumexp"):
+    name = call.name.removeprefix("aten::")
+    if name.endswith("logsumexp"):
         return "logsumexp"
-    if "softmax" in call.name:
+    if "softmax" in name or name in _PLAIN_REDUCTIONS:
         return "op"
+    parsed = _parsed(call) if name == "convolution" else None
+    # ATen has depthwise kernels of its own, for which cuDNN chooses nothing (ConvUtils.h, use_cudnn_depthwise).
+    if parsed is not None and (parsed.integer(8) or 1) > 1 and parsed.tensor(1).shape[1] == 1:
+        return "depthwise"
     return _KIND_OF_FAMILY.get(FAMILY_OF.get(call.name, ""), "op")
+
+
+def _adds_bias(call: StepCall) -> bool:
+    """True for a convolution with a bias, which an op of its own adds (ATen's Convolution.cpp)."""
+    parsed = _parsed(call) if call.name == "aten::convolution" else None
+    return parsed is not None and parsed.optional_tensor(2) is not None
+
+
+def _parsed(call: StepCall) -> OpCall | None:
+    try:
+        return parse_call(call.name, call.dims, call.types, call.strides, call.concrete)
+    except (Unmodelled, LookupError):
+        return None
 
 
 def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) -> dict[str, float]:
@@ -46,8 +75,11 @@ def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) ->
         counts["graph step"] = 1.0
     elif backend in ("eager", "cudagraphs"):
         counts["first" if backend == "eager" else "compiled step"] = 1.0
+        # The first call of an op in a step finds the caches of the processor without it.
+        counts["new op"] = float(len({call.name for call in step.calls}))
         for call in step.calls:
             counts[host_kind(call)] += call.calls
+            counts["op"] += call.calls if _adds_bias(call) else 0.0
             counts["view"] += max(call.host_ops - 1, 0) * call.calls
     else:
         counts["compiled step"] = 1.0
@@ -72,14 +104,27 @@ def replays_graph(step: StepCalls, backend: Backend) -> bool:
 def _writes_to_what_was_there(step: StepCalls, call: StepCall) -> bool:
     if call.phase == "optimizer":
         return False
+    if not step.storages:
+        return _counts_its_batches(call)
     written = {use.storage for use in call.outputs if use.storage is not None}
     return any(step.storages[number].created < 0 for number in written if number < len(step.storages))
+
+
+def _counts_its_batches(call: StepCall) -> bool:
+    """True for a batch norm in training: a trace does not tell what its ops write to."""
+    parsed = _parsed(call) if call.name.endswith("batch_norm") else None
+    return parsed is not None and parsed.flag(5) is True
 
 
 def host_time_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> tuple[float, float]:
     """The host's time before the first kernel, and for issuing the step, as multiples of its time for one op."""
     lead, issue = (sum(counts[kind] * rates[f"host:{kind}"] for kind in kinds) for kinds in (LEADS, HOST_KINDS))
     return lead, issue
+
+
+def slower_than_usual(device_name: str) -> float:
+    """How much slower the host of a device is than those of the year for which the usual pace is kept."""
+    return float(_FASTER_PER_YEAR ** (_YEAR - board_of(device_name).year))
 
 
 def step_us(device_us: Floats, lead_us: Floats, issue_us: Floats, rates: Mapping[str, float]) -> Floats:
@@ -89,3 +134,11 @@ def step_us(device_us: Floats, lead_us: Floats, issue_us: Floats, rates: Mapping
     """
     on_device = device_us + rates["latency"]
     return np.asarray(lead_us + (on_device**_SHARPNESS + issue_us**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def sensitivities(device_us: Floats, lead_us: Floats, issue_us: Floats, rates: Mapping[str, float]) -> Floats:
+    """By how much the step grows, relatively, with the times of the device, of the host's start and of its issuing."""
+    whole = step_us(device_us, lead_us, issue_us, rates)
+    device = (whole - lead_us) * ((device_us + rates["latency"]) / (whole - lead_us)) ** _SHARPNESS / whole
+    start = lead_us / whole
+    return np.array([device, start, 1.0 - device - start])

@@ -1,80 +1,92 @@
 """Gives a predicted time its interval: the errors of the same prices on timed programs that were held out.
 
-The factor of a stratum is split-conformal (Lei et al. 2018, J. Am. Stat. Assoc. 113) on the logarithms of measured over
-predicted time, each predicted from rates that were learned without the program. A stratum is the backend, the
-kind of work that takes most of the time (or a convolution of an unusual kind that takes a fifth), and whether one
-kernel makes the step: errors of several kernels partly cancel. Each program weighs the same in a stratum, as its times
-on several devices are wrong together. `python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv.
+The error of a step adds up from those of its kinds of work, which are independent of one another: each counts with its
+share of the step, and with the spread that it has shown. Small kernels, the host's start and its issuing have a spread
+each, which matters only where they decide, and so has whatever differs from one run to the next. The spreads are fitted
+to the logarithms of measured over predicted time, each predicted from rates that were learned without the program. The
+factors on them, by the way to run a step and its number of calls, are split-conformal (Lei et al. 2018, J. Am. Stat.
+Assoc. 113), and each program weighs the same. `python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv.
 """
 
 import csv
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from bottleneck.predict.rates import DEPTHWISE, KINDS, LAYOUTS, KernelColumns, PredictedTimes
+from bottleneck.predict.rates import CONVOLUTIONS, DEPTHWISE, KINDS, KernelColumns, PredictedTimes
+from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.predicted_step import Backend
 
 TABLE = Path(__file__).with_name("intervals.csv")
 COVERAGE = 0.8
-ANY = "*"
 
-_GROUP_OF = {
+# Which kernel cuDNN takes for an unusual convolution changes its time severalfold.
+_USUAL = {"convolution", "pointwise convolution", "convolution backward"}
+_FAMILY_OF = {
+    **dict.fromkeys(KINDS, "reductions"),
+    **dict.fromkeys(("pointwise", "copy", "normalize", "fused pointwise", "layout", "result layout"), "streams"),
     **dict.fromkeys(("product", "attention"), "products"),
-    **dict.fromkeys(("convolution", "pointwise convolution", "convolution backward", *LAYOUTS), "convolutions"),
-    "convolution channels last": "convolutions",
+    **dict.fromkeys((*_USUAL, "convolution channels last"), "convolutions"),
+    **dict.fromkeys((*(CONVOLUTIONS - _USUAL), *DEPTHWISE), "unusual convolutions"),
     **dict.fromkeys(("lstm", "gru", "rnn"), "recurrent layers"),
-    **dict.fromkeys(
-        (
-            "convolution 3d",
-            "transposed convolution",
-            "transposed convolution 3d",
-            "grouped convolution",
-            *DEPTHWISE,
-        ),
-        "other convolutions",
-    ),
 }
+_FAMILIES = ("streams", "reductions", "products", "convolutions", "unusual convolutions", "recurrent layers")
+SPREADS = (*_FAMILIES, "small kernels", "start", "host", "step")
+_NUMBER = np.array([_FAMILIES.index(_FAMILY_OF[kind]) for kind in KINDS])
+# A kernel of this time is twice as uncertain by what is the same for all kernels, its start and its end.
+_SMALL_US = 20.0
+# Steps by the number of their calls: these are the most of all but the last.
+CALLS = ("one or two", "several", "many")
+_MOST_CALLS = (2, 15)
 _RUNS: Mapping[Backend, str] = {
     "eager": "eager",
     "compile": "compiled",
     "max-autotune-no-cudagraphs": "compiled",
     "cudagraphs": "cudagraphs",
 }
-_GROUPS = ("products", "convolutions", "recurrent layers", "other convolutions", "memory")
-# Which kernel cuDNN takes for an unusual convolution changes its time severalfold: from this
-# share of the time on, they decide the error of the step.
-_MATTERS = 0.2
-# One kernel makes the step if it takes this share of the device's time; a kernel of less than the second share is none.
-_ALONE, _COUNTS = 0.8, 0.01
 
 
-def stratum_of(work: KernelColumns, found: PredictedTimes, is_host_bound: bool, backend: Backend) -> str:
-    """The backend, the kind of work that takes most of the time, and whether one kernel makes the step."""
-    run = _RUNS.get(backend, "graph")
-    kernel_us = found.us * work.count
-    busy_us = float(kernel_us.sum())
-    if is_host_bound:
-        return f"{run}: host, {'alone' if (kernel_us > _COUNTS * busy_us).sum() == 1 else 'several'}"
-    spent = dict.fromkeys(_GROUPS, 0.0)
-    for code, us in enumerate(np.bincount(work.kind, kernel_us, len(KINDS))):
-        spent[_GROUP_OF.get(KINDS[code], "memory")] += float(us)
-    is_unusual = spent["other convolutions"] >= _MATTERS * busy_us
-    most = "other convolutions" if is_unusual else max(spent, key=spent.__getitem__)
-    return f"{run}: {most}, {'alone' if kernel_us.max() > _ALONE * busy_us else 'several'}"
+def run_of(backend: Backend) -> str:
+    """How a backend runs a step: 'eager', 'compiled', 'cudagraphs', or 'graph' for both of the last."""
+    return _RUNS.get(backend, "graph")
 
 
-def interval_factor(stratum: str) -> float:
-    """The factor by which the interval of a stratum reaches above the prediction, and below."""
-    table = read_factors()
-    run = stratum.split(":", maxsplit=1)[0]
-    return table.get(stratum) or table.get(f"{run}: {ANY}") or table[ANY]
+def calls_of(work: KernelColumns) -> str:
+    """One of CALLS: the factor on the spread is that of steps of as many calls."""
+    return CALLS[int(np.searchsorted(_MOST_CALLS, np.unique(work.call).size))]
+
+
+def spread_parts(work: KernelColumns, found: PredictedTimes, is_tensor: Flags, sensitivity: Floats) -> Floats:
+    """What the square of each of SPREADS counts with in that of the step.
+
+    ``sensitivity`` is by how much the step grows, relatively, with the times of the device, of the host's start and of
+    its issuing.
+    """
+    busy = found.us * work.count
+    _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
+    of_call = np.bincount(call, busy)
+    share = of_call / max(float(busy.sum()), 1e-9)
+    small = float((share**2 * _SMALL_US / (_SMALL_US + of_call)).sum())
+    # The first kernel is what a call is for. On lanes cuDNN chooses among more kinds of convolutions.
+    on_lanes = work.are(*CONVOLUTIONS)[first] & ~is_tensor[first]
+    family = np.where(on_lanes, _FAMILIES.index("unusual convolutions"), _NUMBER[work.kind[first]])
+    device, start, host = sensitivity
+    of_family = np.bincount(family, share, len(_FAMILIES))
+    return np.array([*(device * of_family) ** 2, device**2 * small, start**2, host**2, 1.0])
+
+
+def interval_factor(parts: Floats, run: str, calls: str) -> float:
+    """The factor by which the interval of a step reaches above the prediction, and below."""
+    table = read_spreads()
+    spread = math.sqrt(float(parts @ np.square([table[f"{run}: {name}"] for name in SPREADS])))
+    return math.exp(table[f"{run}: {calls} calls"] * spread)
 
 
 @lru_cache(maxsize=1)
-def read_factors(path: Path = TABLE) -> Mapping[str, float]:
-    """The factor of each stratum."""
+def read_spreads(path: Path = TABLE) -> Mapping[str, float]:
+    """For each way to run a step the spread of each kind of error, as a logarithm, and the factors on the spread."""
     with path.open(encoding="utf-8", newline="") as lines:
-        return {row["stratum"]: float(row["factor"]) for row in csv.DictReader(lines)}
+        return {row["name"]: float(row["value"]) for row in csv.DictReader(lines)}

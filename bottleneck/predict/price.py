@@ -7,9 +7,16 @@ from typing import Literal
 
 import numpy as np
 
-from bottleneck.predict.host_pace import host_counts, host_time_units, replays_graph, step_us
+from bottleneck.predict.host_pace import (
+    host_counts,
+    host_time_units,
+    replays_graph,
+    sensitivities,
+    slower_than_usual,
+    step_us,
+)
 from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, least_bytes, live_calls
-from bottleneck.predict.interval import COVERAGE, interval_factor, stratum_of
+from bottleneck.predict.interval import COVERAGE, calls_of, interval_factor, run_of, spread_parts
 from bottleneck.predict.rates import (
     KINDS,
     KernelColumns,
@@ -27,9 +34,16 @@ from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedK
 from bottleneck.schema.step_calls import StepCalls
 from bottleneck.units import US_PER_S, counted, format_share
 
-BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["overhead"]] = ("compute", "memory", "overhead")
+BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["latency"], Literal["overhead"]] = (
+    "compute",
+    "memory",
+    "latency",
+    "overhead",
+)
 TIMED_DEVICES = frozenset({"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla T4"})
 
+# The middle 80 % of a normal distribution, in standard deviations.
+_DEVIATIONS = 1.28
 # The time of a step of which more than this share has no price would say nothing.
 _MOST_UNPRICED = 0.25
 
@@ -82,12 +96,13 @@ def predict_step(
     busy_us = float((found.us * work.count).sum())
     launches = float((work.launches * work.count).sum())
     units = host_time_units(host_counts(calls, backend, kernels), rates)
-    pace = host_pace_us or rates["pace"]
+    pace = host_pace_us or rates["pace"] * slower_than_usual(device.name)
     us = _step(busy_us, units, pace, rates)
-    issue_us = units[1] * pace
-    spread = 1.0 if host_pace_us else rates["pace:spread"]
-    stratum = stratum_of(work, found, busy_us < issue_us, backend)
-    factor = interval_factor(stratum)
+    shares = sensitivities(np.array(busy_us), *(np.array(each * pace) for each in units), rates)
+    spreads = spread_parts(work, found, ceilings.is_tensor, shares)
+    own = math.log(interval_factor(spreads, run_of(backend), calls_of(work)))
+    spread = 1.0 if host_pace_us else rates["pace:spread"] ** _DEVIATIONS
+    by_host = [math.log(_step(busy_us, units, pace * each, rates) / us) for each in (1 / spread, spread)]
     floor_us = step_floor_us(calls, device, backend)
     rows = _rows(groups, work, found, floor, engines)
     parts = _groups(us, rows, work, found)
@@ -95,18 +110,19 @@ def predict_step(
         device=device.name,
         backend=backend,
         us=us,
-        low_us=min(max(_step(busy_us, units, pace / spread, rates) / factor, floor_us), us),
-        high_us=_step(busy_us, units, pace * spread, rates) * factor,
+        low_us=min(max(us / math.exp(math.hypot(own, by_host[0])), floor_us), us),
+        high_us=us * math.exp(math.hypot(own, by_host[1])),
         coverage=COVERAGE,
         floor_us=floor_us,
         device_us=busy_us,
         host_us=sum(units) * pace,
         launches=launches,
+        graph=replays_graph(calls, backend),
         bound=_bound(parts),
         groups=parts,
         kernels=rows,
         unknown_calls=sum(unknown.values()),
-        reasons=tuple(_reasons(calls, device, unknown, set(engines), host_pace_us)),
+        reasons=tuple(_reasons(calls, device, unknown, set(engines), host_pace_us)) + _no_graph(calls, backend),
     )
 
 
@@ -159,6 +175,7 @@ def _nothing(device: Device, backend: Backend, reason: str, calls: int) -> Predi
         device_us=None,
         host_us=None,
         launches=0.0,
+        graph=False,
         bound="inconclusive",
         groups={},
         kernels=(),
@@ -181,7 +198,8 @@ def _rows(
         main = at.start + int(np.argmax(found.us[at]))
         count = work.count[at]
         parts = {
-            "compute": float((found.compute_us[at] * count).sum()),
+            "compute": float((np.where(found.waits[at], 0.0, found.compute_us[at]) * count).sum()),
+            "latency": float((np.where(found.waits[at], found.compute_us[at], 0.0) * count).sum()),
             "memory": float((found.memory_us[at] * count).sum()),
             "overhead": float((found.launch_us[at] * count).sum()),
         }
@@ -206,10 +224,14 @@ def _groups(
 ) -> dict[str, float]:
     """The time by group: busy kernels by the larger of their parts, all else is overhead."""
     busy = (found.us - found.launch_us) * work.count
-    by_compute = float(busy[found.compute_us > found.memory_us].sum())
-    by_memory = float(busy.sum()) - by_compute
+    of_memory = found.compute_us <= found.memory_us
     assert rows, "a predicted step has kernels"
-    return {"compute": by_compute, "memory": by_memory, "overhead": us - by_compute - by_memory}
+    parts = {
+        "compute": float(busy[~of_memory & ~found.waits].sum()),
+        "memory": float(busy[of_memory].sum()),
+        "latency": float(busy[~of_memory & found.waits].sum()),
+    }
+    return {**parts, "overhead": us - sum(parts.values())}
 
 
 def _bound(groups: Mapping[str, float]) -> PredictedBound:
@@ -217,7 +239,13 @@ def _bound(groups: Mapping[str, float]) -> PredictedBound:
     (name, most), (_, next_most), *_ = sorted(groups.items(), key=lambda item: -item[1])
     if most < 0.5 * total and most - next_most < 0.1 * total:
         return "mixed"
-    return {"compute": "compute", "memory": "memory", "overhead": "overhead"}[name]  # type: ignore[return-value]
+    return name  # type: ignore[return-value]
+
+
+def _no_graph(calls: StepCalls, backend: Backend) -> tuple[str, ...]:
+    if backend != "cudagraphs" or replays_graph(calls, backend):
+        return ()
+    return ("the backend cudagraphs makes no graph of a step that writes to a buffer, and runs it op by op",)
 
 
 def _reasons(

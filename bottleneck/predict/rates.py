@@ -68,8 +68,12 @@ KINDS = (
     "convolution channels last",
 )
 _CODE = {kind: code for code, kind in enumerate(KINDS)}
-_TILE = 64.0
-_TILE_ROWS = 128.0
+# Rows and columns that a block computes: cuBLAS's kernels for fp32 are named for them (ampere_sgemm_128x64_nn).
+_TILE_ROWS, _TILE = 128.0, 64.0
+# Where tiles fill less than this part of the multiprocessors, the inner dimension is split into parts of this length.
+_SPLIT_WAVES, _SPLIT_INNER = 0.125, 256.0
+# Fewer channels do not pay for the transforms of Winograd's algorithm.
+_WINOGRAD_CHANNELS = 32.0
 _SHARPNESS = 4.0
 # The most of a tensor peak that large products reach: 71 % (A100, TF32) to 79 % (H100, bf16) in the table of devices.
 _MOST_OF_TENSOR = 0.79
@@ -79,6 +83,8 @@ _ROW_US, _ROWS_AT_ONCE = 5.0, 2.0
 # Rows of an odd number of elements in half precision are loaded one by one, by kernels of an older architecture
 # (cutlass_75_tensorop_bf16_s1688gemm_…_align1): in the same trace they reach 67 of 989 TFLOP/s.
 _ODD_SHARE = 0.07
+# Blocks of 16 rows, of which a multiprocessor holds four (ATen's ScanUtils.cuh: 512 threads).
+_SCANS_AT_ONCE = 64.0
 # FLOPs per microsecond of the lanes of one multiprocessor, at which a step of a recurrent layer takes its learned time.
 _STEP_LANES = 5e5
 
@@ -87,8 +93,7 @@ _STEP_LANES = 5e5
 class KernelCeilings:
     """Ceilings per kernel, each an array or one number: per microsecond, bytes, and multiprocessors.
 
-    ``memory_factor`` and ``lanes_factor`` are the shares of bandwidth and fp32 peak that a device of
-    low power sustains, relative to other devices.
+    The factors are the shares of bandwidth, fp32 peak and tensor peak that a board sustains, relative to others.
     """
 
     peak: Floats
@@ -99,6 +104,7 @@ class KernelCeilings:
     multiprocessors: Floats
     memory_factor: Floats
     lanes_factor: Floats
+    tensor_factor: Floats
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,7 @@ class KernelColumns:
     """Kernels as arrays, one for each field, with one entry per kernel."""
 
     kind: Integers
+    call: Floats
     bytes: Floats
     least_bytes: Floats
     flops: Floats
@@ -121,6 +128,8 @@ class KernelColumns:
     steps: Floats
     launches: Floats
     dilated: Flags
+    winograd: Flags
+    odd: Flags
     autotuned: Flags
     long_rows: Floats
     count: Floats
@@ -132,27 +141,30 @@ class KernelColumns:
 
 @dataclass(frozen=True)
 class PredictedTimes:
-    """Predicted microseconds per kernel: the whole, and the parts of arithmetic, memory traffic and launch."""
+    """Predicted microseconds per kernel: the whole, and the parts of arithmetic, memory traffic and launch.
+
+    Where it ``waits``, its arithmetic takes that long because parts of it depend on one another or on loads, or are too
+    few to fill the device.
+    """
 
     us: Floats
     compute_us: Floats
     memory_us: Floats
     launch_us: Floats
+    waits: Flags
+
+
+_FLAGS = frozenset({"dilated", "winograd", "odd", "autotuned"})
 
 
 def as_columns(kernels: Sequence[Kernel]) -> KernelColumns:
     """Kernels as columns."""
-    amounts = {
-        name: np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64)
+    columns = {
+        name: np.array([getattr(kernel, name) for kernel in kernels], dtype=bool if name in _FLAGS else np.float64)
         for name in KernelColumns.__dataclass_fields__
-        if name not in ("kind", "dilated", "autotuned")
+        if name != "kind"
     }
-    return KernelColumns(
-        kind=np.array([_CODE[kernel.kind] for kernel in kernels], dtype=np.int64),
-        dilated=np.array([kernel.dilated for kernel in kernels], dtype=bool),
-        autotuned=np.array([kernel.autotuned for kernel in kernels], dtype=bool),
-        **amounts,
-    )
+    return KernelColumns(kind=np.array([_CODE[kernel.kind] for kernel in kernels], dtype=np.int64), **columns)
 
 
 def engine_of(kernel: Kernel, settings: EngineSettings, device: Device) -> str:
@@ -174,7 +186,7 @@ def ceilings_of(
 ) -> tuple[KernelCeilings, list[str]]:
     """The ceilings for each kernel on one device, and the names of the engines."""
     engines = [engine_of(kernel, settings, device) for kernel in kernels]
-    peaks, factors = device.peaks_flops_per_s, sustained(device.name)
+    peaks, board = device.peaks_flops_per_s, board_of(device.name)
     # Attention in fp32 takes three TF32 passes for one product (CUTLASS OpMultiplyAddFastF32).
     passes = np.array([3.0 if k.kind == "attention" and k.dtype == "fp32" else 1.0 for k in kernels])
     return (
@@ -185,24 +197,70 @@ def ceilings_of(
             bandwidth=np.full(len(kernels), (device.bandwidth_bytes_per_s or np.nan) * _PER_US),
             cache=np.full(len(kernels), device.cache_bytes or 0.0),
             multiprocessors=np.full(len(kernels), float(device.sm_count or 100)),
-            memory_factor=np.full(len(kernels), factors[0]),
-            lanes_factor=np.full(len(kernels), factors[1]),
+            memory_factor=np.full(len(kernels), board.memory),
+            lanes_factor=np.full(len(kernels), board.lanes),
+            tensor_factor=np.full(len(kernels), board.tensor),
         ),
         engines,
     )
 
 
-# Devices of low power sustain less of their data sheet: factors on the shares that other devices reach, for (memory,
-# fp32 lanes). Power rises with the cube of the clock, so lanes that may take a part of the watts per FLOP/s of the
-# largest board of their generation run at the cube root of that part: T4 70 W / 8.1 TFLOP/s against Quadro RTX 6000
-# 280 / 16.3, L4 72 / 30.3 against L40S 350 / 91.6. Memory with error correction in the data itself (GDDR6) loses an
-# eighth, which was set by hand.
-_SUSTAINED: Mapping[str, tuple[float, float]] = {"Tesla T4": (0.875, 0.80), "NVIDIA L4": (0.875, 0.85)}
+@dataclass(frozen=True)
+class Board:
+    """What public facts say of a board beside its data sheet; they do not come from the timings of the rates.
+
+    ``memory``, ``lanes`` and ``tensor`` are the shares of bandwidth, of the fp32 peak and of the peaks of tensor cores
+    that it sustains, relative to other boards. ``year`` is that of its servers.
+    """
+
+    year: int
+    memory: float
+    lanes: float
+    tensor: float
 
 
-def sustained(name: str) -> tuple[float, float]:
-    """Factors on memory and lanes for the device of this name."""
-    return next((factors for part, factors in _SUSTAINED.items() if name.startswith(part)), (1.0, 1.0))
+# Of large fp32 products without TF32, torch reaches this share of the peak on an A100 (0.93, 0.98) and an H100 (0.78).
+_USUAL_LANES = 0.865
+# Memory that keeps its error correction in the data itself (GDDR6) gives up a sixteenth of its size, and more of its
+# bandwidth, as a write reads the code word first: an A40 renders 15 % slower with it (Chaos, "ECC state"). Set while
+# timings of a T4 were in sight.
+_ECC_IN_DATA = 0.875
+# Boards by the beginning of their names: year, share of bandwidth, and share of the fp32 peak that large products
+# reach with torch (github.com/zzc0721/torch-performance-test-data: T4 4.17 and 4.43 TFLOP/s). A T4 may take 70 W and
+# takes 27 W idle, so that its clock falls; boards from Ampere on but A100, H100 and B200 share lanes with integers.
+_BOARDS: Mapping[str, tuple[int, float, float]] = {
+    "Tesla P100": (2016, 1.0, 0.90),
+    "Tesla P40": (2016, 1.0, 0.86),
+    "Tesla V100": (2017, 1.0, 0.90),
+    "Tesla T4": (2018, _ECC_IN_DATA, 0.53),
+    "NVIDIA A100": (2020, 1.0, 0.955),
+    "NVIDIA A10": (2021, _ECC_IN_DATA, 0.63),
+    "NVIDIA A40": (2020, _ECC_IN_DATA, 0.63),
+    "NVIDIA RTX A6000": (2020, 1.0, 0.62),
+    "NVIDIA GeForce RTX 30": (2020, 1.0, 0.70),
+    "NVIDIA GeForce RTX 40": (2022, 1.0, 0.67),
+    "NVIDIA GeForce RTX 50": (2025, 1.0, 0.65),
+    "NVIDIA H100": (2022, 1.0, 0.78),
+    "NVIDIA GH200": (2023, 1.0, 0.78),
+    "NVIDIA H200": (2024, 1.0, 0.77),
+    "NVIDIA H20": (2023, 1.0, 0.73),
+    "NVIDIA L40": (2022, _ECC_IN_DATA, 0.51),
+    # Not timed: that of an L40S (350 W for 91.6 TFLOP/s) at 72 W for 30.3, as power rises with the cube of the clock.
+    "NVIDIA L4": (2023, _ECC_IN_DATA, 0.435),
+    "NVIDIA B200": (2024, 1.0, 0.88),
+}
+_UNLISTED = (2021, 1.0, _USUAL_LANES)
+# cuDNN's kernels of TF32 are those of Ampere, and reach this part of what Hopper's own would ("62.9 % of peak" in
+# Dissecting the NVIDIA Hopper Architecture).
+_ON_HOPPER = 0.63
+_HOPPER = ("NVIDIA H", "NVIDIA GH")
+
+
+def board_of(name: str) -> Board:
+    """The facts of the device of this name."""
+    known = max((start for start in _BOARDS if name.startswith(start)), key=len, default="")
+    year, memory, lanes = _BOARDS.get(known, _UNLISTED)
+    return Board(year, memory, lanes / _USUAL_LANES, _ON_HOPPER if name.startswith(_HOPPER) else 1.0)
 
 
 def floors(work: KernelColumns, ceilings: KernelCeilings) -> tuple[Floats, Floats, Floats]:
@@ -215,10 +273,11 @@ def floors(work: KernelColumns, ceilings: KernelCeilings) -> tuple[Floats, Float
 
 def times(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> PredictedTimes:
     """The predicted time of each kernel."""
-    compute, memory = _compute_us(work, ceilings, rates), _memory_us(work, ceilings, rates)
+    memory = _memory_us(work, ceilings, rates)
+    compute, waits = _compute_us(work, ceilings, rates)
     launch = rates["launch"] * np.where(work.are(*LAYOUTS) & ~ceilings.is_tensor, 0.0, work.launches)
     busy = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
-    return PredictedTimes(busy + launch, compute, memory, launch)
+    return PredictedTimes(busy + launch, compute, memory, launch, waits)
 
 
 def _memory_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
@@ -226,16 +285,19 @@ def _memory_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str
     spared = np.clip(1.0 - work.bytes / np.maximum(ceilings.cache, 1.0), 0.0, 1.0)
     faster = 1.0 + (rates["cache"] - 1.0) * spared
     needless = work.are(*LAYOUTS) & ~ceilings.is_tensor
+
     return np.where(needless, 0.0, work.bytes / (ceilings.bandwidth * share * ceilings.memory_factor * faster))
 
 
-def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
+def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> tuple[Floats, Flags]:
+    """The time of the arithmetic of each kernel, and whether it is one of waiting."""
     folds = np.array([rates.get(f"{kind}:operations", 0.0) for kind in KINDS])[work.kind]
     filled = np.clip(work.blocks / (rates["blocks"] * ceilings.multiprocessors), 1e-6, 1.0)
     spread = np.clip(work.blocks / ceilings.multiprocessors, 1e-6, 1.0) * (0.5 + 0.5 * filled)
     fold_us = (work.elements * folds / spread + work.results * rates["window"]) / ceilings.lanes
     per_step = np.array([rates.get(f"{kind}:step", 0.0) for kind in KINDS])[work.kind]
     step_us = work.steps * per_step * (_STEP_LANES / (ceilings.lanes / ceilings.multiprocessors)) ** 0.2
+    turns = np.where(work.are("scan"), np.maximum(work.rows / (_SCANS_AT_ONCE * ceilings.multiprocessors), 1.0), 1.0)
     ideal = work.flops / ceilings.peak
     share = np.where(ceilings.is_tensor, _tensor_share(work, ceilings, rates), _lanes_share(work, ceilings, rates))
     on_tensor, on_lanes = (
@@ -252,28 +314,32 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
     ratio = ratio * np.where(moved & ~ceilings.is_tensor, rates["channels last on lanes"], 1.0)
     is_transposed = work.are("transposed convolution", "transposed convolution 3d", "grouped convolution")
     dilated = np.where(is_transposed, rates["dilated transposed"], rates["dilated"])
+    # The transforms of Winograd's algorithm pay off over many channels and filters.
+    least = np.minimum(work.channels, work.columns)
+    saved = np.where(work.winograd & ~ceilings.is_tensor, least / (least + _WINOGRAD_CHANNELS), 0.0)
+    ratio = ratio * (1.0 + (rates["winograd"] - 1.0) * saved)
     chosen = np.where(work.are("product"), rates["autotuned product"], rates["autotuned convolution"])
     ratio = ratio * np.where(work.dilated, dilated, 1.0) * np.where(work.autotuned, chosen, 1.0)
-    is_odd = (work.columns > 1) & (work.columns % 2 == 1) | (work.inner % 2 == 1)
-    product_us = ideal / np.where(is_half & is_odd, np.minimum(share * ratio, _ODD_SHARE), share * ratio)
+    product_us = ideal / np.where(is_half & work.odd, np.minimum(share * ratio, _ODD_SHARE), share * ratio)
     direct = work.are(*DEPTHWISE)
     direct_us = work.flops / (ceilings.lanes * ratio * ceilings.lanes_factor)
     plain = np.where(is_product, product_us, np.where(direct, direct_us, ideal))
     # Blocks of long rows wait for their loads and for one another's sums, whatever their length.
     row_us = work.long_rows * _ROW_US / (_ROWS_AT_ONCE * ceilings.multiprocessors)
-    busy = np.where(work.are(*_RECURRENT), np.maximum(step_us, ideal), np.maximum(plain + fold_us, row_us))
-    return np.asarray(np.nan_to_num(busy))
+    throughput = np.where(work.are(*_RECURRENT), ideal, plain + fold_us)
+    waiting = np.maximum(step_us * turns, row_us)
+    waits = (waiting > throughput) | ((work.blocks < ceilings.multiprocessors) & (fold_us > plain))
+    return np.nan_to_num(np.maximum(throughput, waiting)), waits
 
 
 def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     """Share of the fp32 lanes' peak that a product of these sizes reaches, padded to whole tiles."""
     padding = _filling(work.rows, 32.0) * _filling(work.columns, 32.0)
-    tiles = work.batch * np.ceil(work.rows / _TILE) * np.ceil(work.columns / _TILE)
+    tiles = work.batch * np.ceil(work.rows / _TILE_ROWS) * np.ceil(work.columns / _TILE)
     waves = tiles / ceilings.multiprocessors
     quantised = np.where(waves > 8, 1.0, waves / np.maximum(np.ceil(waves - 1e-9), 1.0))
-    # With few tiles the inner dimension is split among multiprocessors.
-    split = np.clip(np.minimum(work.inner / 512.0, 1.0 / np.maximum(waves, 1e-9)), 1.0, None)
-    used = np.minimum(1.0, quantised * split)
+    split = np.clip(np.minimum(work.inner / _SPLIT_INNER, 1.0 / np.maximum(waves, 1e-9)), 1.0, None)
+    used = np.minimum(1.0, quantised * np.where(waves <= _SPLIT_WAVES, split, 1.0))
     short = work.inner / (work.inner + rates["lanes:inner"])
     return np.asarray(np.maximum(rates["lanes"] * ceilings.lanes_factor * padding * used * short, 1e-6))
 
@@ -283,7 +349,8 @@ def _tensor_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[
     tiles = work.batch * np.ceil(work.rows / _TILE_ROWS) * np.ceil(work.columns / _TILE)
     used = np.clip(tiles / ceilings.multiprocessors, 0.1, 1.0)
     short = work.inner / (work.inner + rates["tensor:inner"]) * work.columns / (work.columns + rates["tensor:columns"])
-    return np.asarray(np.maximum(np.minimum(rates["tensor"] * short, _MOST_OF_TENSOR) * used, 1e-6))
+    share = np.minimum(rates["tensor"] * ceilings.tensor_factor * short, _MOST_OF_TENSOR)
+    return np.asarray(np.maximum(share * used, 1e-6))
 
 
 def _filling(size: Floats, tile: float) -> Floats:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from bottleneck.cost import OP_FAMILIES, compute_cost
-from bottleneck.cost.call import Cost, OpCall, Unmodelled, parse_call
+from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled, parse_call
 from bottleneck.schema.step_calls import StepCall, TensorUse
 from bottleneck.units import ITEM_BYTES
 
@@ -20,7 +20,9 @@ FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name i
 _SOFTMAX_IN_REGISTERS, _SOFTMAX_IN_SHARED = 1024, 12_000
 # Winograd F(4x4, 3x3) needs a quarter of the multiplications; the Fourier route for a larger window needs four or more
 # per element instead of one per element of the window.
-_WINOGRAD = 4.0
+# Kernels in channels last load this many channels at once; others take kernels for the usual order.
+_AT_ONCE = 4
+_WINOGRAD, _WINOGRAD_AREA = 4.0, 9
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,11 @@ class Kernel:
 
     ``flops`` run at the peak of an engine: that for products of ``dtype`` where ``kind`` is one, else vector lanes.
     ``elements`` are folded one after the other by at most ``blocks`` independent parts. Each of the ``results`` of a
-    window computes where the window lies. A product has ``rows``,
-    ``columns``, ``inner`` and ``batch``; a convolution has input ``channels`` per group. ``steps`` run in
-    sequence. ``long_rows`` each take a whole block of threads. An ``autotuned`` kernel was chosen by timing.
-    ``least_bytes`` and ``least_flops`` are the amounts that every implementation needs. ``count`` kernels are like this
-    one.
+    window computes where the window lies. A product has ``rows``, ``columns``, ``inner`` and ``batch``; it is ``odd``
+    where the rows of an operand have an odd number of elements. A convolution has input ``channels`` per group, and is
+    ``winograd`` where that algorithm applies. ``steps`` run in sequence. ``long_rows`` each take a whole block of
+    threads. An ``autotuned`` kernel was chosen by timing. ``least_bytes`` and ``least_flops`` are the amounts that
+    every implementation needs. ``count`` kernels are like this one.
     """
 
     kind: str
@@ -54,6 +56,8 @@ class Kernel:
     steps: float = 0.0
     launches: float = 1.0
     dilated: bool = False
+    winograd: bool = False
+    odd: bool = False
     autotuned: bool = False
     long_rows: float = 0.0
     count: float = 1.0
@@ -146,7 +150,13 @@ def _of(kind: str) -> Callable[[OpCall, Cost, float], list[Kernel]]:
     return lambda call, cost, result: _stream(call, cost, result, kind)
 
 
-def _product(_call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+def _has_odd_rows(matrix: Tensor) -> bool:
+    """True where the rows of a matrix begin at an odd number of elements, as its strides say or its shape."""
+    strides = matrix.strides if matrix.strides and len(matrix.strides) == len(matrix.shape) else (*matrix.shape[-1:], 1)
+    return max(strides[-2:]) % 2 == 1 and max(strides[-2:]) > 1
+
+
+def _product(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
     return [
         Kernel(
             "product",
@@ -159,6 +169,7 @@ def _product(_call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
             columns=cost.n or 1.0,
             inner=cost.k or 1.0,
             batch=cost.batch or 1.0,
+            odd=any(_has_odd_rows(each) for each in [x for x in call.tensors() if len(x.shape) > 1][-2:]),
         )
     ]
 
@@ -211,10 +222,9 @@ def convolution_kernel(call: OpCall, cost: Cost) -> Kernel:
     """The main kernel of a convolution."""
     shape, flops = convolution_shape(call), cost.matrix_flops + cost.vector_flops
     saves = shape.area >= 9 and shape.dims > 1 and not shape.strided and not shape.dilated
-    in_place = shape.depthwise or shape.is_pointwise
     return Kernel(
         shape.kind,
-        bytes=cost.bytes_low if in_place else 0.0,
+        bytes=cost.bytes_low,
         least_bytes=cost.bytes_low,
         flops=flops,
         least_flops=0.0 if shape.depthwise else flops / (max(_WINOGRAD, shape.area / 4.0) if saves else 1.0),
@@ -225,6 +235,7 @@ def convolution_kernel(call: OpCall, cost: Cost) -> Kernel:
         batch=shape.groups,
         channels=shape.inner / shape.area,
         dilated=shape.dilated,
+        winograd=saves and shape.dims == 2 and shape.area == _WINOGRAD_AREA and shape.groups == 1,
         results=float(math.prod(call.result or ())) if shape.depthwise else 0.0,
     )
 
@@ -236,7 +247,7 @@ def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
     """
     main, x = convolution_kernel(call, cost), call.tensor(0)
     found = [main]
-    if main.kind not in ("depthwise convolution", "pointwise convolution"):
+    if main.kind not in ("depthwise convolution", "pointwise convolution") and not main.channels % _AT_ONCE:
         moved = (("layout", x.bytes if x.shape[1] > 1 else 0.0), ("result layout", result))
         found += [Kernel(kind, bytes=2.0 * size, dtype=main.dtype) for kind, size in moved]
     if call.optional_tensor(2) is not None:
@@ -269,7 +280,7 @@ def _softmax(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
     length, inner = x.shape[dim], math.prod(x.shape[dim + 1 :])
     passes = 4.0
     if inner == 1:
-        passes = 2.0 if length <= _SOFTMAX_IN_REGISTERS else 3.0 if length <= _SOFTMAX_IN_SHARED else 4.0
+        passes = 2.0 if length <= _SOFTMAX_IN_SHARED else 4.0
     kind = "softmax" if inner == 1 else "softmax across rows"
     long_rows = x.numel / length if inner == 1 and length > _SOFTMAX_IN_REGISTERS else 0.0
     return [Kernel(kind, bytes=passes / 2.0 * cost.bytes_low, least_bytes=cost.bytes_low, long_rows=long_rows)]
@@ -314,6 +325,13 @@ def _logsumexp(call: OpCall, _cost: Cost, result: float) -> list[Kernel]:
     return [replace(kernels[0], least_bytes=size + result), *kernels[1:], last]
 
 
+def _scan(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
+    """A scan along the rows of memory: the parts of a row wait for one another."""
+    found, sizes = _stream(call, cost, result, "scan"), call.tensor(0).shape
+    is_inner = bool(sizes) and (call.integer(1) or 0) % len(sizes) == len(sizes) - 1
+    return [replace(found[0], steps=float(sizes[-1]), rows=math.prod(sizes[:-1]))] if is_inner else found
+
+
 def _layer_norm(_call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
     return [Kernel("layer norm", bytes=cost.bytes_low, least_bytes=cost.bytes_low)]
 
@@ -334,6 +352,8 @@ _BY_NAME: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
     "max_pool2d_with_indices": _pooling("max pooling"),
     "max_pool3d_with_indices": _pooling("max pooling"),
     "logsumexp": _logsumexp,
+    "cumsum": _scan,
+    "cumprod": _scan,
 }
 _BY_FAMILY: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
     "matmul": _product,

@@ -8,7 +8,7 @@ from bottleneck.schema.records import Doc
 # How a program is run: op by op, or compiled. 'cudagraphs' replays the eager kernels as one graph; 'compile' fuses
 # them; 'reduce-overhead' does both; 'max-autotune' also fuses into products and chooses their kernels by timing.
 Backend = Literal["eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-PredictedBound = Literal["compute", "memory", "overhead", "mixed", "inconclusive"]
+PredictedBound = Literal["compute", "memory", "latency", "overhead", "mixed", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PredictedKernels:
     floor_us: Annotated[float, Doc("least time that is possible", "us")]
     launches: Annotated[float, Doc("kernels launched")]
     engine: Annotated[str | None, Doc("ceiling that its arithmetic is held against: 'fp32_vector', 'tf32_tensor' …")]
-    bound: Annotated[Literal["compute", "memory", "overhead"], Doc("largest part of the predicted time")]
+    bound: Annotated[Literal["compute", "memory", "latency", "overhead"], Doc("largest part of the predicted time")]
 
     @property
     def efficiency(self) -> float:
@@ -54,8 +54,9 @@ class PredictedStep:
     device_us: Annotated[float | None, Doc("time that the device is busy", "us")]
     host_us: Annotated[float | None, Doc("time that the host needs to issue the step", "us")]
     launches: Annotated[float, Doc("kernels launched")]
+    graph: Annotated[bool, Doc("the step is launched as a CUDA graph")]
     bound: Annotated[PredictedBound, Doc("what holds the step back")]
-    groups: Annotated[dict[str, float], Doc("time by group: compute, memory, overhead", "us")]
+    groups: Annotated[dict[str, float], Doc("time by group: compute, memory, latency, overhead", "us")]
     kernels: Annotated[tuple[PredictedKernels, ...], Doc("the work in the order of the step")]
     unknown_calls: Annotated[int, Doc("calls without a price, which the time leaves out")]
     reasons: Annotated[tuple[str, ...], Doc("what is not known, and what was assumed")]

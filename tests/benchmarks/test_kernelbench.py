@@ -100,10 +100,16 @@ def test_programs_that_were_held_out_are_predicted_within_the_goals(judged: list
 @pytest.mark.statistics
 def test_intervals_hold_four_of_five_times(judged: list[Judged]) -> None:
     held = with_intervals(judged)
-    assert statistics.mean(each.is_inside for each in held) >= 0.8
-    large = [each for each in held if each.judged.timing.version == "2" and each.judged.timing.backend == "eager"]
-    assert statistics.mean(each.is_inside for each in large) >= 0.8
-    assert statistics.median(each.width for each in large) <= 1.65  # 1.63 was reached
+    eager = [each for each in held if each.judged.timing.backend == "eager"]
+    large, small = ([each for each in eager if each.judged.timing.version == version] for version in "21")
+    for some in (
+        held,
+        large,
+        small,
+        *([each for each in eager if each.judged.timing.level == f"level{level}"] for level in (1, 2, 3)),
+    ):
+        assert statistics.mean(each.is_inside for each in some) >= 0.8
+    assert statistics.median(each.width for each in large) <= 1.6
 
 
 @pytest.mark.statistics
@@ -112,20 +118,20 @@ def test_compiling_is_predicted_with_the_right_sign_in_most_programs(judged: lis
     counted = [each for each in found if each.counts]
     inside = speedups_inside(found)
     for backend in COMPILED:
-        mine = [each.is_right for each in counted if each.timing.backend == backend]
+        mine = [each.is_right for each in counted if each.after.timing.backend == backend]
         assert statistics.mean(mine) >= 0.85, backend
-        held = [is_inside for each, is_inside in zip(found, inside, strict=True) if each.timing.backend == backend]
+        held = [is_in for each, is_in in zip(found, inside, strict=True) if each.after.timing.backend == backend]
         assert statistics.mean(held) >= 0.8, backend
 
 
 @pytest.mark.statistics
 @pytest.mark.parametrize("hardware", ["A100", "H100", "T4"])
-def test_a_device_that_was_left_out_is_predicted_where_its_host_is_known(
+def test_a_device_that_was_left_out_is_predicted(
     everything: tuple[list[Timing], dict[Key, StepCalls]], hardware: str
 ) -> None:
     eager, compiled = samples(*everything)
-    own, _, _ = without_device(eager, learn(eager, compiled), hardware)
-    assert statistics.median(each.error for each in own) <= 0.26
+    for some in without_device(eager, learn(eager, compiled), hardware):
+        assert statistics.median(each.error for each in some) <= 0.25
 
 
 @pytest.mark.statistics

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bottleneck.predict.host_pace import host_counts, replays_graph, step_us
+from bottleneck.predict.host_pace import host_counts, replays_graph, sensitivities, step_us
 from bottleneck.predict.inductor_fusion import copied_bytes
 from bottleneck.predict.rates import read_rates
 from bottleneck.schema.step_calls import Storage
@@ -34,3 +34,23 @@ def test_a_step_waits_for_the_host_before_its_first_kernel_however_long_it_is() 
     long, short = (float(step_us(np.array(us), np.array(50.0), np.array(1.0), rates)) for us in (1e5, 1e5 - 50.0))
     assert long - short == 50.0 or abs(long - short - 50.0) < 1e-3
     assert short > 1e5
+
+
+def test_batch_norm_in_training_is_no_graph_in_a_trace_which_tells_no_storages() -> None:
+    x, channels = use(0, 8, 64, 14, 14), use(1, 64)
+    for training in ("True", "False"):
+        norm = call("cudnn_batch_norm", [x, *[channels] * 4], use(2, 8, 64, 14, 14), (training, "0.1", "1e-05"))
+        assert replays_graph(replace(step(norm), storages=()), "cudagraphs") is (training == "False")
+
+
+def test_shares_of_device_and_host_are_the_growth_of_the_step_with_each() -> None:
+    rates = read_rates()
+    device, lead, issue = 200.0, 30.0, 220.0
+
+    def whole(factor: float) -> float:
+        return float(step_us(np.array(device), np.array(lead * factor), np.array(issue * factor), rates))
+
+    host_growth = np.log(whole(1.001) / whole(0.999)) / np.log(1.001 / 0.999)
+    of_device, of_start, of_issuing = sensitivities(np.array(device), np.array(lead), np.array(issue), rates)
+    assert abs(float(of_start + of_issuing) - host_growth) < 1e-3
+    assert abs(float(of_device + of_start + of_issuing) - 1.0) < 1e-9

@@ -7,12 +7,12 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict import price
-from bottleneck.predict.interval import read_factors
+from bottleneck.predict.interval import CALLS, SPREADS, read_spreads
 from bottleneck.predict.price import plan, predict_step, step_floor_us
 from bottleneck.predict.rates import KINDS, PredictedTimes, engine_of, read_rates
 from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_step import Backend, PredictedStep
-from bottleneck.schema.step_calls import EngineSettings, StepCalls
+from bottleneck.schema.step_calls import EngineSettings, StepCalls, TensorUse
 from tests.predict.steps import SETTINGS, call, convolution, in_dtype, step, use
 
 H100 = device_by_name("NVIDIA H100 80GB HBM3")
@@ -150,12 +150,65 @@ def test_convolutions_follow_the_setting_of_cudnn_where_the_device_has_tf32() ->
 def test_rates_are_few_and_positive_and_belong_to_kinds_of_work() -> None:
     rates = read_rates()
     assert all(value > 0 for value in rates.values())
-    assert len(rates) < 70
+    assert len(rates) < 80
     prefixes = {name.partition(":")[0] for name in rates if ":" in name}
     assert prefixes <= {*KINDS, "host", "pace", "lanes", "tensor", "channels last"}
 
 
-def test_every_backend_has_a_factor_for_work_that_was_not_timed() -> None:
-    factors = read_factors()
-    assert all(1.0 < factor < 4.0 for factor in factors.values())
-    assert {"*", "eager: *", "compiled: *", "cudagraphs: *", "graph: *"} <= factors.keys()
+def test_every_kind_of_error_has_a_spread_and_every_way_to_run_a_step_a_factor() -> None:
+    table = read_spreads()
+    names = (*SPREADS, *(f"{calls} calls" for calls in CALLS))
+    assert table.keys() == {f"{run}: {name}" for run in ("eager", "compiled", "cudagraphs", "graph") for name in names}
+    assert all(0.0 < value < 5.0 for value in table.values())
+
+
+def test_interval_is_wider_for_an_unusual_convolution_than_for_a_product() -> None:
+    grouped, product = (predict_step(each, H100) for each in (step(convolution(512, 512, groups=4)), square(8192)))
+    assert width(grouped) > 1.3 * width(product)
+
+
+def test_several_calls_of_a_kind_have_a_narrower_interval_than_one_of_them() -> None:
+    one, several = (predict_step(stream(1 << 28, ops), H100, host_pace_us=1.0) for ops in (1, 10))
+    assert width(several) < width(one)
+
+
+def test_unknown_pace_of_the_host_widens_only_where_launches_decide() -> None:
+    unknown, known = (predict_step(stream(1 << 30), H100, host_pace_us=pace) for pace in (None, 19.0))
+    assert width(unknown) < 1.02 * width(known)
+    unknown, known = (predict_step(stream(1 << 10, 50), H100, host_pace_us=pace) for pace in (None, 19.0))
+    assert width(unknown) > 1.2 * width(known)
+
+
+def test_hosts_of_older_boards_are_slower() -> None:
+    small = stream(1 << 10, 50)
+    assert total(predict_step(small, T4)) > 1.2 * total(predict_step(small, H100))
+    same = [total(predict_step(small, device, host_pace_us=20.0)) for device in (T4, H100)]
+    assert same[0] == pytest.approx(same[1], rel=0.02)
+
+
+def test_softmax_over_rows_of_medium_length_is_bound_by_latency() -> None:
+    x = use(0, 300_000, 3137, dtype="c10::BFloat16")
+    softmax = call("_softmax", [x], use(1, 300_000, 3137, dtype="c10::BFloat16"), ("-1", "False"))
+    prediction = predict_step(step(softmax), H100)
+    assert prediction.bound == "latency"
+    assert prediction.groups["latency"] > 0.9 * total(prediction)
+    assert prediction.kernels[0].bound == "latency"
+
+
+def test_product_with_an_odd_number_of_columns_is_slow_only_where_rows_of_memory_are_odd() -> None:
+    half = "c10::BFloat16"
+    x, result = use(0, 4096, 768, dtype=half), use(2, 4096, 50257, dtype=half)
+    by_rows, by_columns = (TensorUse((768, 50257), strides, half, 1) for strides in ((50257, 1), (1, 768)))
+    slow, quick = (total(predict_step(step(call("mm", [x, each], result)), H100)) for each in (by_rows, by_columns))
+    assert slow > 3 * quick
+
+
+def test_cudagraphs_says_where_it_makes_no_graph() -> None:
+    plain = stream(1 << 12, 4)
+    counting = replace(plain, storages=(plain.storages[0], replace(plain.storages[1], created=-1), *plain.storages[2:]))
+    graph, none = (predict_step(each, H100, "cudagraphs") for each in (plain, counting))
+    assert graph.graph
+    assert not none.graph
+    assert any("makes no graph" in reason for reason in none.reasons)
+    assert not any("makes no graph" in reason for reason in graph.reasons)
+    assert predict_step(counting, H100, "reduce-overhead").graph
