@@ -64,14 +64,24 @@ _ENGINES = {
 
 _WORK_NOTE = "share: of the time of the kernels; floor: no device of this kind takes less"
 _IN_CACHE = "in cache"
+_LEAST_FLOOR_US = 0.01
 _CACHE_NOTE = "in cache: the data of each kernel fit into the last cache, so that its bytes set no floor"
+_NO_GRAPH = "no graph"
+_NO_GRAPH_NOTE = (
+    "no graph: the backend cudagraphs runs a step op by op that writes to a buffer, such as a batch norm in training; "
+    "reduce-overhead makes a graph of it"
+)
 _ROOFLINE_NOTE = (
     "Each mark is a kind of work by its FLOPs and least bytes, with its share of the time of the kernels; the lines "
     "are what the memory and the engines of the device allow."
 )
 # Copies from the host of less than this share of the step are not worth a line.
 _LEAST_COPY = 0.01
-_GROUPS = ("compute", "memory", "overhead")
+_GROUPS = ("compute", "memory", "latency", "overhead")
+# Latency is shown where some step has this much of it.
+_SOME_LATENCY = 0.02
+# The styles of a report know no latency.
+_STYLED = frozenset(_GROUPS) - {"latency"}
 _MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel |\(R\) )+")
 
 
@@ -120,17 +130,23 @@ def _device_sentence(prediction: DevicePrediction) -> str:
         floor = f"By peak and bandwidth the step takes no less than {format_us(step.floor_us)} there{by}{fit}."
         return f"No time is predicted for {name}: {why}. {floor}"
     article = "an" if name[:1] in "AEIHLMRX" and not name.startswith("RTX 9") else "a"
+    run = _WAYS[step.backend].run_as if step.graph or step.backend != "cudagraphs" else ""
     takes = _us_range(step.low_us, step.high_us)
-    words = f"On {article} {name} this step{_WAYS[step.backend].run_as} takes {takes} and {_held_by(prediction)}"
+    words = f"On {article} {name} this step{run} takes {takes} and {_held_by(prediction)}"
     if prediction.fits is False:
         words += ", but its memory does not fit"
     for gain in prediction.gains:
-        if gain.speedup is not None and gain.speedup >= _WORTH_SAYING:
+        if gain.speedup is not None and gain.speedup >= _WORTH_SAYING and not _lacks_graph(gain):
             # cuDNN may use TF32 where products do not.
             is_tf32_already = gain.name == "tf32" and prediction.engine == "tf32_tensor"
             way = "TF32 for products too" if is_tf32_already else _WAYS[gain.name].gained_from
             words += f"; {way} would make it {gain.speedup:.1f} times as fast"
     return f"{words}."
+
+
+def _lacks_graph(gain: BackendGain) -> bool:
+    """True where CUDA graphs are asked for, and the step cannot be one."""
+    return gain.step.backend == "cudagraphs" and not gain.step.graph
 
 
 def _held_by(prediction: DevicePrediction) -> str:
@@ -139,6 +155,7 @@ def _held_by(prediction: DevicePrediction) -> str:
         return f"is compute-bound ({engine})" if engine else "is compute-bound"
     return {
         "memory": "is bound by memory bandwidth",
+        "latency": "is bound by latency (steps that wait for one another, or too little work at once)",
         "overhead": "is bound by overhead (the host and its launches)",
         "mixed": "is held back by no single resource",
     }.get(prediction.bound, "what holds it is not known")
@@ -196,10 +213,14 @@ def _engine_words(answer: Prediction) -> str:
 
 
 def _steps(answer: Prediction) -> TableSection:
-    rows = tuple(map(_step_row, answer.devices))
+    waits = any(each.step.us and each.step.groups["latency"] >= _SOME_LATENCY * each.step.us for each in answer.devices)
+    groups = _GROUPS if waits else tuple(group for group in _GROUPS if group != "latency")
+    rows = tuple(_step_row(each, groups) for each in answer.devices)
     heads = columns("name", "device") + columns("number", "step", "interval") + columns("words", "bound")
     coverage = max(each.step.coverage for each in answer.devices)
-    notes = [f"interval: made to hold {coverage * 100:.0f} % of steps; compute, memory, overhead: shares of the step"]
+    notes = [f"interval: made to hold {coverage * 100:.0f} % of steps; {', '.join(groups)}: shares of the step"]
+    if waits:
+        notes.append("latency: kernels wait for loads or for steps before them, or are too small to fill the device")
     if any(each.step.us is None and each.step.floor_us is not None for each in answer.devices):
         notes.append("over: no time is predicted, but peak and bandwidth allow none below this; (): what sets it")
     copies = [
@@ -210,29 +231,29 @@ def _steps(answer: Prediction) -> TableSection:
     if copies:
         notes.append(f"copies from the host are not in the step; over the link they take {', '.join(copies)}")
     title = "The step on each device"
-    return TableSection(title, heads + columns("number", *_GROUPS), rows, tuple(notes), is_cards=True)
+    return TableSection(title, heads + columns("number", *groups), rows, tuple(notes), is_cards=True)
 
 
-def _step_row(prediction: DevicePrediction) -> TableRow:
+def _step_row(prediction: DevicePrediction, groups: Sequence[str]) -> TableRow:
     step = prediction.step
     interval = UNKNOWN if step.floor_us is None else f"over {format_us(step.floor_us)}"
     if step.low_us is not None and step.high_us is not None:
         interval = _us_range(step.low_us, step.high_us).replace(" to ", "-")
     bound = f"({prediction.floor_bound})" if prediction.floor_bound else UNKNOWN
     bound = bound if step.us is None else prediction.bound
-    cells = (short_name(prediction), _us_or_unknown(step.us), interval, bound, *_shares(step))
-    return TableRow(cells, group=prediction.bound if prediction.bound in _GROUPS else None)
+    cells = (short_name(prediction), _us_or_unknown(step.us), interval, bound, *_shares(step, groups))
+    return TableRow(cells, group=prediction.bound if prediction.bound in _STYLED else None)
 
 
 def _us_or_unknown(us: float | None) -> str:
     return UNKNOWN if us is None else format_us(us)
 
 
-def _shares(step: PredictedStep) -> list[str]:
+def _shares(step: PredictedStep, groups: Sequence[str]) -> list[str]:
     """Shares of the groups in whole percents that add up to 100."""
     if not step.us:
-        return [UNKNOWN] * len(_GROUPS)
-    parts = [step.groups.get(group, 0.0) for group in _GROUPS]
+        return [UNKNOWN] * len(groups)
+    parts = [step.groups[group] for group in groups]
     return [
         "<1 %" if part > 0 and not percent else f"{percent} %"
         for part, percent in zip(parts, apportion([each / sum(parts) * 100 for each in parts]), strict=True)
@@ -306,14 +327,16 @@ def _gains(answer: Prediction) -> list[TableSection]:
         rows.append(TableRow((short_name(each), _us_or_unknown(each.step.us), *faster)))
     ways = [answer.devices[0].step.backend, *names]
     heads = columns("name", "device") + columns("number", *(_WAYS[way].title for way in ways))
-    notes = ("in brackets: times as fast",)
-    return [TableSection("Other ways to run it", heads, tuple(rows), notes, is_cards=True)]
+    notes = ["in brackets: times as fast"]
+    if any(_lacks_graph(gain) for each in answer.devices for gain in each.gains):
+        notes.append(_NO_GRAPH_NOTE)
+    return [TableSection("Other ways to run it", heads, tuple(rows), tuple(notes), is_cards=True)]
 
 
 def _gain(gain: BackendGain | None) -> str:
     if gain is None or gain.step.us is None or gain.speedup is None:
         return UNKNOWN
-    return f"{format_us(gain.step.us)} ({gain.speedup:.2f})"
+    return _NO_GRAPH if _lacks_graph(gain) else f"{format_us(gain.step.us)} ({gain.speedup:.2f})"
 
 
 def _costs(answer: Prediction) -> list[TableSection]:
@@ -344,7 +367,7 @@ def _work(prediction: DevicePrediction) -> TableSection:
     rows = []
     for row in shown:
         bound = _ENGINES.get(row.engine or "", row.bound) if row.bound == "compute" else row.bound
-        rows.append(TableRow(cells(row.kind, bound, [row]), group=row.bound))
+        rows.append(TableRow(cells(row.kind, bound, [row]), group=row.bound if row.bound in _STYLED else None))
     if rest:
         rows.append(TableRow(cells(counted(len(rest), "more kind"), "", rest), "rest"))
     heads = columns("name", "kind") + columns("words", "bound") + columns("number", "kernels", "time", "share", "floor")
@@ -357,7 +380,7 @@ def _floor(rows: Sequence[PredictedWork]) -> str:
     """The floor of some kernels; a word where the cache may hold all their bytes, a dash where nothing sets one."""
     floor_us = sum(row.floor_us for row in rows)
     if floor_us:
-        return format_us(floor_us)
+        return format_us(floor_us) if floor_us >= _LEAST_FLOOR_US else f"<{format_us(_LEAST_FLOOR_US)}"
     return _IN_CACHE if any(row.memory_us for row in rows) else UNKNOWN
 
 

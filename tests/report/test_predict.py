@@ -38,8 +38,9 @@ def _step(us: float, bound: PredictedBound = "compute", backend: str = "eager") 
         device_us=us,
         host_us=us / 3,
         launches=100,
+        graph=backend in ("cudagraphs", "reduce-overhead"),
         bound=bound,
-        groups={"compute": us * 0.615, "memory": us * 0.38, "overhead": us * 0.005},
+        groups={"compute": us * 0.615, "memory": us * 0.38, "latency": 0.0, "overhead": us * 0.005},
         kernels=(),
         unknown_calls=0,
         reasons=("the pace of the host is that of the timed machines",),
@@ -149,6 +150,28 @@ def test_copies_that_take_a_part_of_the_step_have_their_time_and_others_none() -
     slow, quick = (replace(ANSWER, devices=(replace(ON_H100, copy_us=us),)) for us in (740.0, 2.0))
     assert "over the link they take 740 us on H100 80GB HBM3" in " ".join(terminal(slow).split())
     assert "over the link" not in terminal(quick)
+
+
+def test_latency_has_a_column_only_where_some_step_has_it() -> None:
+    assert "latency" not in to_terminal(ANSWER)
+    groups = {"compute": 0.0, "memory": 840.0, "latency": 2000.0, "overhead": 0.0}
+    waiting = replace(ON_H100, bound="latency", step=replace(_step(2840.0, "latency"), groups=groups))
+    text = to_terminal(replace(ANSWER, devices=(waiting,)))
+    assert "is bound by latency (steps that wait for one another" in " ".join(text.split())
+    assert "70 %" in text
+    assert "latency: kernels wait for loads" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_cuda_graphs_of_a_step_that_cannot_be_one_are_no_gain() -> None:
+    lacking = BackendGain("cudagraphs", replace(_step(1400.0, backend="cudagraphs"), graph=False), 2.0)
+    text = " ".join(to_terminal(replace(ANSWER, devices=(replace(ON_H100, gains=(lacking,)),))).split())
+    assert "no graph: the backend cudagraphs runs a step op by op" in text
+    assert "CUDA graphs would make" not in text
+    graph = BackendGain("cudagraphs", _step(1400.0, backend="cudagraphs"), 2.0)
+    text = " ".join(to_terminal(replace(ANSWER, devices=(replace(ON_H100, gains=(graph,)),))).split())
+    assert "CUDA graphs would make it 2.0 times as fast" in text
+    assert "no graph" not in text
 
 
 FLOOR_ONLY = replace(

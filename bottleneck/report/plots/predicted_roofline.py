@@ -64,7 +64,7 @@ def _draw_panel(axes: Axes, prediction: DevicePrediction) -> None:
     ceilings = (prediction.device, work_roofs(prediction))
     draw_work(axes, work_points(prediction), step_point(prediction), ceilings)
     words = format_us(prediction.step.us or 0.0)
-    if prediction.bound in {"overhead", "memory", "compute"}:
+    if prediction.bound not in {"mixed", "inconclusive"}:
         words += f", {prediction.bound}-bound"
     axes.set_title(f"{clean(short_name(prediction), 40)}: {words}", fontsize=11)
 
