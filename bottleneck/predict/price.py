@@ -98,7 +98,8 @@ def predict_step(
     units = host_time_units(host_counts(calls, backend, kernels), rates)
     pace = host_pace_us or rates["pace"] * slower_than_usual(device.name)
     us = _step(busy_us, units, pace, rates)
-    shares = sensitivities(np.array(busy_us), *(np.array(each * pace) for each in units), rates)
+    lead_us, issue_us = (np.array(each * pace) for each in units)
+    shares = sensitivities(np.array(busy_us), lead_us, issue_us, rates)
     spreads = spread_parts(work, found, ceilings.is_tensor, shares)
     own = math.log(interval_factor(spreads, run_of(backend), calls_of(work)))
     spread = 1.0 if host_pace_us else rates["pace:spread"] ** _DEVIATIONS
