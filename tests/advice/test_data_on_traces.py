@@ -66,7 +66,9 @@ def test_copies_that_fill_the_link_already_are_worth_nothing(traces: Path) -> No
     case, found = drafts_of(traces / PAGEABLE)
     pinned, beside = found["pageable-copies"].gain_us, found["copies-not-overlapped"].gain_us
     assert pinned is not None and beside is not None
-    assert 0.3 < pinned.high / case.step_us < beside.high / case.step_us < 0.5
+    # Half of the step are results that are copied back, which only pinning spares.
+    assert 0.3 < beside.high / case.step_us < 0.5 < pinned.high / case.step_us < 0.8
+    assert found["copies-not-overlapped"].remedies == ("pageable-copies",)
     # The same program with pinned memory: the copies take the whole step, so none of them can be hidden.
     assert not {"pageable-copies", "copies-not-overlapped"} & drafts_of(traces / PINNED)[1].keys()
 
