@@ -269,7 +269,7 @@ _BESIDE_WORKERS = 1.25
 # More of them seldom help; `verify` tries no more either.
 _MOST_WORKERS = 4
 _LEAST_SHARE = 0.1  # processors
-# Below this share of the step, what workers win is lost in handing over what they made.
+# Where the middle of what workers gain is below this share of the step, it is lost in handing over what they made.
 _LEAST_HANDED = 0.02
 
 
@@ -311,8 +311,8 @@ def loader_without_workers(evidence: Evidence) -> Draft | None:
         return None
     side = _loader_resources(evidence, wait_us)
     high_us = min(wait_us, max(0.0, evidence.step_us - side.best_us()))
-    low_us = min(high_us, max(0.0, evidence.step_us - side.worst_us()))
-    if evidence.share_of_step(high_us) < _LEAST_HANDED:
+    low_us = min(high_us, evidence.step_us - side.worst_us())
+    if evidence.share_of_step(max(low_us + high_us, 0.0) / 2) < _LEAST_HANDED:
         return None
     return Draft(
         slug="loader-without-workers",

@@ -4,6 +4,7 @@ Pieces are timed on the recorded shapes; the replay is of the change that the ru
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 from bottleneck.advice.quantities import claims_of
@@ -14,7 +15,7 @@ from bottleneck.schema.measurements import BY_FORMULA, MeasuredPiece
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_us
 
-# A gain below this share of the step counts as none.
+# A gain whose middle is below this share of the step counts as none.
 _LEAST_GAIN = 0.001
 # Without a replay the lower end is this part of what the rule's formula gives.
 _DOUBT = 0.5
@@ -23,6 +24,9 @@ _ALIKE = 2.0
 # The change of pieces that the library does by one op in place of several; `bottleneck verify` cannot make it.
 LIBRARY_OP = "library-op"
 _CALL_LIBRARY = "Call the library's op where the program writes it out, such as torch.nn.functional.layer_norm."
+_LAYOUT = "layout"
+# A piece of one op is called by the op's name.
+_CONVOLVES = re.compile(r"\w*conv(?:olution|\d)")
 # Slugs of findings whose pieces `bottleneck run` can time.
 MEASURABLE = frozenset(
     {
@@ -45,7 +49,8 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
     The ratio of the two times holds for the recorded time of the calls, which may differ from that alone by the load
     of the machine and by what the caches hold. Where the recorded time is more than twice that alone, something else
     than the shapes was at work in the step, and the gain lies between both. The formula's gain stays for the share of
-    the work that was not measured. Where the pieces show a loss, the finding says so and promises nothing.
+    the work that was not measured. Where the middle of what the pieces show is a loss, the finding says so and promises
+    nothing; where only its lower end is, the gain reaches below nothing.
     """
     if draft.slug not in MEASURABLE:
         return draft
@@ -69,12 +74,12 @@ def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPie
     pieces = [piece for piece in pieces if piece.change == change]
     part = min(math.fsum(piece.share for piece in pieces), 1.0)
     on_path = _part_on_path(evidence, draft)
-    gains = [_gain(evidence, piece) for piece in pieces]
-    low = on_path * math.fsum(gain.low for gain in gains) + (1.0 - part) * formula.low
-    high = on_path * (math.fsum(gain.high for gain in gains) - _entered_us(evidence, pieces))
+    gain = _gain_of_all(evidence, pieces)
+    low = on_path * gain.low + (1.0 - part) * formula.low
+    high = on_path * (gain.high - _entered_us(evidence, pieces))
     high += (1.0 - part) * formula.high
     words = () if change == LIBRARY_OP else (_words(pieces, part),)
-    if high < _LEAST_GAIN * evidence.step_us:
+    if low + high < 2 * _LEAST_GAIN * evidence.step_us:
         return replace(
             draft,
             evidence=(*draft.evidence, *words),
@@ -87,7 +92,7 @@ def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPie
     return replace(
         draft,
         evidence=(*draft.evidence, *words),
-        gain_us=Interval(min(max(low, 0.0), high), high),
+        gain_us=Interval(min(low, high), high),
         gain_reason=None,
         claims=_claims(draft, high),
         transformation=None,
@@ -128,6 +133,30 @@ def _pieces_of(evidence: Evidence, draft: Draft) -> list[MeasuredPiece]:
     recorded = None if evidence.recording is None else evidence.recording.pieces
     known = () if recorded is None else recorded.pieces
     return [piece for piece in known if piece.finding == draft.slug and piece.ratio is not None]
+
+
+def measured_layout_us(evidence: Evidence) -> Interval | None:
+    """Saving per step of convolutions by pixels, less than nothing where they cost; null where none was timed.
+
+    Pooling and normalization are left out: a compiler that lays images by pixels makes these loops itself.
+    """
+    recorded = None if evidence.recording is None else evidence.recording.pieces
+    pieces = () if recorded is None else recorded.pieces
+    known = [each for each in pieces if each.kind == _LAYOUT and each.ratio is not None and _CONVOLVES.match(each.what)]
+    return _gain_of_all(evidence, known) if known else None
+
+
+def _gain_of_all(evidence: Evidence, pieces: Sequence[MeasuredPiece]) -> Interval:
+    """Saving per step of the change in all calls of these pieces.
+
+    Images that are turned at each op are not left so: a layout that gains without that gains nothing at worst.
+    """
+    gains = [_gain(evidence, piece) for piece in pieces]
+    low, high = math.fsum(gain.low for gain in gains), math.fsum(gain.high for gain in gains)
+    if pieces and pieces[0].kind == _LAYOUT:
+        kept = math.fsum(_gain(evidence, replace(piece, at_worst=None)).low for piece in pieces)
+        low = max(low, min(kept, 0.0))
+    return Interval(low, high)
 
 
 def _weight(piece: MeasuredPiece) -> float:

@@ -34,7 +34,8 @@ class Draft(Struct, frozen=True):
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
     The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
-    ``measured`` is set where pieces of the step gave it.
+    ``measured`` is set where pieces of the step gave it. A draft ``only_measured`` is a question: its formula cannot
+    tell, and it becomes a finding where pieces that were timed say that it gains.
     """
 
     slug: str
@@ -54,6 +55,7 @@ class Draft(Struct, frozen=True):
     remedies: tuple[str, ...] = ()
     transformation: Transformation | None = None
     measured: bool = False
+    only_measured: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -73,6 +75,7 @@ def rank(
     analysis: StepAnalysis,
     program: Sequence[str] | None = None,
     table: Mapping[str, Record] | None = None,
+    of_pieces: Mapping[str, Record] | None = None,
 ) -> tuple[Finding, ...]:
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
@@ -84,7 +87,8 @@ def rank(
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     ``table`` is the record of each rule, by which the gains are made as wide as its trials showed, or taken back; order
-    and noise go by the gains as the rules state them.
+    and noise go by the gains as the rules state them. ``of_pieces`` is the same for gains that pieces gave: a piece
+    alone tells as little of the whole step as a formula may.
     """
     step_us = analysis.steps.wall_us
     noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
@@ -98,9 +102,7 @@ def rank(
     left_of_step_us = accounts[_WHOLE]
     for draft, claims, stated_us in bounded:
         added_us = None if stated_us is None else _take(left_us, claims, stated_us)
-        # A record is of a rule's formula: what was timed on these shapes has its own interval.
-        record = {} if draft.measured or table is None else table
-        gain_us, reason, evidence = _learned(draft, stated_us, step_us, record)
+        gain_us, reason, evidence = _learned(draft, stated_us, step_us, (of_pieces if draft.measured else table) or {})
         if gain_us is not None and stated_us is not None and added_us is not None:
             added_us = _scaled(gain_us, added_us.high / stated_us.high if stated_us.high else 1.0, left_of_step_us)
             left_of_step_us -= max(added_us.high, 0.0)
@@ -138,7 +140,7 @@ def _learned(
     """The gain as wide as the record of the rule asks for, or none with the reason; and evidence on that record."""
     if gain_us is None or not gain_us.high > 0 or not table:
         return gain_us, draft.gain_reason, ()
-    if not keeps_figure(draft.slug, table):
+    if not draft.measured and not keeps_figure(draft.slug, table):
         return None, why_without_figure(draft.slug, table), ()
     speedup = widen(draft.slug, speedup_of(gain_us, step_us), table)
     low_us, high_us = (step_us * (1 - 1 / each) for each in (speedup.low, speedup.high))
@@ -174,12 +176,12 @@ def _by_name(claims: Mapping[str, float], analysis: StepAnalysis) -> Mapping[str
 
 
 def _bounded(draft: Draft, claims: Mapping[str, float], accounts: Mapping[str, float]) -> Interval | None:
-    """The gain, no more than the step holds of what it claims: the rest of the step stays."""
+    """The gain, no more than the step holds of what it claims: the rest of the step stays. A loss stays whole."""
     if draft.gain_us is None:
         return None
     most_us = min(accounts[_WHOLE], _free_us(accounts, claims) if claims else accounts[_WHOLE])
     high = float(min(max(draft.gain_us.high, 0.0), most_us))
-    return Interval(float(min(max(draft.gain_us.low, 0.0), high)), high)
+    return Interval(float(min(draft.gain_us.low, high)), high)
 
 
 def _free_us(left_us: Mapping[str, float], claims: Mapping[str, float]) -> float:

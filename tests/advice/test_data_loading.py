@@ -140,7 +140,11 @@ def test_a_loader_that_computes_cannot_win_more_than_the_processors_have(tmp_pat
     assert high == pytest.approx(LENGTH - LENGTH / 2, rel=0.02)
     # Other programs on the second one may be gone when workers are tried, or still be there.
     crowded = replace(busy, host_utilization=1.0)
-    assert gain_of(with_analysis(case, telemetry=crowded)) == (0.0, high)
+    low, least_left = gain_of(with_analysis(case, telemetry=crowded))
+    assert low < 0 < least_left == high
+    # Where the middle is a loss, nothing is advised.
+    short = with_analysis(loading_case(tmp_path / "short", 2_000.0), telemetry=crowded)
+    assert loader_without_workers(short) is None
 
 
 def test_with_processors_to_spare_workers_hide_the_whole_wait(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.fusion import unfused_chain
-from bottleneck.advice.measured import LIBRARY_OP, MEASURABLE, with_measured_gain
+from bottleneck.advice.measured import LIBRARY_OP, MEASURABLE, measured_layout_us, with_measured_gain
 from bottleneck.advice.ranking import Draft
 from bottleneck.experiment.pieces.choose import CHOOSERS
 from bottleneck.schema.analysis import Interval
@@ -109,6 +109,29 @@ def test_a_loss_promises_nothing_and_says_why(case: Evidence) -> None:
         "no gain is expected: mul, mul on 25000000 takes 240 ms with the change and 160 ms without, measured here"
     )
     assert not draft.claims
+
+
+def test_a_gain_that_may_be_a_loss_says_so_and_one_whose_middle_is_a_loss_is_none(case: Evidence) -> None:
+    worst = Ratio(1.2, 1.2, 1.2, 9)
+    assert gain(after(case, piece(160 * MS, 100 * MS, at_worst=worst))) == Interval(
+        pytest.approx(-32 * MS), pytest.approx(60 * MS)
+    )
+    assert after(case, piece(160 * MS, 150 * MS, at_worst=worst)).gain_us is None
+
+
+def test_another_layout_gains_nothing_at_worst_where_it_gains_alone(case: Evidence) -> None:
+    turned = Ratio(3.0, 3.0, 3.0, 9)
+    pieces = [
+        piece(160 * MS, 80 * MS, kind="layout", what="convolution on 8x3x32x32", at_worst=turned),
+        piece(10 * MS, 30 * MS, kind="layout", what="mkldnn_convolution on 8x8x32x32"),
+        piece(10 * MS, 5 * MS, kind="layout", what="native_batch_norm on 8x8x32x32"),
+    ]
+    known = with_recording(case, pieces=measured(*pieces))
+    assert measured_layout_us(known) == Interval(pytest.approx(0.0), pytest.approx(60 * MS))
+    losing = with_recording(case, pieces=measured(pieces[1]))
+    assert measured_layout_us(losing) == Interval(pytest.approx(-20 * MS), pytest.approx(-20 * MS))
+    assert measured_layout_us(case) is None
+    assert measured_layout_us(with_recording(case, pieces=measured(pieces[2]))) is None
 
 
 def test_entering_compiled_code_counts_once_for_a_compiled_model(case: Evidence) -> None:
