@@ -57,10 +57,13 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def advise(evidence: Evidence, trials: Sequence[RuleTrial] = ()) -> tuple[Finding, ...]:
+def advise(
+    evidence: Evidence, trials: Sequence[RuleTrial] = (), *, with_questions: bool = False
+) -> tuple[Finding, ...]:
     """The findings of all rules on this evidence, ranked by the time that each would save.
 
-    ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed.
+    ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed. What only
+    measuring can tell is a finding once pieces show that it gains, or ``with_questions``.
     """
     drafts = [
         draft
@@ -69,12 +72,17 @@ def advise(evidence: Evidence, trials: Sequence[RuleTrial] = ()) -> tuple[Findin
         and (draft := with_replayed_gain(evidence, with_measured_gain(evidence, made))) is not None
     ]
     drafts = compilation.join_compiled(evidence, drafts)
+    drafts = [draft for draft in drafts if with_questions or not draft.only_measured or _is_answered(draft)]
     drafts = servers.fit_to_server(evidence, drafts)
     # Learned on CPUs: what such trials say of a GPU is not known.
-    table = read_table() if evidence.is_host_only else {}
+    shipped = read_table() if evidence.is_host_only else {}
     device = evidence.analysis.device.name
-    table = refine(table, [trial for trial in trials if trial.device == device])
-    return rank(drafts, evidence.analysis, _program(evidence.recording), table)
+    table = refine(shipped, [trial for trial in trials if trial.device == device])
+    return rank(drafts, evidence.analysis, _program(evidence.recording), table, shipped)
+
+
+def _is_answered(draft: Draft) -> bool:
+    return draft.measured and draft.gain_us is not None
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:

@@ -203,6 +203,9 @@ def _benchmarks(work: KernelWork) -> bool | None:
 # cuDNN's convertTensor is none of them: it rounds the operands of NHWC kernels to TF32, element by element.
 _CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_\w*(?:half|bf16|float)", re.IGNORECASE)
 _ON_CPU = 0.2
+# Where turning is little, convolutions that take so much of the step beyond their floors leave open what the layout
+# costs them: the library may have quicker loops over pixels than over planes.
+_MUCH_BEYOND = 0.1
 # Without oneDNN (small batches on one thread, by its rules in Convolution.cpp) torch multiplies columns of the image.
 _OWN_LOOPS = re.compile(r"slow_conv")
 # Input and result, each read once and written once; fp32.
@@ -254,11 +257,13 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
     """The finding on a CPU: oneDNN turns each input and result; convolutions of torch's own loops turn nothing."""
     rows = rows & ~work.op_like(_OWN_LOOPS)
     turned_us = np.where(rows, _turning_us(work, rows), 0.0)
-    if work.share(rows) < _ON_CPU or work.evidence.share_of_step(float(turned_us.sum())) < _LEAST_SHARE:
-        return None
     compute_us = work.roof("compute_us") * work.scale / work.evidence.steps
     floors = np.maximum(compute_us, work.memory_us())  # unknown where there is no cost
     beyond = np.where(rows & np.isfinite(floors), np.clip(work.us - floors, 0.0, None), 0.0)
+    share_of_step = work.evidence.share_of_step
+    asks = work.share(rows) < _ON_CPU or share_of_step(float(turned_us.sum())) < _LEAST_SHARE
+    if asks and share_of_step(float(beyond.sum())) < _MUCH_BEYOND:
+        return None
     slower = np.clip(work.us / np.maximum(work.floor_us(), 1e-9), 1.0, _SLOWER_MEMORY)
     less = np.minimum(turned_us * slower, beyond)
     return Draft(
@@ -278,6 +283,7 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
         ),
         tries=("channels-last",),
         confidence="low",
+        only_measured=asks,
     )
 
 

@@ -11,6 +11,7 @@ from bottleneck.advice.convolutions import (
     unfolded_batch_norm,
     untuned_convolutions,
 )
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
@@ -163,6 +164,19 @@ def test_a_cpu_hides_what_planes_cost(tmp_path: Path) -> None:
     own = replace(convolution(3 * floor_us, strides=PLANES), name="aten::_slow_conv2d_forward")
     assert channels_first(on_cpu(tmp_path / "own", [own])) is None
     assert channels_first(on_cpu(tmp_path / "pixels", [convolution(3 * floor_us, strides=PIXELS)])) is None
+
+
+def test_planes_far_beyond_their_floors_are_a_question_where_turning_is_little(tmp_path: Path) -> None:
+    def finding(name: str, us: float) -> Draft | None:
+        dims = [[1, 512, 7, 7], [512, 512, 3, 3]]
+        strides = [[512 * 49, 49, 7, 1], [512 * 9, 9, 3, 1]]
+        call = Call("aten::mkldnn_convolution", us, dims, more={"strides": strides})
+        return channels_first(on_cpu(tmp_path / name, [call]))
+
+    floor_us = 2 * 49 * 512 * 512 * 9 / CPU.peaks_flops_per_s["fp32_tensor"] * 1e6
+    asked = finding("far", 20 * floor_us)
+    assert asked is not None and asked.only_measured
+    assert finding("near", 1.05 * floor_us) is None
 
 
 def test_a_convolution_at_its_floor_has_no_layout_to_win_by(tmp_path: Path) -> None:

@@ -82,7 +82,11 @@ def test_a_depthwise_convolution_has_no_product_for_matrix_units(tmp_path: Path)
         return Call("aten::mkldnn_convolution", 200_000, dims, more={"concrete": concrete})
 
     assert half_precision(on_cpu(tmp_path / "dense", [convolution(1)], device=device)) is not None
-    assert half_precision(on_cpu(tmp_path / "depthwise", [convolution(64)], device=device)) is None
+    # How quick the library's loops over planes are in bf16 is a question that only measuring answers.
+    asked = half_precision(on_cpu(tmp_path / "depthwise", [convolution(64)], device=device))
+    assert asked is not None and asked.only_measured
+    little = [convolution(64), Call("aten::mul", 4_000_000, [[25_000_000], []])]
+    assert half_precision(on_cpu(tmp_path / "little", little, device=device)) is None
 
 
 @pytest.mark.parametrize("bf16", [None, 1.2e11, 1.3e9], ids=["not measured", "hardly faster", "emulated"])
