@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bottleneck.advice.dispatch import COMPILE_PAYS, compile_gain_us, eager_overhead, host_overhead, pays
-from bottleneck.advice.fusion import chain_passes_us
+from bottleneck.advice.dispatch import COMPILE_PAYS, compile_gain_us, eager_overhead, host_overhead, made_by_model, pays
+from bottleneck.advice.fusion import chain_passes_us, part_between_ops
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.measured import measured_layout_us
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
+    counted_faults_us,
     format_count,
     format_per_step,
     idle_lines,
@@ -111,10 +113,26 @@ def whole_gain_us(evidence: Evidence) -> Interval | None:
     calls = compile_gain_us(evidence)
     if calls is None:
         return None
-    passes, work = chain_passes_us(evidence), work_of(evidence)
+    passes, pages, work = chain_passes_us(evidence), _spared_pages_us(evidence), work_of(evidence)
     by_columns_us = work.us_of(_products_by_columns(work))
     least, most = (part * by_columns_us for part in _BY_COLUMNS)
-    return Interval(calls.low + passes.low - most, calls.high + passes.high + _gathered_us(work) - least)
+    low, high = (getattr(calls, end) + getattr(passes, end) + getattr(pages, end) for end in ("low", "high"))
+    return Interval(low - most, high + _gathered_us(work) - least)
+
+
+def _spared_pages_us(evidence: Evidence) -> Interval:
+    """Time of new pages for results between fused ops, as far as unprofiled steps touch them and profiled ones do not.
+
+    A process that gives freed memory back to the system gets its results in new pages in each step. Under the profiler,
+    whose records lie between them, it may not, and no op of the trace shows these pages. They are taken to lie in all
+    results alike, by bytes. A fused loop has no results between its ops; at worst half of the pages stay. None are
+    counted in training, where the backward pass reads these results too.
+    """
+    unseen_us = counted_faults_us(evidence) - counted_faults_us(evidence, profiled=True)
+    if unseen_us <= 0 or has_backward_pass(evidence):
+        return Interval(0.0, 0.0)
+    spared_us = unseen_us * part_between_ops(evidence, made_by_model(evidence)[work_of(evidence).row])
+    return Interval(spared_us / 2, spared_us)
 
 
 def _gathered_us(work: KernelWork) -> float:
@@ -152,11 +170,22 @@ def join_compiled(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
     gain = whole_gain_us(evidence)
     if gain is None:
         return list(drafts)
-    # Inductor lays the images of every convolution on a CPU by pixels (torch 2.13, ``decide_layout_opt``).
-    layout = next((draft.gain_us for draft in drafts if draft.slug == "channels-first"), None)
-    if layout is not None:
-        gain = Interval(gain.low + layout.low, gain.high + layout.high)
+    layout = _layout_us(evidence, drafts)
+    gain = Interval(gain.low + layout.low, gain.high + layout.high)
     return _with_whole_step(evidence, gain, _with_whole_model(evidence, gain, drafts))
+
+
+def _layout_us(evidence: Evidence, drafts: Sequence[Draft]) -> Interval:
+    """What the step gains where Inductor lays its images by pixels; less than nothing where that costs.
+
+    It does so for every convolution on a CPU (torch 2.13, ``decide_layout_opt``), and turns them once at the ends of
+    the model, not at each convolution. Where it was measured that counts, also where the finding on it gave up.
+    """
+    layout = next((draft for draft in drafts if draft.slug == "channels-first"), None)
+    if layout is None:
+        return Interval(0.0, 0.0)
+    known = None if layout.only_measured else layout.gain_us
+    return measured_layout_us(evidence) or known or Interval(0.0, 0.0)
 
 
 def _with_whole_step(evidence: Evidence, gain: Interval, drafts: Sequence[Draft]) -> list[Draft]:
@@ -186,6 +215,9 @@ def _with_whole_model(evidence: Evidence, gain: Interval, drafts: Sequence[Draft
     if not pays(evidence, gain):
         return [draft for draft in drafts if draft not in named]
     claims = {claim: us for draft in (*layout, *named) for claim, us in draft.claims.items()}
+    pages_us = _spared_pages_us(evidence).high
+    for account, us in claims_of(evidence, "overhead.unknown", "overhead.allocator", most_us=pages_us).items():
+        claims[account] = max(claims.get(account, 0.0), us)
     others = tuple(draft.title[0].lower() + draft.title[1:] for draft in named if draft is not largest)
     joined = replace(
         largest,

@@ -28,7 +28,7 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Spans, union
+from bottleneck.schema.intervals import Flags, union
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.op_names import BACKWARD_NODE
 from bottleneck.schema.tables import text_matches
@@ -263,7 +263,7 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
     each_us = us / max(float(np.count_nonzero(works)) / evidence.steps - share.ops, 1.0)
     product = text_matches(evidence.linked.kernels["name"], _PRODUCT.search)
     modules = outermost_frames(evidence, _MODULE)
-    compiled = works & _made_by_model(evidence, modules)
+    compiled = works & made_by_model(evidence)
     stays = float(np.count_nonzero(compiled & product)) / evidence.steps
     fused = float(np.count_nonzero(compiled)) / evidence.steps - stays
     fused -= 0.0 if modules.start.size else share.ops
@@ -273,8 +273,9 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
     return _ModelOverhead(us, min(each_us, most_us), max(fused, 0.0), stays, entries, random_us)
 
 
-def _made_by_model(evidence: Evidence, modules: Spans) -> Flags:
+def made_by_model(evidence: Evidence) -> Flags:
     """Mask of the rows of KERNELS that a module's forward or backward pass runs; all where no module is recorded."""
+    modules = outermost_frames(evidence, _MODULE)
     at_us = evidence.linked.kernels["ts_us"].to_numpy()
     if not modules.start.size:
         return np.ones(at_us.size, dtype=bool)

@@ -49,15 +49,16 @@ class Chains(Struct, frozen=True):
     """Chains by number, and the number of each row of the work (-1: in none).
 
     ``ops`` counts the ops of each chain, ``bytes`` what they move per run, ``fused_bytes`` what one pass of all would
-    move at best. ``norm`` marks chains with a normalization or dropout, ``spared`` the rows of all ops but the first
-    of each chain. ``low_us`` and ``high_us`` are, per row and step, what fusing saves at least and at most: less than
-    nothing where a compiled loop may take longer.
+    move at best, ``between_bytes`` what results between its ops hold. ``norm`` marks chains with a normalization or
+    dropout, ``spared`` the rows of all ops but the first of each chain. ``low_us`` and ``high_us`` are, per row and
+    step, what fusing saves at least and at most: less than nothing where a compiled loop may take longer.
     """
 
     of_row: Integers
     ops: Integers
     bytes: Floats
     fused_bytes: Floats
+    between_bytes: Floats
     norm: Flags
     spared: Flags
     low_us: Floats
@@ -239,7 +240,8 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     first_op = np.full(size, -1, dtype=np.int64)
     first_op[chain[::-1]] = work.op[place[::-1]]
     spared = (of_row >= 0) & (work.op != np.append(first_op, -1)[of_row])
-    return Chains(of_row, ops, bytes_all, best, np.asarray(norm), spared, low, high)
+    made = total(np.where(in_place, 0.0, between))
+    return Chains(of_row, ops, bytes_all, best, made, np.asarray(norm), spared, low, high)
 
 
 def _loop_times(evidence: Evidence, reduces: Flags) -> tuple[Floats, Floats]:
@@ -352,6 +354,20 @@ def chain_passes_us(evidence: Evidence) -> Interval:
     chains = find_chains(evidence)
     low, high = float(chains.low_us.sum()), float(chains.high_us.sum())
     return Interval(min(low, high), high)
+
+
+def part_between_ops(evidence: Evidence, rows: Flags) -> float:
+    """Part (0-1) of what the step allocates that holds results between the ops of chains; 0 without memory events.
+
+    Of chains all of whose ops are among these ``rows`` of the work.
+    """
+    memory, (low, high) = evidence.linked.trace.memory, evidence.linked.window.host_us
+    at_us, taken = memory["ts_us"].to_numpy(), memory["bytes"].to_numpy(dtype=np.float64)
+    counts = (taken > 0) & ~memory["on_device"].to_numpy() & (at_us >= low) & (at_us < high)
+    total = float(taken[counts].sum())
+    chains = find_chains(evidence)
+    is_apart = np.isin(np.arange(chains.ops.size), chains.of_row[~rows])
+    return min(float(chains.between_bytes[~is_apart].sum()) / total, 1.0) if total > 0 else 0.0
 
 
 def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:

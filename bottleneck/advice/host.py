@@ -6,6 +6,7 @@ import numpy as np
 
 from bottleneck.advice.quantities import (
     claims_of,
+    counted_faults_us,
     format_count,
     format_gaps,
     format_per_step,
@@ -27,7 +28,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import US_PER_S, counted, format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
 # What torch.cuda.synchronize() calls; reading a value waits for a stream, or in a copy.
@@ -287,7 +288,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
     if not evidence.is_host_only:
         return None
     rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(PAGES)]
-    seen_us, counted_us = sum(row.us for row in rows), _counted_faults_us(evidence)
+    seen_us, counted_us = sum(row.us for row in rows), counted_faults_us(evidence)
     spent_us = max(seen_us, counted_us)
     if evidence.share_of_step(seen_us) < _LEAST_FAULTS and evidence.share_of_step(counted_us) < _LEAST_COUNTED:
         return None
@@ -312,15 +313,6 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, "overhead.allocator", "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=spent_us),
         tries=("keep-pages", "jemalloc"),
     )
-
-
-def _counted_faults_us(evidence: Evidence) -> float:
-    """Time per step of the page faults that unprofiled steps had, at the calibrated rate of new pages; 0 if unknown."""
-    faults = None if evidence.recording is None else evidence.recording.page_faults
-    rate = evidence.analysis.device.fresh_bytes_per_s
-    if faults is None or not faults.unprofiled or not rate:
-        return 0.0
-    return faults.unprofiled * faults.page_bytes / rate * US_PER_S
 
 
 def side_work(evidence: Evidence) -> Draft | None:

@@ -15,7 +15,7 @@ from bottleneck.schema.evidence import Evidence, OpSum
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
 from bottleneck.schema.tables import after_backward, text_matches
-from bottleneck.units import format_share, format_us
+from bottleneck.units import US_PER_S, format_share, format_us
 
 # Accounts of the host between launches (GPU) or between leaf ops (CPU): fewer calls make them smaller.
 ISSUE_ACCOUNTS = ("overhead.dispatch", "overhead.python", "overhead.launch")
@@ -56,6 +56,19 @@ def issue_us(evidence: Evidence) -> float:
 def issue_part_us(row: IdleCause) -> float:
     """The part of a wait between ops that issuing ops can explain: at most 0.5 ms per occasion."""
     return min(row.us, LONGEST_CALL_US * row.calls)
+
+
+def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:
+    """Time per step of the page faults of unprofiled steps, at the calibrated rate of new pages; 0 where unknown.
+
+    With ``profiled``, of the steps of the trace: as many as these touch new pages in ops that the trace shows.
+    """
+    faults = None if evidence.recording is None else evidence.recording.page_faults
+    rate = evidence.analysis.device.fresh_bytes_per_s
+    count = None if faults is None else faults.profiled if profiled else faults.unprofiled
+    if faults is None or not count or not rate:
+        return 0.0
+    return count * faults.page_bytes / rate * US_PER_S
 
 
 def timing_confidence(evidence: Evidence) -> Confidence:

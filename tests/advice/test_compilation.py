@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from bottleneck.advice.compilation import (
@@ -18,9 +20,11 @@ from bottleneck.advice.fusion import unfused_chain
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
+from tests.analysis.frames import CPU
 from tests.builders import op, step
 
 PRODUCTS = {"name": "aten::mm", "dims": [[8, 8], [8, 8]]}
@@ -203,6 +207,38 @@ def test_compiling_lays_images_by_pixels_too(tmp_path: Path) -> None:
     layout = draft_of("channels-first", Interval(100.0, 200.0), ("channels-last",))
     gain = join_compiled(case, [layout, chain])[1].gain_us
     assert gain == Interval(whole.low + 100, whole.high + 200)
+
+
+def memory_of(count: int, each_bytes: int) -> pd.DataFrame:
+    """Allocations of so many blocks by the host, one each 10 us."""
+    known = {"ts_us": 10.0 * np.arange(1, count + 1), "bytes": np.full(count, each_bytes), "on_device": False}
+    return pd.DataFrame(known)
+
+
+def test_a_fused_loop_takes_no_new_pages_for_results_between_its_ops(tmp_path: Path) -> None:
+    count, rate = 4, 4e9
+    chain = [Call("aten::mul", 20_000, [[N], []])] * count
+    device = replace(CPU, fresh_bytes_per_s=rate)
+
+    def gain_of(name: str, faults: PageFaults | None) -> Interval:
+        case = on_cpu(tmp_path / name, chain, steps=1, device=device, page_faults=faults)
+        trace = replace(case.linked.trace, memory=memory_of(count, 4 * N))
+        found = whole_gain_us(replace(case, linked=replace(case.linked, trace=trace)))
+        assert found is not None
+        return found
+
+    pages_us = 2048 * 4096 / rate * 1e6
+    plain, touched, seen = (
+        gain_of(name, faults)
+        for name, faults in (
+            ("plain", None),
+            ("touched", PageFaults(4096, profiled=0.0, unprofiled=2048.0)),
+            ("seen", PageFaults(4096, profiled=2048.0, unprofiled=2048.0)),
+        )
+    )
+    assert touched.high - plain.high == pytest.approx(0.75 * pages_us)  # three of four results lie between ops
+    assert touched.low - plain.low == pytest.approx(0.75 * pages_us / 2)
+    assert seen == plain
 
 
 @pytest.mark.parametrize(("columns", "is_slow"), [(2048, True), (128, False)])
