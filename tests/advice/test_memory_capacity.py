@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from bottleneck.advice.memory_capacity import forward_work, memory_nearly_full, room_for_batch, unused_reserve
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measurements import BatchProof, PeakMemory, Ratio, Timing
+from bottleneck.schema.measurements import BatchProof, PageFaults, PeakMemory, Ratio, Timing
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
+from tests.analysis.frames import CPU
 from tests.builders import H100, Event, complete, frame, kernel, launch, op, step
 
 GB = 10**9
@@ -54,6 +56,25 @@ def test_room_is_worth_the_time_per_sample_that_a_larger_batch_saves(tmp_path: P
     assert draft is not None and draft.gain_us is not None and draft.tries == ("batch-x2",)
     assert draft.gain_us.low == pytest.approx(case.step_us * (1 - 1.52 / 2))
     assert draft.gain_us.high == pytest.approx(case.step_us * (1 - 1.48 / 2))
+
+
+def test_twice_the_batch_of_inference_on_a_cpu_may_come_in_new_pages(tmp_path: Path) -> None:
+    device, faults = replace(CPU, fresh_bytes_per_s=4e9, memory_bytes=16 * GB), PageFaults(4096, 0.0, 100.0)
+    case = with_memory(
+        case_of(tmp_path, cpu_events(20, 900.0, 1000.0), device=device, page_faults=faults), GB, ratio=1.5
+    )
+
+    def low_us(held_bytes: int) -> float | None:
+        events = pd.DataFrame({"ts_us": [10.0, 500.0], "bytes": [held_bytes, -held_bytes], "on_device": False})
+        trace = replace(case.linked.trace, memory=events)
+        draft = room_for_batch(replace(case, linked=replace(case.linked, trace=trace)))
+        return None if draft is None or draft.gain_us is None else draft.gain_us.low
+
+    touched_us = 100 * 4096 / 4e9 * 1e6
+    beside_us = 1.52 * (case.step_us - touched_us)
+    assert low_us(0) == pytest.approx(case.step_us - (beside_us + 2 * touched_us) / 2)
+    assert low_us(8_000_000) == pytest.approx(case.step_us - (beside_us + 2 * 8_000_000 / 4e9 * 1e6) / 2)
+    assert low_us(80_000_000) is None  # the middle is a loss
 
 
 @pytest.mark.parametrize(("peak", "ratio"), [(10 * GB, 1.95), (10 * GB, 1.1), (60 * GB, 1.5), (None, 1.5), (10, None)])
