@@ -8,12 +8,13 @@ python -m benchmarks.corpus RECORDINGS --noisy-again           also cases of whi
 python -m benchmarks.corpus RECORDINGS --unlike-again          only changes of the process whose copies shared one
 python -m benchmarks.corpus --list
 
-RECORDINGS is a folder outside of the repository; a case that has a recording there is not recorded again. Copies of the
-step take turns in rounds, one turn of each in every round: two unchanged ones and one per change. Changes of the whole
-process run in processes of their own, beside two more unchanged copies that have one each. A case's lines are written
-together at its end, so that the command can be interrupted and given again; cases of workloads with the fewest quiet
-pairs come first. Tried are all changes that can apply to a CPU; compilers, which take long, only where a finding names
-them or a case is one of every ``--compile-every``. Numbers of threads are tried from ``--threads 2`` on.
+RECORDINGS is a folder outside of the repository; a case that has a recording there is not recorded again. Each machine
+needs a folder of its own: its pairs are kept beside those of others, and predictions come from its recordings. Copies
+of the step take turns in rounds, one turn of each in every round: two unchanged ones and one per change. Changes of the
+whole process run in processes of their own, beside two more unchanged copies that have one each. A case's lines are
+written together at its end, so that the command can be interrupted and given again; cases of workloads with the fewest
+quiet pairs come first. Tried are all changes that can apply to a CPU; compilers, which take long, only where a finding
+names them or a case is one of every ``--compile-every``. Numbers of threads are tried from ``--threads 2`` on.
 Left out are changes that need a GPU or another package, take minutes, or concern a part of the step alone.
 """
 
@@ -58,8 +59,9 @@ from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import VARIANTS_CHILD, Refused, Worker
 from bottleneck.harness.machine import busy_processors, torch_version
 from bottleneck.harness.messages import Program
-from bottleneck.pipeline import analyse
+from bottleneck.pipeline import explain
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.statistics import estimate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +97,7 @@ def main() -> None:
     if asked.predict_again:
         predict_again(asked.data, folder)
         return
-    pairs = read_pairs(asked.data)
+    pairs = pairs_of_here(read_pairs(asked.data), folder)
     done = _done(pairs, noisy_again=asked.noisy_again)
     missing = most_useful_first([case for case in cases if case.name not in done], pairs)
     only: Mapping[str, frozenset[str]] = {}
@@ -107,6 +109,13 @@ def main() -> None:
     except KeyboardInterrupt:
         print("\nstopped: all cases but the last one shown are kept; the same command goes on", flush=True)
         sys.exit(130)
+
+
+def pairs_of_here(pairs: Sequence[Pair], folder: Path) -> list[Pair]:
+    """The pairs of the machine that made the recordings of this folder; all where there is none yet."""
+    made = next((path for path in sorted(folder.iterdir()) if (path / "recording.json").exists()), None)
+    here = None if made is None else _machine(explain([made]))
+    return [pair for pair in pairs if here in {None, pair.machine}]
 
 
 def most_useful_first(cases: Sequence[Case], pairs: Sequence[Pair]) -> list[Case]:
@@ -178,18 +187,20 @@ def _done(pairs: Sequence[Pair], *, noisy_again: bool) -> set[str]:
 
 
 def predict_again(data: Path, folder: Path) -> None:
-    """Replaces the claims of all pairs whose recording is there by those of the rules as they are now."""
+    """Replaces the claims of all pairs whose recording is there by those of the rules as they are now.
+
+    A recording of another machine tells nothing of these measurements.
+    """
     pairs, revision = read_pairs(data), _revision()
     findings = {}
     for case in dict.fromkeys(pair.case for pair in pairs):
         if (folder / case).exists():
-            findings[case] = analyse([folder / case]).findings
-    write_pairs(
-        data, [repredict(pair, findings[pair.case], revision) if pair.case in findings else pair for pair in pairs]
-    )
-    print(
-        f"{len(findings)} cases predicted again, {len({pair.case for pair in pairs}) - len(findings)} without recording"
-    )
+            explained = explain([folder / case])
+            findings[_machine(explained), case] = explained.analysis.findings
+    claimed = [(pair, findings.get((pair.machine, pair.case))) for pair in pairs]
+    write_pairs(data, [pair if found is None else repredict(pair, found, revision) for pair, found in claimed])
+    without = len({pair.key[:2] for pair, found in claimed if found is None})
+    print(f"{len(findings)} cases predicted again, {without} without a recording of their machine")
 
 
 class Skipped(Exception):  # noqa: N818 - an outcome of a case
@@ -206,6 +217,7 @@ class Attempt:
     budget_s: float
     compile_every: int
     only: frozenset[str] | None = None
+    machine: str = ""
     refused: dict[str, str] = field(default_factory=dict)
     built: dict[str, Built] = field(default_factory=dict)
 
@@ -239,7 +251,9 @@ class Attempt:
             if done.returncode:
                 raise Skipped(f"bottleneck run ended with status {done.returncode}: {done.stderr[-300:]}")
             unfinished.rename(target)
-        return analyse([target])
+        explained = explain([target])
+        self.machine = _machine(explained)
+        return explained.analysis
 
     def candidates(self, analysis: Analysis) -> list[str]:
         """The changes to try: those that findings name, and those that might apply although none does.
@@ -333,7 +347,7 @@ class Attempt:
             seconds=cost[1],
             busy=cost[0],
             threads=self.threads,
-            machine=_machine(analysis),
+            machine=self.machine,
             torch=torch_version(),
             version=__version__,
             revision=_revision(),
@@ -342,8 +356,13 @@ class Attempt:
         )
 
 
-def _machine(analysis: Analysis) -> str:
-    return f"{analysis.device.name}, {os.cpu_count()} processors, {platform.system()} {platform.machine()}"
+def _machine(explained: Explanation) -> str:
+    """The processor with its instruction sets, their number, and the system."""
+    device, recording = explained.analysis.device, explained.recording
+    sets = str(recording.libraries.get("isa", "?")) if recording is not None else "?"
+    narrow, full = (device.peaks_flops_per_s.get(name, 0.0) for name in ("bf16_tensor", "fp32_tensor"))
+    sets += " with bf16" if narrow > full else ""
+    return f"{device.name} ({sets}), {os.cpu_count()} processors, {platform.system()} {platform.machine()}"
 
 
 def _revision() -> str:

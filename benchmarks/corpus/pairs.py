@@ -40,7 +40,8 @@ class Pair:
     ``rounds`` rounds of turns, null where the change could not be tried, for the reason in ``refused``.
     ``copies`` is how far two copies of the unchanged step came out apart, as a logarithm. ``step_us`` is the unchanged
     step during the turns, ``recorded_us`` the step of the recording that the prediction is based on. ``alone`` is true
-    where each of the two copies had a process of its own.
+    where each of the two copies had a process of its own. ``machine`` names the processor with its instruction sets:
+    one name stands for several kinds of processors, and what bf16 is worth depends on the kind.
     """
 
     case: str
@@ -85,9 +86,9 @@ class Pair:
         return self.speedup is not None and not self.is_noisy and self.alone == runs_alone(self.change)
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The case and the change, of which one pair counts."""
-        return self.case, self.change
+    def key(self) -> tuple[str, str, str]:
+        """The machine, the case and the change, of which one pair counts."""
+        return self.machine, self.case, self.change
 
 
 def runs_alone(change: str) -> bool:
@@ -112,12 +113,12 @@ def repredict(pair: Pair, findings: Sequence[Finding], revision: str) -> Pair:
 def read_pairs(path: Path = PAIRS) -> list[Pair]:
     """The pairs of a file in its order, none where there is no file.
 
-    Of each case and change it is the last usable one, or the last where none is.
+    Of each machine, case and change it is the last usable one, or the last where none is.
     """
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
-    kept: dict[tuple[str, str], Pair] = {}
+    kept: dict[tuple[str, str, str], Pair] = {}
     for pair in (msgspec.json.decode(line, type=Pair) for line in lines if line.strip()):
         if pair.key not in kept or not kept[pair.key].is_usable or pair.is_usable:
             kept[pair.key] = pair

@@ -15,14 +15,16 @@ from benchmarks.corpus.__main__ import (
     FIRST_ALONE,
     Attempt,
     _done,
+    _machine,
     most_useful_first,
+    pairs_of_here,
     predict_again,
     unlike_changes,
 )
 from benchmarks.corpus.cases import CASES, WORKLOADS, Case
 from benchmarks.corpus.pairs import Claim, Pair, append_pairs, claims_of, read_pairs, repredict
 from bottleneck.experiment.variants import Built
-from bottleneck.pipeline import analyse
+from bottleneck.pipeline import analyse, explain
 from bottleneck.schema.records import replace
 from tests.report.samples import cpu
 from tests.samples import recordings
@@ -97,12 +99,28 @@ def test_a_case_is_predicted_again_only_where_its_recording_is_there(tmp_path: P
     change = next(name for finding in findings for name in finding.tries)
     (tmp_path / "here").symlink_to(sample)
     data = tmp_path / "pairs.jsonl"
-    append_pairs(data, [replace(PAIR, case="here", change=change), replace(PAIR, case="gone")])
+    pair = replace(PAIR, case="here", change=change, machine=_machine(explain([sample])))
+    elsewhere = replace(pair, machine="another processor")
+    append_pairs(data, [pair, replace(PAIR, case="gone"), elsewhere])
     predict_again(data, tmp_path)
-    here, gone = read_pairs(data)
+    here, gone, other = read_pairs(data)
     rounded = [(claim.slug, claim.low and pytest.approx(claim.low, rel=1e-4)) for claim in claims_of(change, findings)]
     assert [(claim.slug, claim.low) for claim in here.claims] == rounded
-    assert gone == replace(PAIR, case="gone")
+    assert gone == replace(PAIR, case="gone") and other == elsewhere
+
+
+def test_a_machine_is_named_with_its_instruction_sets_and_its_pairs_decide_what_is_done(tmp_path: Path) -> None:
+    explained = explain([next(iter(recordings()))])
+    assert explained.recording is not None
+    device, sets = explained.analysis.device, explained.recording.libraries
+    assert _machine(explained).startswith(f"{device.name} ({sets.get('isa', '?')}")
+    with_bf16 = replace(device, peaks_flops_per_s={"bf16_tensor": 2.0, "fp32_tensor": 1.0})
+    narrow = replace(explained, analysis=replace(explained.analysis, device=with_bf16))
+    assert " with bf16)" in _machine(narrow)
+    pairs = [replace(PAIR, machine=_machine(explained)), replace(PAIR, machine="another processor")]
+    assert pairs_of_here(pairs, tmp_path) == pairs
+    (tmp_path / "made").symlink_to(next(iter(recordings())))
+    assert pairs_of_here(pairs, tmp_path) == pairs[:1]
 
 
 def test_a_change_is_measured_against_both_unchanged_steps_of_its_round_and_per_sample() -> None:
