@@ -125,6 +125,14 @@ _TABLE: Mapping[str, tuple[str, tuple[Mapping[str, Value], ...]]] = {
             {"kind": "llama", "train": False, "batch_size": 1, "length": 192},
         ),
     ),
+    "mixture_density": ("tabular", ({}, {"batch_size": 64, "parts": 4})),
+    "latent_reader": ("attention", ({}, {"batch_size": 1, "length": 128, "layers": 6})),
+    "text_windows": ("convolutional", ({}, {"batch_size": 4, "length": 48})),
+    "word_tagger": ("recurrent", ({}, {"batch_size": 32, "length": 16})),
+    "point_sets": ("dense", ({}, {"train": False, "points": 512})),
+    "ray_colours": ("dense", ({}, {"batch_size": 8, "layers": 6})),
+    "contrasted_views": ("dense", ({}, {"looped": True, "batch_size": 256})),
+    "swarm_search": ("classical", ({}, {"particles": 2000})),
 }
 
 # What a workload imports besides torch.
