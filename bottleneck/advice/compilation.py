@@ -176,7 +176,7 @@ def join_compiled(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def _layout_us(evidence: Evidence, drafts: Sequence[Draft]) -> Interval:
-    """What the step gains where Inductor lays its images by pixels; less than nothing where that costs.
+    """The gain of the step where Inductor lays its images by pixels; less than nothing where that costs.
 
     It does so for every convolution on a CPU (torch 2.13, ``decide_layout_opt``), and turns them once at the ends of
     the model, not at each convolution. Where it was measured that counts, also where the finding on it gave up.
