@@ -153,10 +153,10 @@ def test_copies_that_take_a_part_of_the_step_have_their_time_and_others_none() -
 
 
 def test_latency_has_a_column_only_where_some_step_has_it() -> None:
-    assert "latency" not in to_terminal(ANSWER)
+    assert "latency" not in render(ANSWER, "terminal")
     groups = {"compute": 0.0, "memory": 840.0, "latency": 2000.0, "overhead": 0.0}
     waiting = replace(ON_H100, bound="latency", step=replace(_step(2840.0, "latency"), groups=groups))
-    text = to_terminal(replace(ANSWER, devices=(waiting,)))
+    text = render(replace(ANSWER, devices=(waiting,)), "terminal")
     assert "is bound by latency (steps that wait for one another" in " ".join(text.split())
     assert "70 %" in text
     assert "latency: kernels wait for loads" in " ".join(text.split())
@@ -165,11 +165,11 @@ def test_latency_has_a_column_only_where_some_step_has_it() -> None:
 
 def test_cuda_graphs_of_a_step_that_cannot_be_one_are_no_gain() -> None:
     lacking = BackendGain("cudagraphs", replace(_step(1400.0, backend="cudagraphs"), graph=False), 2.0)
-    text = " ".join(to_terminal(replace(ANSWER, devices=(replace(ON_H100, gains=(lacking,)),))).split())
+    text = " ".join(render(replace(ANSWER, devices=(replace(ON_H100, gains=(lacking,)),)), "terminal").split())
     assert "no graph: the backend cudagraphs runs a step op by op" in text
     assert "CUDA graphs would make" not in text
     graph = BackendGain("cudagraphs", _step(1400.0, backend="cudagraphs"), 2.0)
-    text = " ".join(to_terminal(replace(ANSWER, devices=(replace(ON_H100, gains=(graph,)),))).split())
+    text = " ".join(render(replace(ANSWER, devices=(replace(ON_H100, gains=(graph,)),)), "terminal").split())
     assert "CUDA graphs would make it 2.0 times as fast" in text
     assert "no graph" not in text
 
