@@ -190,7 +190,7 @@ def test_the_options_of_the_command_are_the_formats_of_a_report() -> None:
 def test_each_format_of_a_report_is_chosen_by_a_suffix_and_the_reference_says_so() -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     first = {form: suffix for suffix, form in reversed(_FORM_OF_SUFFIX.items())}
-    assert first.keys() == set(ReportFormat) - {"terminal"}
+    assert first.keys() == {*get_args(ReportFormat)} - {"terminal"}
     assert [suffix for suffix in first.values() if f"`{suffix}`" not in page] == []
 
 
