@@ -270,23 +270,31 @@ def _chosen(steps: StepTimes) -> str:
 def _caveats(
     ordered: Sequence[RankDigest], numbers: Sequence[int], times: Sequence[GroupTimes], left_out: Sequence[LeftOut]
 ) -> tuple[Caveat, ...]:
-    found: dict[str, str] = {}
+    found: list[Caveat] = []
     world = max((one.world_size or 0 for one in ordered), default=0)
     if world > len(ordered):
-        found["missing-ranks"] = f"{len(ordered)} of {world} ranks were given: {_listed(numbers)}"
+        found.append(Caveat("missing-ranks", f"{len(ordered)} of {world} ranks were given: {_listed(numbers)}"))
     if left_out:
         first = min(left_out, key=lambda one: one.path)
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        found["left-out-ranks"] = f"{first.path} is left out: {first.reason}{more}"
+        found.append(Caveat("left-out-ranks", f"{first.path} is left out: {first.reason}{more}"))
     if numbers != [one.rank for one in ordered]:
-        found["unnumbered-ranks"] = "the traces do not tell their ranks apart; they are counted as given"
+        found.append(Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given"))
     chosen = [_chosen(one.steps) for one in ordered]
     if len(set(chosen)) > 1:
         several = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
-        found["other-steps"] = f"the ranks do not explain the same steps ({several}); --steps A:B takes the same of all"
+        found.append(
+            Caveat(
+                "other-steps", f"the ranks do not explain the same steps ({several}); --steps A:B takes the same of all"
+            )
+        )
     if not times:
-        found["unmatched-ranks"] = "no collective could be matched across the ranks: lateness is unknown"
+        found.append(Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown"))
     clocks = [clock_us for clock_us in clock_offsets(ordered, times) if clock_us is not None]
     if clocks and (apart_us := float(np.ptp(clocks))) > _CLOCKS_AGREE_US:
-        found["rank-clocks"] = f"the ranks' clocks are {format_us(apart_us)} apart; the ends of collectives align them"
-    return tuple(Caveat(slug, message) for slug, message in found.items())
+        found.append(
+            Caveat(
+                "rank-clocks", f"the ranks' clocks are {format_us(apart_us)} apart; the ends of collectives align them"
+            )
+        )
+    return tuple(found)

@@ -123,7 +123,7 @@ def host_time_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> 
 
 
 def slower_than_usual(device_name: str) -> float:
-    """How much slower the host of a device is than those of the year for which the usual pace is kept."""
+    """The factor by which the host of a device is slower than those of the year for which the usual pace is kept."""
     return float(_FASTER_PER_YEAR ** (_YEAR - board_of(device_name).year))
 
 

@@ -50,7 +50,7 @@ _RUNS: Mapping[Backend, str] = {
 
 
 def run_of(backend: Backend) -> str:
-    """How a backend runs a step: 'eager', 'compiled', 'cudagraphs', or 'graph' for both of the last."""
+    """The way in which a backend runs a step: 'eager', 'compiled', 'cudagraphs', or 'graph' for both of the last."""
     return _RUNS.get(backend, "graph")
 
 
@@ -60,7 +60,7 @@ def calls_of(work: KernelColumns) -> str:
 
 
 def spread_parts(work: KernelColumns, found: PredictedTimes, is_tensor: Flags, sensitivity: Floats) -> Floats:
-    """What the square of each of SPREADS counts with in that of the step.
+    """The weight of the square of each of SPREADS in the square of the step's spread.
 
     ``sensitivity`` is by how much the step grows, relatively, with the times of the device, of the host's start and of
     its issuing.

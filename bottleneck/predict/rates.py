@@ -207,7 +207,7 @@ def ceilings_of(
 
 @dataclass(frozen=True)
 class Board:
-    """What public facts say of a board beside its data sheet; they do not come from the timings of the rates.
+    """Public facts about a board beside its data sheet; they do not come from the timings of the rates.
 
     ``memory``, ``lanes`` and ``tensor`` are the shares of bandwidth, of the fp32 peak and of the peaks of tensor cores
     that it sustains, relative to other boards. ``year`` is that of its servers.
