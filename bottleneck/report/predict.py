@@ -71,6 +71,10 @@ _NO_GRAPH_NOTE = (
     "no graph: the backend cudagraphs runs a step op by op that writes to a buffer, such as a batch norm in training; "
     "reduce-overhead makes a graph of it"
 )
+_COPIES_NOTE = (
+    "CUDA graphs below 1: the backend cudagraphs copies the parameters in each step; a graph that you capture yourself "
+    "(torch.cuda.CUDAGraph) does not"
+)
 _ROOFLINE_NOTE = (
     "Each mark is a kind of work by its FLOPs and least bytes, with its share of the time of the kernels; the lines "
     "are what the memory and the engines of the device allow."
@@ -330,6 +334,8 @@ def _gains(answer: Prediction) -> list[TableSection]:
     notes = ["in brackets: times as fast"]
     if any(_lacks_graph(gain) for each in answer.devices for gain in each.gains):
         notes.append(_NO_GRAPH_NOTE)
+    if any(gain.name == "cudagraphs" and gain.speedup is not None and gain.speedup < 1 for gain in gains):
+        notes.append(_COPIES_NOTE)
     return [TableSection("Other ways to run it", heads, tuple(rows), tuple(notes), is_cards=True)]
 
 
