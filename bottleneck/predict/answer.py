@@ -36,6 +36,7 @@ _MOST_OF_FLOOR = 0.6
 # AMD's and Intel's products in fp32 may run on matrix units, which no setting of torch forbids.
 _FP32_PEAKS = ("fp32_vector", "fp32_matrix", "fp32_tensor")
 _FUSED = "fused "
+_NO_PRICE = "samples have no price, since the batch size is not known; a file with workload(batch_size=…) tells it"
 TF32 = "tf32"
 _USUAL_BACKENDS: tuple[Backend, ...] = ("eager", "compile", "cudagraphs")
 _COMPILED_BACKENDS: tuple[Backend, ...] = ("compile", "eager", "reduce-overhead")
@@ -72,7 +73,7 @@ def answer(
         memory=step_memory(asked),
         devices=tuple(_on_device(steps, device, backends, prices.get(device.name), works) for device in devices),
         left_out=asked.left_out,
-        notes=asked.notes,
+        notes=(*asked.notes, *((_NO_PRICE,) if prices and asked.batch_size is None else ())),
     )
 
 

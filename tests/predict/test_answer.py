@@ -223,3 +223,11 @@ def test_work_of_a_convolution_stands_under_its_name_though_its_copies_take_long
     images = step(convolution(4, 4))
     assert {row.kind for row in answer([images], [T4], ["eager"], {}).devices[0].work} == {"convolution"}
     assert {row.kind for row in answer([images], [H100], ["eager"], {}).devices[0].work} == {"convolution"}
+
+
+def test_a_price_without_a_batch_size_is_told_to_be_of_no_use() -> None:
+    known = _step(64)
+    unknown = replace(known, batch_size=None)
+    notes = [answer([step], [H100], ["eager"], {H100.name: 2.5}).notes for step in (unknown, known)]
+    assert ["samples have no price" in " ".join(each) for each in notes] == [True, False]
+    assert not answer([unknown], [H100], ["eager"], {}).notes
