@@ -1,7 +1,7 @@
 """Learns the rates of ``bottleneck.predict`` from timed steps: least squares on logarithms, a prior for each rate."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -10,7 +10,7 @@ from bottleneck.devices.match import device_by_name
 from bottleneck.predict.host_pace import host_counts, host_time_units, step_us
 from bottleneck.predict.price import plan
 from bottleneck.predict.rates import KernelCeilings, KernelColumns, PredictedTimes, as_columns, ceilings_of, times
-from bottleneck.schema.intervals import Arrays, Flags, Floats, Integers, some_rows
+from bottleneck.schema.intervals import Flags, Floats, Integers, joined, some_rows
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCalls
 
@@ -150,11 +150,8 @@ class Sample:
 
     def slice(self, found: PredictedTimes, first: int, last: int) -> tuple[KernelColumns, PredictedTimes, Flags]:
         """Some kernels, their times, and which run on tensor cores, by position."""
-        return _rows(self.work, first, last), _rows(found, first, last), self.ceilings.is_tensor[first:last]
-
-
-def _rows(arrays: Arrays, first: int, last: int) -> Arrays:
-    return type(arrays)(*(getattr(arrays, each.name)[first:last] for each in fields(arrays)))
+        rows = slice(first, last)
+        return some_rows(self.work, rows), some_rows(found, rows), self.ceilings.is_tensor[rows]
 
 
 def machines(timings: Sequence[Timing]) -> list[str]:
@@ -181,9 +178,7 @@ def make_sample(
         tuple(kept),
         np.array(rows),
         as_columns(kernels),
-        KernelCeilings(
-            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(KernelCeilings))
-        ),
+        joined(parts),
         {kind: np.array([each[kind] for each in some]) for kind in some[0]},
         np.array([names.index(timing.machine) for timing in kept]),
         np.array([timing.us for timing in kept]),

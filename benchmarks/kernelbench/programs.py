@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kernelbench.learn import Timing
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, TensorUse
 
 Key = tuple[str, str, str]

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -24,6 +24,7 @@ from bottleneck.schema.prediction import (
     PredictedWork,
     Prediction,
 )
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 from bottleneck.units import US_PER_S
 

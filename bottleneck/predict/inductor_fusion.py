@@ -9,7 +9,7 @@ and is fused with the ops that follow. A two-dimensional convolution runs in cha
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bottleneck.cost.call import Cost, Unmodelled, parse_call
 from bottleneck.predict.rates import LAYOUTS
@@ -23,6 +23,7 @@ from bottleneck.predict.step_kernels import (
     tensor_bytes,
 )
 from bottleneck.schema.predicted_step import Backend
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
 
 _LIBRARY = frozenset({"matmul", "attention", "recurrent", "linear algebra", "vision", "quantized"})

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -31,6 +30,7 @@ from bottleneck.predict.step_kernels import Kernel, split
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 from bottleneck.units import US_PER_S, counted, format_share
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.predict.step_kernels import Kernel
 from bottleneck.schema.device import Device
@@ -89,8 +90,7 @@ _SCANS_AT_ONCE = 64.0
 _STEP_LANES = 5e5
 
 
-@dataclass(frozen=True)
-class KernelCeilings:
+class KernelCeilings(Struct, frozen=True):
     """Ceilings per kernel, each an array or one number: per microsecond, bytes, and multiprocessors.
 
     The factors are the shares of bandwidth, fp32 peak and tensor peak that a board sustains, relative to others.
@@ -107,8 +107,7 @@ class KernelCeilings:
     tensor_factor: Floats
 
 
-@dataclass(frozen=True)
-class KernelColumns:
+class KernelColumns(Struct, frozen=True):
     """Kernels as arrays, one for each field, with one entry per kernel."""
 
     kind: Integers
@@ -139,8 +138,7 @@ class KernelColumns:
         return np.isin(self.kind, [_CODE[kind] for kind in kinds])
 
 
-@dataclass(frozen=True)
-class PredictedTimes:
+class PredictedTimes(Struct, frozen=True):
     """Predicted microseconds per kernel: the whole, and the parts of arithmetic, memory traffic and launch.
 
     Where it ``waits``, its arithmetic takes that long because parts of it depend on one another or on loads, or are too
@@ -161,7 +159,7 @@ def as_columns(kernels: Sequence[Kernel]) -> KernelColumns:
     """Kernels as columns."""
     columns = {
         name: np.array([getattr(kernel, name) for kernel in kernels], dtype=bool if name in _FLAGS else np.float64)
-        for name in KernelColumns.__dataclass_fields__
+        for name in KernelColumns.__struct_fields__
         if name != "kind"
     }
     return KernelColumns(kind=np.array([_CODE[kernel.kind] for kernel in kernels], dtype=np.int64), **columns)

@@ -6,10 +6,11 @@ its own; a batch norm in training folds its input into statistics before it norm
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bottleneck.cost import OP_FAMILIES, compute_cost
 from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled, parse_call
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall, TensorUse
 from bottleneck.units import ITEM_BYTES
 

@@ -60,7 +60,7 @@ def numbered(*keys: Codes) -> tuple[Integers, Integers]:
 Arrays = TypeVar("Arrays", bound=Struct)
 
 
-def some_rows(arrays: Arrays, rows: Flags | Integers) -> Arrays:
+def some_rows(arrays: Arrays, rows: Flags | Integers | slice) -> Arrays:
     """A record of arrays of one length, with some of their rows."""
     return type(arrays)(*(getattr(arrays, name)[rows] for name in arrays.__struct_fields__))
 

@@ -2,8 +2,8 @@
 
 import json
 import math
-from dataclasses import replace
 
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage, TensorUse
 
 SETTINGS = EngineSettings(matmul_allow_tf32=False, cudnn_allow_tf32=True, float32_matmul_precision="highest")

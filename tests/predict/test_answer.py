@@ -1,13 +1,13 @@
 """Predictions of steps made by hand, and the laws that they keep."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.answer import answer, usual_backends
 from bottleneck.schema.device import Device
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage, TensorUse
 from tests.predict.steps import call, convolution, step, use
 

@@ -1,12 +1,11 @@
 """The host's part of a step."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from bottleneck.predict.host_pace import host_counts, replays_graph, sensitivities, step_us
 from bottleneck.predict.inductor_fusion import copied_bytes
 from bottleneck.predict.rates import read_rates
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import Storage
 from tests.predict.steps import call, step, use
 

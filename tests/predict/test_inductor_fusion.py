@@ -1,9 +1,8 @@
 """The groups that Inductor would fuse."""
 
-from dataclasses import replace
-
 from bottleneck.predict.inductor_fusion import fuse, least_bytes, live_calls, reduction_kernels, uses_channels_last
 from bottleneck.schema.predicted_step import Backend
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 from tests.predict.steps import call, convolution, step, use
 

@@ -1,6 +1,5 @@
 """Predicted times of steps made by hand, on devices of the table."""
 
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -12,6 +11,7 @@ from bottleneck.predict.price import plan, predict_step, step_floor_us
 from bottleneck.predict.rates import KINDS, PredictedTimes, engine_of, read_rates
 from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_step import Backend, PredictedStep
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings, StepCalls, TensorUse
 from tests.predict.steps import SETTINGS, call, convolution, in_dtype, step, use
 

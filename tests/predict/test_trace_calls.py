@@ -5,10 +5,10 @@ from dataclasses import replace as replace_record
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from bottleneck.pipeline import explain
 from bottleneck.predict.trace_calls import calls_of_trace
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

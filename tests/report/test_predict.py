@@ -1,7 +1,6 @@
 """The report of a prediction, from records made by hand."""
 
 import json
-from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -18,6 +17,7 @@ from bottleneck.schema.prediction import (
     Prediction,
     StepMemory,
 )
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings
 from bottleneck.units import format_us
 from scripts.write_schema import PREDICT, page_text, schema_text
