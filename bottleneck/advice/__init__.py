@@ -58,12 +58,13 @@ RULES: tuple[Rule, ...] = (
 
 
 def advise(
-    evidence: Evidence, trials: Sequence[RuleTrial] = (), *, with_questions: bool = False
+    evidence: Evidence, trials: Sequence[RuleTrial] = (), *, with_unmeasured: bool = False
 ) -> tuple[Finding, ...]:
     """The findings of all rules on this evidence, ranked by the time that each would save.
 
-    ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed. What only
-    measuring can tell is a finding once pieces show that it gains, or ``with_questions``.
+    ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed. A draft
+    ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the others too,
+    for those who choose what to time.
     """
     drafts = [
         draft
@@ -72,7 +73,7 @@ def advise(
         and (draft := with_replayed_gain(evidence, with_measured_gain(evidence, made))) is not None
     ]
     drafts = compilation.join_compiled(evidence, drafts)
-    drafts = [draft for draft in drafts if with_questions or not draft.only_measured or _is_answered(draft)]
+    drafts = [draft for draft in drafts if with_unmeasured or not draft.only_measured or _is_answered(draft)]
     drafts = servers.fit_to_server(evidence, drafts)
     # Learned on CPUs: what such trials say of a GPU is not known.
     shipped = read_table() if evidence.is_host_only else {}

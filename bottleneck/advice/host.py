@@ -83,7 +83,6 @@ def host_sync(evidence: Evidence) -> Draft | None:
     if evidence.is_host_only or evidence.is_broken or not evidence.analysis.totals.sync_count:
         return None
     bubble_us = _bubbles_us(evidence, calls)
-    advice, code = _without_waiting(evidence, calls)
     is_ahead = evidence.share_of_step(evidence.idle_us() - bubble_us) < _AHEAD
     high_us = max(bubble_us, waited_us) if is_ahead else waited_us
     held_us = _held_us(evidence, calls)
@@ -98,6 +97,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
         )
     if evidence.share_of_step(high_us) < (_LEAST_LATE if is_late else _LEAST_SYNC):
         return None
+    advice, code = _without_waiting(evidence, calls)
     return Draft(
         slug="host-sync",
         title="The host waits for the device, and launches late for it"

@@ -11,11 +11,12 @@ rules, which count together as ``PRIOR_PAIRS``: a rule with few pairs behaves li
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share
 
 TABLE = Path(__file__).with_name("interval_table.csv")

@@ -43,10 +43,12 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
     if peak_bytes >= _HALF * capacity_bytes or not _HARDLY_GROWS <= ratio.median < _GROWS:
         return None
     high_us = evidence.step_us * (1 - max(ratio.low, 0.0) / 2)
-    low_us = min(evidence.step_us - _longest_twice_us(evidence, ratio.high) / 2, high_us)
+    longest_us = _longest_twice_us(evidence, ratio.high)
+    low_us = min(evidence.step_us - longest_us / 2, high_us)
     if low_us + high_us <= 0:
         return None
-    pages_us = _longest_twice_us(evidence, ratio.high) - ratio.high * evidence.step_us
+    pages_us = longest_us - ratio.high * evidence.step_us
+    pages = (f"at worst its memory comes in new pages, {format_us(pages_us)} more per step",) if pages_us > 0 else ()
     return Draft(
         slug="room-for-batch",
         title="Twice the batch fits into memory and takes less than twice the time",
@@ -54,7 +56,7 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
             f"twice the batch takes {ratio.median:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})",
             f"{_share_of(peak_bytes, capacity_bytes)} of the memory is used at most: "
             f"{format_si(peak_bytes, 'B')} of {format_si(capacity_bytes, 'B')}",
-            *([f"at worst its memory comes in new pages, {format_us(pages_us)} more per step"] * (pages_us > 0)),
+            *pages,
         ),
         advice="Raise the batch size while memory lasts, and the learning rate with it when training.",
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",

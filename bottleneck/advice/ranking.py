@@ -34,8 +34,8 @@ class Draft(Struct, frozen=True):
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
     The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
-    ``measured`` is set where pieces of the step gave it. A draft ``only_measured`` is a question: its formula cannot
-    tell, and it becomes a finding where pieces that were timed say that it gains.
+    ``measured`` is set where pieces of the step gave it. No formula can tell the gain of a draft ``only_measured``: it
+    becomes a finding only where timed pieces show that it gains.
     """
 
     slug: str

@@ -50,7 +50,7 @@ _RUNS: Mapping[Backend, str] = {
 
 
 def run_of(backend: Backend) -> str:
-    """The way in which a backend runs a step: 'eager', 'compiled', 'cudagraphs', or 'graph' for both of the last."""
+    """The way in which a backend runs a step: 'eager', 'compiled', 'cudagraphs', or 'graph' (compiled, in a graph)."""
     return _RUNS.get(backend, "graph")
 
 

@@ -214,7 +214,7 @@ def measure_pieces(
     began, recording = budget.clock(), explained.recording
     if recording is None or len(recording.traces) != 1 or budget.budget_s <= 0:
         return explained
-    specs = choose_pieces(explained, advise(explained, with_questions=True))
+    specs = choose_pieces(explained, advise(explained, with_unmeasured=True))
     specs = tuple(spec for spec in specs if not changes or spec.change in changes)
     if not specs:
         return explained
