@@ -72,8 +72,8 @@ _NO_GRAPH_NOTE = (
     "reduce-overhead makes a graph of it"
 )
 _COPIES_NOTE = (
-    "CUDA graphs below 1: the backend cudagraphs copies the parameters in each step; a graph that you capture yourself "
-    "(torch.cuda.CUDAGraph) does not"
+    "CUDA graphs are those of the backend cudagraphs, which copies the parameters in each step; a graph that you "
+    "capture yourself (torch.cuda.CUDAGraph) does not"
 )
 _ROOFLINE_NOTE = (
     "Each mark is a kind of work by its FLOPs and least bytes, with its share of the time of the kernels; the lines "

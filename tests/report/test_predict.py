@@ -163,7 +163,7 @@ def test_latency_has_a_column_only_where_some_step_has_it() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_cuda_graphs_that_lose_are_told_to_copy_the_parameters() -> None:
+def test_cuda_graphs_that_lose_are_named_as_those_of_a_backend_that_copies_parameters() -> None:
     slower, faster = (BackendGain("cudagraphs", _step(2000.0, backend="cudagraphs"), speedup) for speedup in (0.7, 2.0))
     texts = [terminal(replace(ANSWER, devices=(replace(ON_H100, gains=(each,)),))) for each in (slower, faster)]
     assert ["copies the parameters" in " ".join(text.split()) for text in texts] == [True, False]
