@@ -179,7 +179,7 @@ _RANKS = "the ranks of a job take steps together"
 
 
 def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling | None, kept: Detail) -> None:
-    """Adds both to the notes; neither ever raises, nor changes what the program writes.
+    """Adds the costs of the profiler's options and the test of twice the batch to the notes, without ever raising.
 
     ``kept`` is what the window recorded whose trace was kept; ``doubling`` is null where there is no batch size.
     """
