@@ -14,6 +14,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.corpus.pairs import PAIRS, Claim, Pair, read_pairs
@@ -41,6 +42,7 @@ class Statement:
 
     slug: str
     file: str
+    machine: str
     predicted: Interval | None
     measured: float
     noise: float
@@ -107,9 +109,10 @@ def _said(pair: Pair) -> Iterator[Statement]:
     noise = math.log(high / low) / 2
     for claim in pair.claims or (Claim(SILENCE),):
         if claim.low is not None and claim.high is not None:
-            yield Statement(claim.slug, pair.file, Interval(claim.low, claim.high), middle, noise, low, high)
+            interval = Interval(claim.low, claim.high)
+            yield Statement(claim.slug, pair.file, pair.machine, interval, middle, noise, low, high)
         elif claim.slug in NO_GAIN:
-            yield Statement(claim.slug, pair.file, None, middle, noise, low, high)
+            yield Statement(claim.slug, pair.file, pair.machine, None, middle, noise, low, high)
 
 
 def learn(statements: Sequence[Statement]) -> dict[str, Record]:
@@ -168,11 +171,13 @@ def render(pairs: Sequence[Pair]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
         *(_row(slug, statements, outcomes, table) for slug in slugs),
     ]
-    return "\n".join([*lines, _total(statements, outcomes), "", *_wrong(pairs)])
+    machines = dict.fromkeys(pair.machine for pair in pairs if pair.is_usable)
+    wrong = [_wrong([pair for pair in pairs if pair.machine == machine], machine) for machine in machines]
+    return "\n\n".join(["\n".join([*lines, *_totals(statements, outcomes)]), *chain(*wrong)])
 
 
-def _wrong(pairs: Sequence[Pair]) -> list[str]:
-    """The pairs of which every statement had the wrong direction, beyond what the measured interval leaves open."""
+def _wrong(pairs: Sequence[Pair], machine: str) -> list[str]:
+    """The pairs of a machine of which every statement had the wrong direction, beyond its measured interval."""
     used = [pair for pair in pairs if pair.is_usable]
     missed = [pair for pair in used if not pair.claims and _ends(pair)[0] > NO_EFFECT]
     broken = [
@@ -180,11 +185,17 @@ def _wrong(pairs: Sequence[Pair]) -> list[str]:
         for pair in used
         if _ends(pair)[1] < 1 and any(each.predicted is not None and each.middle > 1 for each in _said(pair))
     ]
+    name = _short(machine)
     return [
-        f"{counted(len(missed), 'change')} gained beyond 5 % although no finding names them: {_list(missed)}.",
-        "",
-        f"{counted(len(broken), 'change')} made the step slower although a finding promised a gain: {_list(broken)}.",
+        f"{name}: {counted(len(missed), 'change')} gained beyond 5 % although no finding names them: {_list(missed)}.",
+        f"{name}: {counted(len(broken), 'change')} made the step slower although a finding promised a gain: "
+        f"{_list(broken)}.",
     ]
+
+
+def _short(machine: str) -> str:
+    """The processor with its instruction sets."""
+    return machine.partition(", ")[0]
 
 
 def _ends(pair: Pair) -> tuple[float, float]:
@@ -216,7 +227,7 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
     unlike = len(tried) - noisy - len(used)
     silent = sum(not pair.claims for pair in used)
     wordy = sum(bool(pair.claims) and not list(_said(pair)) for pair in used)
-    machines = ", ".join(sorted({f"{pair.machine}, {counted(pair.threads, 'thread')}" for pair in tried}))
+    machines = "; ".join(sorted({f"{pair.machine}, {counted(pair.threads, 'thread')}" for pair in tried}))
     cases, files = (len({getattr(pair, part) for pair in tried}) for part in ("case", "file"))
     was, are = ("was", "is") if noisy == 1 else ("were", "are")
     return [
@@ -237,8 +248,14 @@ def _row(slug: str, statements: Sequence[Statement], outcomes: Sequence[Outcome]
     return _cells(name, own, mine, (f"{table[slug].factor:.2f}", "stays" if keeps_figure(slug, table) else "goes"))
 
 
-def _total(statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> str:
-    return _cells("**all**", statements, outcomes, ("-", "-"))
+def _totals(statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """The rows of all rules together: of each machine, where there are several, and of all of them."""
+    machines = dict.fromkeys(each.machine for each in statements)
+    for machine in machines if len(machines) > 1 else ():
+        own = [each for each in statements if each.machine == machine]
+        mine = [each for each in outcomes if each.statement.machine == machine]
+        yield _cells(f"all rules, {_short(machine)}", own, mine, ("-", "-"))
+    yield _cells("**all**", statements, outcomes, ("-", "-"))
 
 
 def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], learned: tuple[str, str]) -> str:

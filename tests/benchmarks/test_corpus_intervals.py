@@ -1,6 +1,7 @@
 """What pairs teach about the intervals of each rule, without the workload that is judged."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,12 +49,14 @@ def test_silence_and_words_state_that_nothing_is_gained_but_no_interval() -> Non
 def test_a_promised_gain_has_the_right_direction_if_the_step_is_faster_at_all(
     predicted: tuple[float, float], measured: float, right: bool
 ) -> None:
-    assert Statement("chain", "file", Interval(*predicted), measured, 0.01, measured, measured).is_right is right
+    assert (
+        Statement("chain", "file", "a CPU", Interval(*predicted), measured, 0.01, measured, measured).is_right is right
+    )
 
 
 def test_a_promised_loss_has_the_right_direction_if_the_step_is_slower() -> None:
-    assert Statement("chain", "file", Interval(0.8, 0.9), 0.95, 0.01, 0.94, 0.96).is_right
-    assert not Statement("chain", "file", Interval(0.8, 0.9), 1.05, 0.01, 1.04, 1.06).is_right
+    assert Statement("chain", "file", "a CPU", Interval(0.8, 0.9), 0.95, 0.01, 0.94, 0.96).is_right
+    assert not Statement("chain", "file", "a CPU", Interval(0.8, 0.9), 1.05, 0.01, 1.04, 1.06).is_right
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_beyond_noise_only_an_effect_that_was_shown_counts_as_one(
 ) -> None:
     middle, low, high = measured
     interval = None if predicted is None else Interval(*predicted)
-    assert Statement("chain", "file", interval, middle, 0.01, low, high).is_right_beyond_noise is right
+    assert Statement("chain", "file", "a CPU", interval, middle, 0.01, low, high).is_right_beyond_noise is right
 
 
 def test_records_count_pairs_workloads_and_those_inside() -> None:
@@ -91,6 +94,20 @@ def test_the_table_counts_what_is_left_out_and_shows_each_rule() -> None:
     assert rows[2].startswith("| `chain` | 10 | 10 | 40.0 % | 80.0 % | 100.0 % |")
     assert rows[3].startswith(f"| {SILENCE} | 1 | 1 | - | - | 100.0 % | 100.0 % | - |")
     assert rows[4].startswith("| **all** | 11 | 11 |")
+
+
+def test_pairs_of_several_machines_are_told_apart() -> None:
+    there = replace(pair("slower", 0.8, CHAIN), machine="there, 2 processors")
+    text = render([*PAIRS, there])
+    assert "11 workloads (here, 1 thread; there, 2 processors, 1 thread)" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[3].startswith("| all rules, here | 10 | 10 | 40.0 % | ")
+    assert rows[4].startswith("| all rules, there | 1 | 1 | 0.0 % | ")
+    assert rows[5].startswith("| **all** | 11 | 11 |")
+    assert "here: 0 changes made the step slower although a finding promised a gain: none." in text
+    assert (
+        "there: 1 change made the step slower although a finding promised a gain: `compile` on slower (0.80x)." in text
+    )
 
 
 def test_gains_that_nobody_advised_and_promises_that_cost_time_are_listed() -> None:
