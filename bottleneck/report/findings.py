@@ -159,7 +159,10 @@ def _gain(finding: Finding) -> str:
     doubt = " (low confidence)" if finding.confidence == "low" else ""
     noise = "; less than these step times can show" if finding.within_noise else ""
     of = "per step" if finding.per == "step" else "for the samples of a step"
-    return f"{_between(gain)} {of}{doubt}: {speedup}{noise}"
+    # Said wherever the speedup shows it too.
+    costs = finding.predicted_speedup is not None and f"{finding.predicted_speedup.low:.2f}" < "1.00"
+    worst = f", at worst {format_us(-gain.low)} lost" if gain.low < 0 and costs else ""
+    return f"{_between(gain)} {of}{worst}{doubt}: {speedup}{noise}"
 
 
 def _adds(finding: Finding) -> bool:

@@ -202,6 +202,15 @@ def test_an_interval_reads_as_people_say_it(gain: Interval, words: str) -> None:
     assert f"gain {words}" in flat(told([replace(ADVICE[0], predicted_gain_us=gain, added_gain_us=gain)]))
 
 
+def test_a_change_that_may_cost_time_says_how_much_wherever_its_speedup_shows_it() -> None:
+    gain = Interval(-120.0, 880.0)
+    finding = replace(ADVICE[0], predicted_gain_us=gain, added_gain_us=gain, predicted_speedup=Interval(0.97, 1.10))
+    costly = flat(told([finding]))
+    assert "gain up to 880 us per step, at worst 120 us lost: 0.97 to 1.10 times as fast" in costly
+    hidden = flat(told([replace(finding, predicted_speedup=Interval(0.999, 1.10))]))
+    assert "gain up to 880 us per step: 1.00 to 1.10 times as fast" in hidden
+
+
 def test_a_command_that_is_broken_into_lines_is_still_the_command() -> None:
     command = f"bottleneck verify --try {','.join(['channels-last'] * 3)} --set a=1 'my programs/train it.py' --x 'a b'"
     finding = replace(ADVICE[0], verify=command, code=None)
