@@ -12,7 +12,7 @@ PAGE_FILE = Path(__file__).parents[1] / "docs" / "reference" / "gate.md"
 BEGIN = "<!-- written by scripts/write_counters.py: begin -->"
 END = "<!-- written by scripts/write_counters.py: end -->"
 
-_HEADINGS = ("counter", "tier", "counts, per step", "unit", "usual budget", "if none is left")
+_HEADINGS = ("counter", "tier", "counts, per step", "unit", "usual budget", "below half")
 
 
 def table() -> str:
