@@ -58,5 +58,5 @@ class PredictedStep:
     bound: Annotated[PredictedBound, Doc("what holds the step back")]
     groups: Annotated[dict[str, float], Doc("time by group: compute, memory, latency, overhead", "us")]
     kernels: Annotated[tuple[PredictedKernels, ...], Doc("the work in the order of the step")]
-    unknown_calls: Annotated[int, Doc("calls without a price, which the time leaves out")]
+    unknown_calls: Annotated[int, Doc("calls whose time is not known, which the predicted time leaves out")]
     reasons: Annotated[tuple[str, ...], Doc("what is not known, and what was assumed")]

@@ -30,7 +30,7 @@ class PredictedWork:
     """Kernels of one kind with one bound, added up over the step."""
 
     kind: Annotated[str, Doc("kind of work")]
-    bound: Annotated[str, Doc("compute, memory or overhead")]
+    bound: Annotated[str, Doc("compute, memory, latency or overhead")]
     engine: Annotated[str | None, Doc("ceiling that its arithmetic is held against")]
     launches: Annotated[float, Doc("kernels launched")]
     us: Annotated[float, Doc("predicted time on the device", "us")]
