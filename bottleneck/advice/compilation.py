@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bottleneck.advice.dispatch import COMPILE_PAYS, compile_gain_us, eager_overhead, host_overhead, made_by_model, pays
+from bottleneck.advice.dispatch import (
+    COMPILE_PAYS,
+    compile_gain_us,
+    compiled_call_us,
+    eager_overhead,
+    host_overhead,
+    made_by_model,
+    pays,
+)
 from bottleneck.advice.fusion import chain_passes_us, part_between_ops
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.measured import measured_layout_us
@@ -30,9 +38,9 @@ from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
 _LEAST = 0.01
-# One call of compiled code, in times of the smallest op: see ``_CALL_OPS`` in dispatch.py for those of whole models.
-_CALL_OPS = (30.0, 100.0)
-_OP_US = 0.54
+# One call of compiled code for a device, in times of its smallest kernel (rule 4 has those for a CPU).
+_CALL_KERNELS = (30.0, 100.0)
+_KERNEL_US = 0.54
 # What compiling a small model takes when nothing is cached: 9 to 30 s for 7 to 60 ops (torch 2.13, 2 shared cores).
 _COMPILE_S = 10.0
 _OVERHEAD_MATTERS = 0.3
@@ -70,12 +78,13 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
     if len(frames) < 2:
         return None
     breaks = sum(frames.values()) - 1
-    low, high = (breaks * ops * (evidence.analysis.device.launch_floor_us or _OP_US) for ops in _CALL_OPS)
-    most_us = (
-        evidence.account_us(*ISSUE_ACCOUNTS)
-        if evidence.is_host_only
-        else evidence.idle_us("dispatch", "python", "launch")
-    )
+    if evidence.is_host_only:
+        call_us, most_us = compiled_call_us(evidence), evidence.account_us(*ISSUE_ACCOUNTS)
+    else:
+        kernel_us = evidence.analysis.device.launch_floor_us or _KERNEL_US
+        call_us = Interval(*(kernels * kernel_us for kernels in _CALL_KERNELS))
+        most_us = evidence.idle_us("dispatch", "python", "launch")
+    low, high = breaks * call_us.low, breaks * call_us.high
     if evidence.share_of_step(min(high, most_us)) < _LEAST:
         return None
     return Draft(

@@ -298,16 +298,21 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
     """
     if not evidence.is_host_only or is_compiled(evidence):
         return None
-    calls = _model_calls(evidence)
-    device, trains = evidence.analysis.device, has_backward_marks(evidence)
-    # A call of the compiled model beyond its work: as calibrated, else in times of the smallest op.
-    known_us = device.compiled_call_backward_us if trains else device.compiled_call_us
-    unit_us = device.launch_floor_us or max(_OP_US, _SMALLEST_OP * calls.each_us)
-    factors, us = (_CALL_OPS[trains], unit_us) if known_us is None else (_MODEL_CALLS[trains], known_us)
-    call_low, call_high = (factor * us * calls.entries for factor in factors)
-    low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_high
-    high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_low
+    calls, call_us = _model_calls(evidence), compiled_call_us(evidence)
+    low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_us.high * calls.entries
+    high = calls.each_us * (calls.fused * FUSED[1] + calls.stays * _KEPT[1]) - call_us.low * calls.entries
     return Interval(low - _RANDOM_COST * calls.random_us, min(high, calls.us))
+
+
+def compiled_call_us(evidence: Evidence) -> Interval:
+    """Time of one call of compiled code on a CPU beyond its work: as calibrated, else in times of the smallest op."""
+    device, trains = evidence.analysis.device, has_backward_marks(evidence)
+    known_us = device.compiled_call_backward_us if trains else device.compiled_call_us
+    if known_us is not None:
+        factors, us = _MODEL_CALLS[trains], known_us
+    else:
+        factors, us = _CALL_OPS[trains], device.launch_floor_us or max(_OP_US, _SMALLEST_OP * us_per_call(evidence))
+    return Interval(*(factor * us for factor in factors))
 
 
 def pays(evidence: Evidence, gain: Interval) -> bool:

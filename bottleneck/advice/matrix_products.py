@@ -83,7 +83,7 @@ _TUNE_TILES = (
 
 @requires_gain
 def unfilled_waves(evidence: Evidence) -> Draft | None:
-    """Rule 30: tiles of products that leave more than a quarter of the slots of their last wave empty.
+    """Rule 30: tiles of products that leave more than a quarter of the slots of their waves empty.
 
     Gain: t (1 - fill) at most, from half of it; ``ROOFLINE.reason`` proves the fill from grid and sizes. Where the size
     of the device is not known, tiles that are too few for any.

@@ -44,7 +44,7 @@ TIMED_DEVICES = frozenset({"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NV
 
 # The middle 80 % of a normal distribution, in standard deviations.
 _DEVIATIONS = 1.28
-# The time of a step of which more than this share has no price would say nothing.
+# The time of a step of which more than this share has no predicted time would say nothing.
 _MOST_UNPRICED = 0.25
 
 
@@ -88,7 +88,7 @@ def predict_step(
     groups, unknown = ([], {}) if why_not else plan(calls, backend)
     kernels = kernels_of(groups)
     if why_not or not kernels:
-        return _nothing(device, backend, why_not or "no call of the step has a price", len(calls.calls))
+        return _nothing(device, backend, why_not or "no call of the step has a predicted time", len(calls.calls))
     work = as_columns(kernels)
     ceilings, engines = ceilings_of(kernels, calls.settings, device)
     floor = floors(work, ceilings)
@@ -160,7 +160,7 @@ def _unpredictable(calls: StepCalls, device: Device) -> str | None:
         return f"the ceilings of {device.name or 'this device'} are not known"
     if calls.unpriced_share > _MOST_UNPRICED:
         share = format_share(calls.unpriced_share)
-        return f"work that takes {share} of the device's time in the trace has no price, since its sizes are missing"
+        return f"work that takes {share} of the device's time in the trace has no predicted time, since its sizes are missing"
     return None if calls.calls else "the step has no op calls"
 
 
@@ -252,7 +252,7 @@ def _no_graph(calls: StepCalls, backend: Backend) -> tuple[str, ...]:
 def _reasons(
     calls: StepCalls, device: Device, unknown: Mapping[str, int], engines: set[str], host_pace_us: float | None
 ) -> list[str]:
-    reasons = [f"{counted(count, 'call')} without a price: {reason}" for reason, count in unknown.items()]
+    reasons = [f"{counted(count, 'call')} without a predicted time: {reason}" for reason, count in unknown.items()]
     if device.name not in TIMED_DEVICES:
         reasons.append(f"no program was timed on {device.name}: its efficiencies are those of other NVIDIA GPUs")
     if host_pace_us is None:

@@ -395,7 +395,7 @@ def _assumed(answer: Prediction) -> list[str]:
     known = [each.step for each in answer.devices if each.step.us is not None]
     reasons = [reason for step in known for reason in step.reasons]
     unknown = max((step.unknown_calls for step in known), default=0)
-    left_out = [f"{counted(unknown, 'call')} without a price: the time leaves them out"] if unknown else []
+    left_out = [f"{counted(unknown, 'call')} without a predicted time: the step leaves them out"] if unknown else []
     return [*left_out, *dict.fromkeys([*answer.notes, *reasons])]
 
 

@@ -20,7 +20,7 @@ Value = str | int | float | bool
 class Counter:
     """A kind of count: its tier, its words in a sentence ("3 more syncs"), and what is counted.
 
-    ``must_exist``: a step that did some of it and does none any more has lost its measurement, not its work.
+    ``must_exist``: a step that does less than half as much as before has lost its measurement, not its work.
     """
 
     name: str

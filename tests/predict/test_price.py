@@ -109,7 +109,7 @@ def test_a_call_without_a_price_is_counted_and_named() -> None:
     odd = step(call("relu", [use(0, 1 << 20)], use(1, 1 << 20)), call("no_such_op", [use(1, 8)], use(2, 8)))
     prediction = predict_step(odd, H100)
     assert prediction.unknown_calls == 1
-    assert "1 call without a price: no formula for aten::no_such_op" in prediction.reasons
+    assert "1 call without a predicted time: no formula for aten::no_such_op" in prediction.reasons
 
 
 def test_no_kernel_takes_less_than_its_floor_whatever_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:

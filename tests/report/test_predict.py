@@ -268,7 +268,7 @@ def test_price_is_shown_only_where_one_was_given() -> None:
 
 def test_calls_without_a_price_are_told() -> None:
     lacking = replace(ON_H100, step=replace(ON_H100.step, unknown_calls=3))
-    assert "3 calls without a price: the time leaves them out" in terminal(replace(ANSWER, devices=(lacking,)))
+    assert "3 calls without a predicted time: the step leaves them out" in terminal(replace(ANSWER, devices=(lacking,)))
 
 
 def test_settings_that_decide_the_engine_are_told() -> None:
