@@ -12,6 +12,7 @@ from bottleneck.advice.dispatch import (
     late_launches,
     tiny_kernels,
 )
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
@@ -71,6 +72,18 @@ def test_compiled_code_takes_a_call_of_its_graph_and_its_kernels_at_best(tmp_pat
 def test_what_is_compiled_already_is_not_told_to_be(tmp_path: Path) -> None:
     events = [*gpu_events(**LATE), op("Torch-Compiled Region: 0/0", 100, 5)]
     assert eager_overhead(case_of(tmp_path, events)) is None
+
+
+def test_ops_inside_one_that_stays_a_call_are_not_fused(tmp_path: Path) -> None:
+    def gain(name: str) -> Interval:
+        around = [op(name, 1810 * number + 0.5, 1800) for number in range(2)]
+        events = [*cpu_events(ops=300, op_us=2, every_us=6), *around]
+        found = compile_gain_us(case_of(tmp_path / name, events, unprofiled_us=1500.0))
+        assert found is not None
+        return found
+
+    kept, own = gain("aten::_embedding_bag_backward"), gain("aten::anything_else")
+    assert kept.low < 0 and kept.high < 0.05 * own.high
 
 
 def test_many_pointwise_ops_on_a_cpu_are_worth_compiling(tmp_path: Path) -> None:
