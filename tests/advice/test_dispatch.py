@@ -86,6 +86,18 @@ def test_ops_inside_one_that_stays_a_call_are_not_fused(tmp_path: Path) -> None:
     assert kept.low < 0 and kept.high < 0.05 * own.high
 
 
+def test_recurrent_layers_of_the_library_are_not_compiled(tmp_path: Path) -> None:
+    def gain(module: str) -> Interval:
+        around = [frame(f"nn.Module: {module}", 1810 * number + 0.5, 1800) for number in range(2)]
+        events = [*cpu_events(ops=300, op_us=2, every_us=6), *around]
+        found = compile_gain_us(case_of(tmp_path / module, events, unprofiled_us=1500.0))
+        assert found is not None
+        return found
+
+    eager, compiled = gain("GRU_0"), gain("GRUOfOurs_0")
+    assert eager.high <= 0 < compiled.low
+
+
 def test_many_pointwise_ops_on_a_cpu_are_worth_compiling(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(ops=300, op_us=2, every_us=6), unprofiled_us=1500.0)
     draft, gain = host_overhead(case), compile_gain_us(case)
