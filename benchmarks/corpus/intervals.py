@@ -28,6 +28,8 @@ PAGE = Path(__file__).parents[2] / "docs/explanation/predictions.md"
 SILENCE = "no finding names it"
 # Findings that state in words that a change gains nothing.
 NO_GAIN = frozenset({"compile-does-not-pay", "half-precision-does-not-pay", SILENCE})
+# Another way to do what a finding advises, and less of it: nothing is said of it where the better one is named.
+LESSER = {"foreach-optimizer": "fused-optimizer"}
 # An effect up to this is none: copies of one step differ by as much (docs/explanation/predictions.md).
 NO_EFFECT = 1.05
 
@@ -100,7 +102,16 @@ class Outcome:
 
 def statements_of(pairs: Sequence[Pair]) -> list[Statement]:
     """All statements about pairs that were measured well enough."""
-    return [statement for pair in pairs if pair.is_usable for statement in _said(pair)]
+    lesser = set(_lesser(pairs))
+    return [statement for pair in pairs if pair.is_usable and pair.key not in lesser for statement in _said(pair)]
+
+
+def _lesser(pairs: Sequence[Pair]) -> Iterator[tuple[str, str, str]]:
+    """The keys of changes that no finding names because it names a better way to do the same."""
+    named = {pair.key for pair in pairs if pair.claims}
+    for pair in pairs:
+        if not pair.claims and (pair.machine, pair.case, LESSER.get(pair.change)) in named:
+            yield pair.key
 
 
 def _said(pair: Pair) -> Iterator[Statement]:
@@ -225,7 +236,9 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
     noisy = sum(pair.is_noisy for pair in tried)
     used = [pair for pair in tried if pair.is_usable]
     unlike = len(tried) - noisy - len(used)
-    silent = sum(not pair.claims for pair in used)
+    keys = set(_lesser(pairs))
+    lesser = sum(pair.key in keys for pair in used)
+    silent = sum(not pair.claims for pair in used) - lesser
     wordy = sum(bool(pair.claims) and not list(_said(pair)) for pair in used)
     machines = "; ".join(sorted({f"{pair.machine}, {counted(pair.threads, 'thread')}" for pair in tried}))
     cases, files = (len({getattr(pair, part) for pair in tried}) for part in ("case", "file"))

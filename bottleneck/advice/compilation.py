@@ -1,7 +1,7 @@
 """Rules of whole programs and their compilers: recompiles, graph breaks, repeated forward passes, untried backends."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -109,9 +109,10 @@ _WHOLE_STEP = ("compile-step",)
 
 
 # A product of a transposed matrix with a vector takes longer under Inductor, which reads the matrix against the order
-# of its elements: by so many times the eager product (torch 2.13, EPYC, one thread, 16 million numbers), nothing with
-# 256 columns, 0.7 times with 512, 1.6 to 4 times with 1000 to 2048.
-_BY_COLUMNS, _MANY_COLUMNS = (0.7, 4.0), 256
+# of its elements: by so many times the eager product (torch 2.13, one thread, 4 to 16 million numbers). With AVX-512
+# that was nothing with 256 columns, 0.7 times with 512, and 1.6 to 4 times with 1000 to 2048; with AVX2 2.0 times with
+# 128 columns, 1.4 times with 256, 2.8 times with 512 and 8.1 times with 1024. From more than so many columns on.
+_BY_COLUMNS: Mapping[int, tuple[float, float]] = {256: (0.7, 8.0), 100: (0.0, 2.0)}
 _TIMES_VECTOR = re.compile(r"^aten::(?:addmv_?|mv)$")
 _BACKWARD = re.compile(f"^{BACKWARD_NODE}")
 
@@ -123,8 +124,7 @@ def whole_gain_us(evidence: Evidence) -> Interval | None:
     if calls is None:
         return None
     passes, pages, work = chain_passes_us(evidence), _spared_pages_us(evidence), work_of(evidence)
-    by_columns_us = work.us_of(_products_by_columns(work))
-    least, most = (part * by_columns_us for part in _BY_COLUMNS)
+    least, most = _by_columns_us(work)
     low, high = (getattr(calls, end) + getattr(passes, end) + getattr(pages, end) for end in ("low", "high"))
     return Interval(low - most, high + _gathered_us(work) - least)
 
@@ -155,18 +155,26 @@ def _gathered_us(work: KernelWork) -> float:
     return float(np.clip(work.us - work.memory_us(), 0.0, None)[rows].sum())
 
 
-def _products_by_columns(work: KernelWork) -> Flags:
-    """Products of a vector with a matrix of many columns that is the transposed view of one by rows."""
+def _by_columns_us(work: KernelWork) -> tuple[float, float]:
+    """Time that products of a vector with the transposed view of a matrix by rows take longer compiled, per step."""
+    least = most = 0.0
+    products = work.op_like(_TIMES_VECTOR)
+    for each in np.unique(work.signature[products]).tolist():
+        columns = _columns_below(work, each)
+        low, high = next((times for fewer, times in _BY_COLUMNS.items() if columns > fewer), (0.0, 0.0))
+        us = work.us_of(products & (work.signature == each))
+        least, most = least + low * us, most + high * us
+    return least, most
 
-    def is_transposed(signature: int) -> bool:
-        places = [(size, at) for at, size in enumerate(work.sizes_of(signature)) if len(size) == 2]
-        strides = work.text_column("strides", signature)
-        if not places or len(strides) <= places[0][1]:
-            return False
-        (rows, columns), at = places[0]
-        return rows > _MANY_COLUMNS and columns > 1 and strides[at] == [1, rows]
 
-    return work.calls_that(work.op_like(_TIMES_VECTOR), is_transposed)
+def _columns_below(work: KernelWork, signature: int) -> int:
+    """Columns of the matrix by rows whose transposed view a call takes; 0 where it takes none."""
+    places = [(size, at) for at, size in enumerate(work.sizes_of(signature)) if len(size) == 2]
+    strides = work.text_column("strides", signature)
+    if not places or len(strides) <= places[0][1]:
+        return 0
+    (rows, others), at = places[0]
+    return int(rows) if others > 1 and strides[at] == [1, rows] else 0
 
 
 def join_compiled(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:

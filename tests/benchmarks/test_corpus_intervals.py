@@ -45,6 +45,15 @@ def test_silence_and_words_state_that_nothing_is_gained_but_no_interval() -> Non
     assert learn(said) == {}
 
 
+def test_nothing_is_said_of_a_lesser_way_where_the_better_one_is_named() -> None:
+    foreach, fused = (replace(pair("one", 1.2), change=f"{name}-optimizer") for name in ("foreach", "fused"))
+    assert [each.slug for each in statements_of([foreach, fused])] == [SILENCE, SILENCE]
+    assert [each.slug for each in statements_of([foreach, replace(fused, claims=(CHAIN,))])] == ["chain"]
+    elsewhere = replace(fused, claims=(CHAIN,), case="other")
+    assert [each.slug for each in statements_of([foreach, elsewhere])] == [SILENCE, "chain"]
+    assert "0 are named by no finding, 1 are a lesser way" in render([foreach, replace(fused, claims=(CHAIN,))])
+
+
 @pytest.mark.parametrize(("predicted", "measured", "right"), [((1.1, 1.3), 1.01, True), ((1.1, 1.3), 0.99, False)])
 def test_a_promised_gain_has_the_right_direction_if_the_step_is_faster_at_all(
     predicted: tuple[float, float], measured: float, right: bool
