@@ -160,7 +160,7 @@ def _unpredictable(calls: StepCalls, device: Device) -> str | None:
         return f"the ceilings of {device.name or 'this device'} are not known"
     if calls.unpriced_share > _MOST_UNPRICED:
         share = format_share(calls.unpriced_share)
-        return f"work that takes {share} of the device's time in the trace has no predicted time, since its sizes are missing"
+        return f"work that takes {share} of the device's time in the trace has unknown sizes, and so no predicted time"
     return None if calls.calls else "the step has no op calls"
 
 
