@@ -189,7 +189,8 @@ def render(pairs: Sequence[Pair]) -> str:
 
 def _wrong(pairs: Sequence[Pair], machine: str) -> list[str]:
     """The pairs of a machine of which every statement had the wrong direction, beyond its measured interval."""
-    used = [pair for pair in pairs if pair.is_usable]
+    lesser = set(_lesser(pairs))
+    used = [pair for pair in pairs if pair.is_usable and pair.key not in lesser]
     missed = [pair for pair in used if not pair.claims and _ends(pair)[0] > NO_EFFECT]
     broken = [
         pair
