@@ -248,8 +248,8 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
         f"{counted(len(tried), 'change')} measured on {counted(cases, 'case')} of {counted(files, 'workload')} "
         f"({machines}). {noisy} {was} too noisy and {are} left out"
         + (f", and {unlike} whose copies did not run alone as the changed step did" if unlike else "")
-        + f". Of the other {len(used)}, {silent} are named by no finding, and {wordy} only by findings that state "
-        "neither a figure nor that nothing is gained."
+        + f". Of the other {len(used)}, {silent} are named by no finding, {lesser} are a lesser way to do what one "
+        f"advises, and {wordy} are named only by findings that state neither a figure nor that nothing is gained."
     ]
 
 
