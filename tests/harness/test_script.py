@@ -13,6 +13,7 @@ import pytest
 
 from bottleneck.harness import messages
 from bottleneck.harness import script as windows
+from bottleneck.harness import session as sessions
 from bottleneck.harness import window as bounds
 from bottleneck.harness.messages import Plan, RecordOptions
 from bottleneck.harness.script import Script
@@ -231,12 +232,24 @@ def test_a_profile_hook_that_the_program_sets_in_our_window_is_given_back(start:
     assert any("item" in name for name in calls)
 
 
+@pytest.fixture
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without other programs: on one that disturbs every window there is no second kind of window."""
+    monkeypatch.setattr(sessions, "is_disturbed", lambda *_: False)
+
+
+def train_until(program: Program, is_reached: Callable[[], bool]) -> None:
+    while not is_reached():
+        assert not program.session.notes.is_measured, "the measurement ended before"
+        program.train(1)
+
+
+@pytest.mark.usefixtures("calm")
 def test_a_program_that_ends_in_the_second_window_keeps_the_steps_that_were_whole(
     start: Callable[..., Program],
 ) -> None:
     program = start()
-    while not (program.script._windows.is_light and program.script._stopwatch.steps == 1):
-        program.train(1)
+    train_until(program, lambda: program.script._windows.is_light and program.script._stopwatch.steps == 1)
     program.end()
     notes = program.session.notes
     assert len(notes.step_marks_ns) == 5 and notes.light is not None
@@ -246,10 +259,10 @@ def test_a_program_that_ends_in_the_second_window_keeps_the_steps_that_were_whol
     assert not [line for line in program.told.splitlines() if "had not settled" not in line]
 
 
+@pytest.mark.usefixtures("calm")
 def test_a_program_that_ends_before_the_second_window_has_one(start: Callable[..., Program]) -> None:
     program = start()
-    while not program.script._windows.is_light:
-        program.train(1)
+    train_until(program, lambda: program.script._windows.is_light)
     program.end()
     assert len(program.session.notes.step_marks_ns) == 5 and program.session.notes.light is None
     # Whether the step times settle depends on what else the machine does.
