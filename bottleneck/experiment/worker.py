@@ -120,10 +120,13 @@ class Worker:
 
     def close(self, patience_s: float = _QUIT_S) -> None:
         """Ends the process and what it started: by asking, then by force."""
+        self._child.end_tree(patience_s, self._ask_to_quit)
+        self._channel.close()  # nobody is asked where the process has ended
+
+    def _ask_to_quit(self) -> None:
         with contextlib.suppress(OSError):
             self._channel.sendall(b'{"do": "quit"}\n')
         self._channel.close()
-        self._child.end_tree(patience_s)
 
     def _ask(self, seconds: float, **request: object) -> Any:
         self._send(**request)

@@ -155,17 +155,17 @@ class Child:
             self.change()
         return self.end
 
-    def end_tree(self, patience_s: float, request: signal.Signals | None = None) -> bool:
+    def end_tree(self, patience_s: float, ask: Callable[[], object] = lambda: None) -> bool:
         """Ends it and all that it started; true if it ended by itself in this time.
 
-        Its group is sent ``request`` first, then given time, then killed with every descendant that left the group.
+        ``ask`` asks it to end. It is given time for that, and then its group is killed with every descendant that left
+        the group. These are looked for before: once it has ended, they cannot be found from it any more.
         """
         if self.end is not None:
             return True
         started = _descendants(self.process)
         try:
-            if request is not None:
-                self.send(request, to_group=True)
+            ask()
             until_s = time.monotonic() + patience_s
             while not self.has_ended and time.monotonic() < until_s:
                 time.sleep(_LOOK_S)
@@ -387,7 +387,7 @@ def run_quietly(
                 signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         return QuietRun(child.wait(), read_tail(log))
     except BaseException:
-        child.end_tree(_PATIENCE_S, signal.SIGTERM)
+        child.end_tree(_PATIENCE_S, lambda: child.send(signal.SIGTERM, to_group=True))
         raise
 
 

@@ -112,11 +112,22 @@ def test_the_process_is_gone_when_the_block_ends(program: Program, tmp_path: Pat
         os.kill(process, 0)
 
 
-def test_a_process_that_left_the_group_of_its_worker_is_ended_too(program: Program, tmp_path: Path) -> None:
+class _PromptWorker(Worker):
+    """Its process has ended before anybody looks for what it started."""
+
+    def _ask_to_quit(self) -> None:
+        super()._ask_to_quit()
+        _wait_until(lambda: self._child.has_ended)
+
+
+@pytest.mark.parametrize("kind", [Worker, _PromptWorker])
+def test_a_process_that_left_the_group_of_its_worker_is_ended_too(
+    program: Program, tmp_path: Path, kind: type[Worker]
+) -> None:
     file = Path(program.target)
     start = "import subprocess\nsubprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
     file.write_text(start + file.read_text())
-    with Worker(program, tmp_path / "log.txt", None, CHILD) as worker:
+    with kind(program, tmp_path / "log.txt", None, CHILD) as worker:
         worker.build("original")
         sleepers = [
             each.pid
