@@ -263,12 +263,15 @@ def _row(slug: str, statements: Sequence[Statement], outcomes: Sequence[Outcome]
 
 
 def _totals(statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """The rows of all rules together: of each machine, where there are several, and of all of them."""
+    """The rows of all rules together: of each machine, where there are several, of findings alone, and of all."""
     machines = dict.fromkeys(each.machine for each in statements)
     for machine in machines if len(machines) > 1 else ():
         own = [each for each in statements if each.machine == machine]
         mine = [each for each in outcomes if each.statement.machine == machine]
         yield _cells(f"all rules, {_short(machine)}", own, mine, ("-", "-"))
+    spoken = [each for each in statements if each.slug != SILENCE]
+    if 0 < len(spoken) < len(statements):
+        yield _cells("all that findings say", spoken, outcomes, ("-", "-"))
     yield _cells("**all**", statements, outcomes, ("-", "-"))
 
 

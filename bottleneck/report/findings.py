@@ -160,7 +160,7 @@ def _gain(finding: Finding) -> str:
     noise = "; less than these step times can show" if finding.within_noise else ""
     of = "per step" if finding.per == "step" else "for the samples of a step"
     # Said wherever the speedup shows it too.
-    costs = finding.predicted_speedup is not None and f"{finding.predicted_speedup.low:.2f}" < "1.00"
+    costs = finding.predicted_speedup is not None and round(finding.predicted_speedup.low, 2) < 1
     worst = f", at worst {format_us(-gain.low)} lost" if gain.low < 0 and costs else ""
     return f"{_between(gain)} {of}{worst}{doubt}: {speedup}{noise}"
 

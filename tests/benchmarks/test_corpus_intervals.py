@@ -102,7 +102,8 @@ def test_the_table_counts_what_is_left_out_and_shows_each_rule() -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[2].startswith("| `chain` | 10 | 10 | 40.0 % | 80.0 % | 100.0 % |")
     assert rows[3].startswith(f"| {SILENCE} | 1 | 1 | - | - | 100.0 % | 100.0 % | - |")
-    assert rows[4].startswith("| **all** | 11 | 11 |")
+    assert rows[4].startswith("| all that findings say | 10 | 10 | 40.0 % |")
+    assert rows[5].startswith("| **all** | 11 | 11 |")
 
 
 def test_pairs_of_several_machines_are_told_apart() -> None:
