@@ -108,3 +108,20 @@ def test_a_run_announces_the_seconds_for_pieces(
     _announce(Plan("/out", make_program("train.py"), RecordOptions()), 12.0)
     words = "adds about 18 s, up to 12 s of them to time pieces of the step alone\n"
     assert capsys.readouterr().err.endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("setting", "threads"), [("3", 3), ("2,1", 2), (" 4 ", 4), (None, None), ("", None), ("all", None), ("0", None)]
+)
+def test_a_run_asks_for_the_ceilings_of_the_threads_that_the_environment_sets(
+    setting: str | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(cache, "reason_to_measure", asked.append)
+    monkeypatch.setattr(run_module, "_GPU_DRIVERS", ())
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    Path("train.py").write_text("pass")
+    _announce(Plan("/out", make_program("train.py"), RecordOptions()))
+    assert asked == [threads]

@@ -132,6 +132,12 @@ def allowance() -> str:
     return " ".join([f"{usable_processors()} processors", *settings])
 
 
+def set_threads() -> int | None:
+    """The number of threads that OMP_NUM_THREADS gives to torch; null where it is not set, or no number."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() and int(first) > 0 else None
+
+
 def usable_processors() -> int:
     """Processors that this process, and what it starts, may use."""
     return len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
