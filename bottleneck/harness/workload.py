@@ -384,7 +384,7 @@ def _round(
 
 
 def _window_us(step: Step, torch: Any, steps: int, detail: Detail) -> float:
-    window = ProfilerWindow(torch, detail)
+    window = ProfilerWindow(torch, detail, is_only_timed=True)
     if not window.open():
         raise RuntimeError("no window could be opened")
     try:
