@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.ceilings import keep_ceilings
 
 _SLOW_FAMILIES = ("process", "compiler", "corpus", "statistics")
 
@@ -27,13 +31,24 @@ def traces() -> Path:
     return _TRACES
 
 
-def pytest_configure() -> None:
-    """Lets signals end what the tests start, also in the background or below nohup; gives ranks a port of their own."""
+_CACHE = "BOTTLENECK_TESTS_CACHE"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets signals end what the tests start, also in the background or below nohup; gives ranks a port of their own.
+
+    All that the tests start uses a cache of the session, with ceilings of this CPU in it: half a minute of measuring
+    for each number of threads, and again while the machine is busy, would tell nothing about what most tests are of.
+    """
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, usual)
     # torchrun takes port 29500 where none is given, so that two tests beside each other could not both start ranks.
     os.environ["PET_MASTER_PORT"] = str(_free_port())
+    if _CACHE not in os.environ:  # not in a worker of xdist, which has the environment of the process that started it
+        os.environ[_CACHE] = os.environ["XDG_CACHE_HOME"] = folder = tempfile.mkdtemp(prefix="bottleneck-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        keep_ceilings()
 
 
 def _free_port() -> int:

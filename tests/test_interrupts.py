@@ -60,7 +60,8 @@ def test_verify_before_its_first_trial_has_nothing_to_keep(folder: Path) -> None
 
 
 def test_verify_names_the_trials_that_are_left(folder: Path) -> None:
-    said = interrupted(["verify", "model.py", "--try", "gc-freeze,inference-mode"], "trying inference-mode", folder)
+    arguments = ["verify", "model.py", "--try", "gc-freeze,inference-mode", "--budget", "1", "--probe-budget", "0"]
+    said = interrupted(arguments, "trying inference-mode", folder)
     assert said.endswith("interrupted; 1 trial done, as shown above; for the others: --try inference-mode")
 
 
