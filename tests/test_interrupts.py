@@ -28,11 +28,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def interrupted(arguments: Sequence[str], awaited: str, folder: Path) -> str:
+def interrupted(arguments: Sequence[str], awaited: str, folder: Path, *, has_ceilings: bool = True) -> str:
     """What a command says on standard error after an interrupt at the line that holds ``awaited``."""
     command = [sys.executable, "-m", "bottleneck.cli", *arguments]
-    # Without ceilings that were kept before, of which a measurement of them tells first.
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = os.environ if has_ceilings else {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **streams) as run:  # type: ignore[call-overload]
         assert run.stderr is not None
@@ -50,7 +49,7 @@ def interrupted(arguments: Sequence[str], awaited: str, folder: Path) -> str:
 
 
 def test_calibrate_keeps_the_ceilings_that_it_had(folder: Path) -> None:
-    said = interrupted(["calibrate", "--device", "cpu"], "measuring, round 1", folder)
+    said = interrupted(["calibrate", "--device", "cpu"], "measuring, round 1", folder, has_ceilings=False)
     assert said.endswith("ceilings that were kept before are as they were; to measure them anew: bottleneck calibrate")
 
 
@@ -67,7 +66,7 @@ def test_verify_names_the_trials_that_are_left(folder: Path) -> None:
 
 def test_sweep_says_how_many_points_it_has_and_how_to_go_on(folder: Path) -> None:
     arguments = ["sweep", "model.py", "--param", "size=8,16", "--keep", "points"]
-    said = interrupted(arguments, "ceilings", folder)
+    said = interrupted(arguments, "ceilings", folder, has_ceilings=False)
     assert "interrupted; 0 of 2 points measured, which follow, with their recordings in points; the others: " in said
 
 
