@@ -14,8 +14,9 @@ demo: $(VENV)/.installed
 	@echo
 	$(BIN)/bottleneck report --format markdown
 
-# Two tests at a time, those of a file one after the other: a file shares what it recorded.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two tests at a time, those of a file one after the other: a file shares what it recorded. Python keeps the bytecode of
+# the tests, whatever the environment says: to make it takes each process of pytest 20 s.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow"
