@@ -266,14 +266,14 @@ def test_any_width_and_encoding_gets_every_report(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, width: str
 ) -> None:
     trace = str(_hostile_trace(tmp_path / "tracé.json"))
-    monkeypatch.setenv("COLUMNS", width)
     for words in (
         ["report", str(recording)],
         ["report", trace, "--full"],
         ["compare", trace, trace],
         ["doctor", trace],
     ):
-        with monkeypatch.context() as patched:
+        with monkeypatch.context() as patched:  # for `pytest -v`, which reads the width too
+            patched.setenv("COLUMNS", width)
             out, error = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
             patched.setattr(sys, "stdout", out)
             patched.setattr(sys, "stderr", error)
