@@ -111,17 +111,28 @@ def test_a_run_announces_the_seconds_for_pieces(
 
 
 @pytest.mark.parametrize(
-    ("setting", "threads"), [("3", 3), ("2,1", 2), (" 4 ", 4), (None, None), ("", None), ("all", None), ("0", None)]
+    ("settings", "threads"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "2,1"}, 2),
+        ({"OMP_NUM_THREADS": " 4 "}, 4),
+        ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "2"}, 2),
+        ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "all"}, 3),
+        ({"OMP_NUM_THREADS": "0"}, None),
+        ({"OMP_NUM_THREADS": ""}, None),
+        ({}, None),
+    ],
 )
 def test_a_run_asks_for_the_ceilings_of_the_threads_that_the_environment_sets(
-    setting: str | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, str], threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     monkeypatch.setattr(cache, "reason_to_measure", asked.append)
     monkeypatch.setattr(run_module, "_GPU_DRIVERS", ())
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if setting is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
     Path("train.py").write_text("pass")
     _announce(Plan("/out", make_program("train.py"), RecordOptions()))
     assert asked == [threads]

@@ -225,10 +225,11 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
 def _announce(plan: "Plan", probe_budget_s: float = 0.0) -> None:
     """Says what will be done and how much longer it takes."""
     from bottleneck.calibrate.cache import reason_to_measure
-    from bottleneck.harness.machine import set_threads
+    from bottleneck.harness.machine import threads_from_environment
 
     program, wanted = plan.program, plan.options.steps
-    reason = None if any(Path(driver).exists() for driver in _GPU_DRIVERS) else reason_to_measure(set_threads())
+    has_gpu = any(Path(driver).exists() for driver in _GPU_DRIVERS)
+    reason = None if has_gpu else reason_to_measure(threads_from_environment())
     steps = "5 to 20 steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
     added_s = _ADDED_S[program.form] + round(probe_budget_s)
     parts = [f"up to {probe_budget_s:g} s of them to time pieces of the step alone"] if probe_budget_s > 0 else []

@@ -132,10 +132,16 @@ def allowance() -> str:
     return " ".join([f"{usable_processors()} processors", *settings])
 
 
-def set_threads() -> int | None:
-    """The number of threads that OMP_NUM_THREADS gives to torch; null where it is not set, or no number."""
-    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(first) if first.isascii() and first.isdigit() and int(first) > 0 else None
+def threads_from_environment() -> int | None:
+    """The number of threads that the environment gives to torch; null where it sets none.
+
+    MKL's variable goes before OpenMP's: a torch with MKL takes over the number that MKL has settled on.
+    """
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        first = os.environ.get(name, "").partition(",")[0].strip()
+        if first.isascii() and first.isdigit() and int(first) > 0:
+            return int(first)
+    return None
 
 
 def usable_processors() -> int:
