@@ -1,6 +1,9 @@
 """``bottleneck calibrate``: what it prints, where it keeps it, and how it ends when it cannot measure."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from bottleneck.calibrate.cache import read_calibration, to_plain
 from bottleneck.calibrate.calibration import Calibration, calibration_table
 from bottleneck.calibrate.probes import ClockStamp, OnProgress, ProbeEffort, RoundProgress
 from bottleneck.cli import _run
+from bottleneck.schema.recording import read_recording
 from tests.architecture.test_imports import modules_after, run_fresh
 from tests.calibrate.test_calibration import NOISY, ceiling, made
 
@@ -159,3 +163,25 @@ class TestTable:
     def test_what_could_not_be_measured_is_named_with_the_reason(self) -> None:
         text = calibration_table(made(missing={"fp8 product": "no kernel for this device"}))
         assert "not measured: fp8 product (no kernel for this device)" in text
+
+
+@pytest.mark.process
+def test_a_run_measures_this_cpu_where_no_ceilings_are_kept_and_the_next_one_takes_those(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("a machine with a GPU: it does not announce a measurement of its CPU")
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef workload():\n    values = torch.ones(8, 8)\n    return lambda: values @ values\n"
+    )
+    said = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-m", "bottleneck.cli", "run", "--probe-budget", "0", "-o", name, "model.py"]
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        said.append(done.stderr)
+    assert "30 s of them to measure this CPU (once per machine)" in said[0]
+    assert "bottleneck: measuring the ceilings of this CPU, once per machine" in said[0]
+    assert "to measure this CPU" not in said[1] and "measuring the ceilings" not in said[1]
+    devices = [read_recording(tmp_path / name).device for name in ("first", "second")]
+    assert devices[0] is not None and devices[0].source == "measured" and devices[0].peaks_flops_per_s
+    assert devices[0] == devices[1]

@@ -130,7 +130,7 @@ def test_steps_too_long_for_the_budget_are_inconclusive_and_say_what_it_would_ta
 
 def test_steps_too_long_for_the_time_that_is_left_are_skipped_whatever_the_budget(setup: TrialSetup) -> None:
     program = Program(setup.program.target, settings=(("work", "60_000_000"),))
-    limited = replace(setup, program=program, effort=TrialEffort(budget_s=0.1), until=time.monotonic() + 12)
+    limited = replace(setup, program=program, effort=TrialEffort(budget_s=0.1), until=time.monotonic() + 30)
     trial = try_changes(limited, ("nothing",), ChangePrediction())
     assert trial.verdict == "skipped" and (trial.reason or "").startswith("no time was left"), trial
 

@@ -257,7 +257,8 @@ def test_steps_of_other_threads_are_not_those_of_the_block(tmp_path: Path) -> No
 
 
 def test_a_fork_in_a_block_goes_on_unmeasured_and_ends_as_it_would(tmp_path: Path) -> None:
-    # Steps in which it waits for a child do not settle: that many warm up, whatever the machine is busy with.
+    # Steps that wait for a child never settle. Without a fixed number of them to warm up, those that are left after
+    # it on a busy machine are too few for the window.
     body = """
     import atexit
     atexit.register(lambda: print('bye', flush=True))

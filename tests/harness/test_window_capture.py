@@ -66,6 +66,18 @@ def test_a_window_opens_and_closes_once(guard: Guard) -> None:
     assert window.event_count() == 3
 
 
+@pytest.mark.parametrize("is_only_timed", [False, True])
+def test_modules_are_looked_for_where_a_trace_will_name_them(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch, is_only_timed: bool
+) -> None:
+    looked: list[Any] = []
+    monkeypatch.setattr(capture, "find_modules", looked.append)
+    window = ProfilerWindow(fake_torch(), Detail(stacks=True), is_only_timed=is_only_timed)
+    assert window.open()
+    window.stop()
+    assert len(looked) == (not is_only_timed)
+
+
 def test_two_windows_are_never_open_at_once(guard: Guard) -> None:
     torch = fake_torch()
     first = ProfilerWindow(torch, Detail())
