@@ -355,9 +355,17 @@ def _contributor(grounds: Grounds, group: str) -> str:
     entry = _largest_entry(grounds, group)
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account not in _NAMED_BY_KERNEL:
-        line = kernel.source if kernel is not None else _line_of(grounds, entry.account)
-        where = f" {at_source(line)}" if line else f", as in {_label(kernel)}" if kernel is not None else ""
-        return f"{phrase_of(entry.account)}{where} ({_shown_account(grounds, entry)})"
+        phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
+        line, line_us = _line_of(grounds, entry.account) if kernel is None else (kernel.source, kernel.us)
+        if line is None:
+            return f"{phrase}, as in {_label(kernel)} ({share})" if kernel is not None else f"{phrase} ({share})"
+        # The share is that of the account, which other lines may have a part in.
+        is_whole = math.isclose(line_us, entry.us, rel_tol=1e-3)
+        return (
+            f"{phrase} {at_source(line)} ({share})"
+            if is_whole
+            else f"{phrase} ({share}), most of all {at_source(line)}"
+        )
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
@@ -421,7 +429,7 @@ def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
         return _NEAR_THE_ROOF if is_near else _BELOW_THE_ROOF.format(share=format_share(explained or 0.0))
     account = ACCOUNTS[entry.account]
     advice = (account.host_advice if grounds.host_only else None) or account.advice
-    line = _line_of(grounds, entry.account)
+    line, _ = _line_of(grounds, entry.account)
     return advice.format(at=f" {at_source(line)}" if line else "")
 
 
@@ -458,13 +466,13 @@ def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary 
     return replace(max(rows, key=lambda row: row.us), us=us, share=share)
 
 
-def _line_of(grounds: Grounds, account: str) -> str | None:
-    """The source line with most of the time of an idle cause; null when it is not known."""
+def _line_of(grounds: Grounds, account: str) -> tuple[str | None, float]:
+    """The source line with most of the time of an idle cause (null where it is not known), and that time in us."""
     lines: dict[str | None, float] = {}
     for row in grounds.idle:
         if f"overhead.{row.cause}" == account:
             lines[row.source] = lines.get(row.source, 0.0) + row.us
-    return max(lines, key=lambda line: lines[line]) if lines else None
+    return max(lines.items(), key=lambda line: line[1], default=(None, 0.0))
 
 
 def _label(kernel: KernelSummary) -> str:

@@ -179,11 +179,14 @@ def test_sentence_tells_bound_share_contributor_and_first_step() -> None:
     )
 
 
-def test_sentence_about_a_wait_names_its_line() -> None:
-    idle = (IdleCause("sync", 50, 0.5, "train.py:57", 1), IdleCause("sync", 10, 0.1, "train.py:3", 1))
-    sentence = decide(_grounds({"overhead.sync": 60, "compute": 40}, idle=idle)).sentence
-    assert "waiting in synchronisations at train.py:57" in sentence
+def test_sentence_about_a_wait_names_its_line_and_gives_it_no_share_of_others() -> None:
+    first, second = IdleCause("sync", 50, 0.5, "train.py:57", 1), IdleCause("sync", 10, 0.1, "train.py:3", 1)
+    shares = {"overhead.sync": 60, "compute": 40}
+    sentence = decide(_grounds(shares, idle=(first, second))).sentence
+    assert "waiting in synchronisations (60.0 %), most of all at train.py:57. First: " in sentence
     assert sentence.endswith("First: remove or defer the synchronisation at train.py:57.")
+    sentence = decide(_grounds(shares, idle=(replace(first, us=60, share=0.6),))).sentence
+    assert "waiting in synchronisations at train.py:57 (60.0 %). First: " in sentence
 
 
 def test_sentence_about_a_wait_without_a_known_line_names_none() -> None:
