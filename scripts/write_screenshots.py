@@ -33,7 +33,7 @@ def draw(trace: Path, parts: Mapping[str, str]) -> None:
         page = Path(folder) / "page.html"
         page.write_text(to_html(found.analysis, lay_out(found)), encoding="utf-8")
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--headless=new"])
-        view = browser.new_page(viewport={"width": 1120, "height": 800}, color_scheme="light")
+        view = browser.new_page(viewport={"width": 1120, "height": 1600}, color_scheme="light")
         view.goto(page.as_uri())
         for name, selector in parts.items():
             view.locator(selector).first.screenshot(path=TARGET / f"{name}.png")
