@@ -36,6 +36,7 @@ class Line:
     end_ns: int
     process: int
     thread: int
+    category: str = CATEGORY
 
     def name(self) -> str:
         """The frame's name with the line of the call: 'train.py(57): main'."""
@@ -59,7 +60,7 @@ class Line:
 
     def type(self) -> str:
         """The category."""
-        return CATEGORY
+        return self.category
 
     def _none(self) -> int:
         return 0
@@ -75,12 +76,17 @@ class WithLines:
     """The results of a profiler with the lines among its activities.
 
     ``followed`` are stretches that tell every line of the program: then they stand for the profiler's own frames of its
-    files, whose clock is another. ``lines`` are those among the activities, once these were asked for.
+    files, whose clock is another. ``lines`` are those among the activities, once these were asked for. ``own`` are the
+    stretches of our own hooks. Where the profiler records no frames (``has_frames``), no lines are looked for.
     """
 
-    def __init__(self, results: Any, followed: Sequence[Line] = ()) -> None:
+    def __init__(
+        self, results: Any, followed: Sequence[Line] = (), own: Sequence[Line] = (), has_frames: bool = True
+    ) -> None:
         self._results = results
         self._followed = followed
+        self._own = own
+        self._has_frames = has_frames
         self.lines = followed
 
     def __getattr__(self, name: str) -> Any:
@@ -90,10 +96,11 @@ class WithLines:
         """All activities; without lines where this version of torch does not tell them."""
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
-            return [*(each for each in activities if not _is_own_frame(each.name())), *self._followed]
+            mine = (each for each in activities if not _is_own_frame(each.name()))
+            return [*mine, *self._followed, *self._own]
         if self.siblings:
             self.lines = find_lines(self.siblings, activities)
-        return [*activities, *self.lines]
+        return [*activities, *self.lines, *self._own]
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
@@ -102,7 +109,9 @@ class WithLines:
         Read once: the tree of a window takes as long to read as its activities.
         """
         tree = getattr(self._results, "experimental_event_tree", None)
-        return [] if tree is None or self._followed else list(siblings_in(tree()))
+        if tree is None or self._followed or not self._has_frames:
+            return []
+        return list(siblings_in(tree()))
 
 
 def _is_readable(activity: Any) -> bool:

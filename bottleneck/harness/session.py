@@ -47,6 +47,9 @@ class Setting:
 # From here on a step is long: few of them go into a second window, and none where the first made them hardly longer.
 LONG_US, _LONG_STEPS, _HARDLY_LONGER = 100_000.0, 3, 1.02
 
+# Short steps are repeated until they fill this much time, unless that takes more of them than this.
+PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
+
 # Without stacks: a library that the script imports next would be recorded call by call.
 PROGRAM = Setting(
     what="the program",
@@ -155,6 +158,14 @@ class Session:
                 f"and the budget is {EVENT_BUDGET}"
             )
 
+    @property
+    def wanted_steps(self) -> int:
+        """The steps to profile; left to us, more of them where they are short, since a stall spoils more of those."""
+        timing = self.notes.unprofiled
+        if self.options.steps is not None or timing is None or not timing.median > 0:
+            return self.options.wanted_steps
+        return max(self.options.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
+
     def light_steps(self, detail: Detail, most: int) -> int:
         """Steps of a second window with the fewest options; 0 where the first, with this detail, is as good.
 
@@ -175,14 +186,14 @@ class Session:
             return False
         before = None if self.notes.light is None else self.notes.light.profiled
         is_better = before is None or profiled.n > before.n or profiled.median < before.median
-        if is_better and self._export(window, self.files.partial_light):
+        if is_better and self._export(window, self.files.partial_light, stopwatch):
             self.note(light=LightWindow(self.files.light.name, tuple(stopwatch.marks_ns), profiled))
             self.save()
         return not is_disturbed(stopwatch.durations_us(), self._undisturbed_us)
 
     def keep(self, window: ProfilerWindow, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
-        if not self._export(window, self.files.partial):
+        if not self._export(window, self.files.partial, stopwatch):
             return
         self.note(
             compilation=describe_compilation(self._folder),
@@ -194,12 +205,12 @@ class Session:
         )
         self.save()
 
-    def _export(self, window: ProfilerWindow, path: Path) -> bool:
+    def _export(self, window: ProfilerWindow, path: Path, stopwatch: Stopwatch) -> bool:
         """True if the trace of the window is there now, and beside it the kernels that the program compiled."""
         fresh = self.files.fresh
         kernels = fresh.with_name(f".fresh.{self.files.compiled.name}")
         try:
-            window.export(fresh)
+            window.export(fresh, stopwatch.own_ns)
             if self.inductor.has_something_to_tell:
                 kernels.write_text(self.inductor.as_text(), encoding="utf-8")
                 kernels.replace(self.files.compiled)
