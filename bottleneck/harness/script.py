@@ -22,7 +22,7 @@ from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
-from bottleneck.harness.torch_state import TorchHook, describe_torch
+from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
@@ -300,6 +300,7 @@ class Script:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._torch: Any = None
+        self._without_torch = f"{session.setting.what} never imported torch: there is nothing to profile"
         self._boundaries = Boundaries(self._boundary, self._start_over, session.options.step, session.setting.thread)
         self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
         self._windows = Windows(session, self._handlers, self._cut_off)
@@ -322,12 +323,16 @@ class Script:
     def _on_import(self, torch: Any) -> None:
         sow(self._session.plan.program.seed, torch)
         self.on_torch(torch)
-        if threading.current_thread() is not threading.main_thread():
+        if self._torch is not None and threading.current_thread() is not threading.main_thread():
             with contextlib.suppress(Exception):  # then no step is profiled
                 prime(torch)
 
     def on_torch(self, torch: Any) -> None:
         """Begins to watch; called when the program has imported torch."""
+        if not is_pytorch(torch):
+            place = getattr(torch, "__file__", None) or "a folder without __init__.py"
+            self._without_torch = f"the module torch is not PyTorch ({place}): there is nothing to profile"
+            return
         self._torch = torch
         try:
             GUARD.watch(torch)
@@ -358,7 +363,7 @@ class Script:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
         self._session.note(is_complete=True)
         if self._torch is None:
-            self._session.warn(f"{self._session.setting.what} never imported torch: there is nothing to profile")
+            self._session.warn(self._without_torch)
             return
         phase = self._next
         self.leave()
