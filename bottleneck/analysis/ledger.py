@@ -322,7 +322,11 @@ def build_ledger(
     account_us = tally(account, kernel_us, len(ACCOUNTS))
     account_us[IDLE_ACCOUNTS] += cause_us
     return LedgerResult(
-        ledger=ledger_of(dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)), linked.window.wall_us / steps),
+        ledger=ledger_of(
+            dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)),
+            linked.window.wall_us / steps,
+            _rounding_us(linked) / steps,
+        ),
         kernel_us=kernel_us,
         account=account,
         idle=_mean_idle([part.idle for part in parts], steps),
@@ -341,11 +345,25 @@ def is_wait(account: Integers) -> Flags:
     return np.isin(account, [code for _, code in _WAITS])
 
 
-def ledger_of(account_us: Mapping[str, float], wall_us: float) -> Ledger:
-    """The ledger of these accounts; rounding, at most 1e-9 of the wall time, goes to the largest."""
+def _rounding_us(linked: Linked) -> float:
+    """By how much stretches between the instants of a trace may miss their sum.
+
+    An instant is rounded to the spacing of numbers of its size, up or down by chance: so the sum of many stretches is
+    off by the root of their number.
+    """
+    window = linked.window
+    latest_us = max(abs(window.start_us), abs(window.end_us))
+    return float(np.spacing(latest_us)) * (2.0 + math.sqrt(len(linked.trace.events)))
+
+
+def ledger_of(account_us: Mapping[str, float], wall_us: float, rounding_us: float = 0.0) -> Ledger:
+    """The ledger of these accounts; rounding goes to the largest: 1e-9 of the wall time, or of the instants."""
     amounts = {account: us for account, us in account_us.items() if us > 0} or {"overhead.unknown": wall_us}
     rest = wall_us - math.fsum(amounts.values())
-    assert abs(rest) <= 1e-9 * wall_us, f"accounts miss the wall time of {wall_us} us by {rest} us"
+    assert abs(rest) <= 1e-9 * wall_us + rounding_us, f"accounts miss the wall time of {wall_us} us by {rest} us"
+    if -rest >= max(amounts.values()) > 0:  # a step shorter than the spacing of its instants
+        factor = wall_us / math.fsum(amounts.values())
+        amounts = {account: us * factor for account, us in amounts.items()}
     largest = max(amounts, key=lambda account: amounts[account])
     amounts[largest] = math.fsum([wall_us, *(-us for account, us in amounts.items() if account != largest)])
     entries = [
