@@ -26,6 +26,7 @@ from bottleneck.advice import (
     small_steps,
     traffic,
     transfers,
+    wasted_work,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
@@ -40,6 +41,7 @@ Rule = Callable[[Evidence], Draft | None]
 RULES: tuple[Rule, ...] = (
     *debug_modes.RULES,
     *memory_growth.RULES,
+    *wasted_work.RULES,
     *servers.RULES,
     *dispatch.RULES,
     *optimizers.RULES,
