@@ -258,7 +258,7 @@ def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
         return ()
 
 
-_OURS = str(Path(__file__).parents[1]) + os.sep
+OURS = str(Path(__file__).parents[1]) + os.sep
 # The profiler's clock and ours may be apart by less than what lies between a line's beginning and its first op.
 _LEAD_NS = 500
 
@@ -325,12 +325,12 @@ class LineTracer:
         name = frame.f_code.co_filename
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = not name.startswith((_OURS, _torch_folder())) and is_program(name)
+            known = self._known[name] = not name.startswith((OURS, _torch_folder())) and is_program(name)
         return known
 
 
 def _torch_folder() -> str:
-    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or _OURS).parent) + os.sep
+    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or OURS).parent) + os.sep
 
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
