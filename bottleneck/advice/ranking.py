@@ -38,7 +38,8 @@ class Draft(Struct, frozen=True):
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
     The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
     ``measured`` is set where pieces of the step gave it. No formula can tell the gain of a draft ``only_measured``: it
-    becomes a finding only where timed pieces show that it gains.
+    becomes a finding only where timed pieces show that it gains. ``comes_first`` marks a draft that stands before all
+    others: what they say is of a step that it disturbs.
     """
 
     slug: str
@@ -63,6 +64,7 @@ class Draft(Struct, frozen=True):
     lines: tuple[str, ...] = ()
     most_us: float = math.inf
     removes: bool = False
+    comes_first: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -237,7 +239,7 @@ def _key(draft: Draft, gain_us: Interval | None, step_us: float) -> _Key:
 
     A gain counts half where the results change.
     """
-    if draft.corrects_results:
+    if draft.corrects_results or draft.comes_first:
         return _CORRECTS, 0.0, False
     if gain_us is None:
         return _REMARK, 0.0, False

@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from bottleneck.schema.op_names import PYTHON_FRAME
@@ -256,6 +256,43 @@ def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
         return read_file(Path(files[0]), _LARGEST_FILE_BYTES).decode("utf-8", "replace").splitlines()
     except (OSError, ValueError):
         return ()
+
+
+# The files of a program that are looked through; a large one has more, which come later.
+_MOST_FILES = 200
+
+
+def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[str]]]:
+    """The loaded files of the program with their lines, that of `__main__` first; not those that were written since.
+
+    The files are read as text; nothing of the program is called.
+    """
+    main = sys.modules.get("__main__")
+    modules = [module for module in (main, *sys.modules.values()) if type(module) is ModuleType]
+    files = dict.fromkeys(
+        file
+        for module in modules
+        if isinstance(file := module.__dict__.get("__file__"), str) and file.endswith(".py")
+        if not file.startswith((OURS, _torch_folder())) and is_program(file)
+    )
+    for file in list(files)[:_MOST_FILES]:
+        try:
+            if Path(file).stat().st_mtime <= loaded_s:
+                yield file, read_file(Path(file), _LARGEST_FILE_BYTES).decode("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            continue
+
+
+def texts_at(places: Collection[str]) -> dict[str, str]:
+    """The text of these lines ('model.py:57') of the program's loaded files in short, without secrets."""
+    texts: dict[str, str] = {}
+    for file, lines in program_lines() if places else ():
+        name = os.path.basename(file)  # noqa: PTH119 - as plain text
+        for place in places:
+            number = place.removeprefix(f"{name}:")
+            if number != place and number.isdecimal() and 0 < int(number) <= len(lines):
+                texts.setdefault(place, kept_source(lines[int(number) - 1]))
+    return texts
 
 
 OURS = str(Path(__file__).parents[1]) + os.sep

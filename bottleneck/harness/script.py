@@ -373,6 +373,7 @@ class Script:
         with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
             self._session.note(run=self._log.summarise())
         self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         if phase not in (self._rest, self._exit):
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
@@ -390,6 +391,7 @@ class Script:
 
     def _end_step(self) -> None:
         self._seen += 1
+        self._session.end_debugged_step()
         if GUARD.yielded:
             self._end()
             return
@@ -429,8 +431,10 @@ class Script:
         self._budget_steps = EVENT_BUDGET // events - 1
         self._allowed_steps = min(wanted, self._budget_steps)
         self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         self._session.keep(window, self._stopwatch)
         self._session.warn_of_budget(self._allowed_steps, wanted, events)
+        self._session.begin_debugged_step()
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
         self._settle()
@@ -558,6 +562,7 @@ class Script:
             self._keep_what_there_is(phase)
         with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out
             self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         self._session.finish_measuring()
 
     def _time_what_there_is(self, phase: Callable[[], None]) -> None:
@@ -609,6 +614,7 @@ class Script:
         """Leaves the program alone: nothing more is watched, and nothing kept."""
         self._log.stop_sampling()
         self._boundaries.forget()
+        self._session.end_debugged_step()
         self._handlers.remove()
         make_unwakeable()
         self._next = self._rest

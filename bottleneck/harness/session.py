@@ -7,14 +7,15 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bottleneck.harness.debug_modes import DebugWatch
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.lines import texts_of
+from bottleneck.harness.lines import texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
@@ -70,6 +71,9 @@ class Session:
         self.notes = Notes(ranks=ranks)
         self.inductor = Inductor()
         self.status = 0
+        self._debugging = DebugWatch()
+        # Of lines that no window shows.
+        self._more_texts: dict[str, str] = {}
         self._undisturbed_us: list[float] = []
         self._quickest_us = math.inf
         self._process = os.getpid()
@@ -103,6 +107,27 @@ class Session:
         """Adds a warning, once."""
         if message not in self.notes.warnings:
             self.note(warnings=(*self.notes.warnings, message))
+
+    def note_debug_modes(self) -> None:
+        """Adds the aids to debugging that are on now. Call it while no window is open."""
+        with contextlib.suppress(Exception):  # a tool of the program's own may answer in any way
+            self.note(debug_modes=self._debugging.read(self.notes.debug_modes, sys.modules.get("torch")))
+            self._show_text(mode.source for mode in self.notes.debug_modes)
+
+    def _show_text(self, places: Iterable[str | None]) -> None:
+        """Keeps what these lines of the program say."""
+        wanted = {place for place in places if place is not None} - self._more_texts.keys()
+        self._more_texts.update(texts_at(wanted))
+        self.note(source_texts={**self.notes.source_texts, **self._more_texts})
+
+    def begin_debugged_step(self) -> None:
+        """Begins a step, one that is not measured, in which the time of these aids is taken."""
+        self._debugging.begin_step(self.notes.debug_modes)
+
+    def end_debugged_step(self) -> None:
+        """Ends that step, if one has begun."""
+        if self._debugging.is_timing:
+            self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
 
     def save(self) -> None:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
@@ -198,7 +223,7 @@ class Session:
         self.note(
             compilation=describe_compilation(self._folder),
             search_path=search_path(self._folder),
-            source_texts=texts_of(window.lines, self._folder),
+            source_texts={**texts_of(window.lines, self._folder), **self._more_texts},
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),
             profiled=stopwatch.timing(),
             page_faults=dataclasses.replace(self._page_faults, profiled=stopwatch.page_faults),

@@ -88,7 +88,7 @@ def _deferred_signals() -> Iterator[None]:
             signal.raise_signal(late)
 
 
-class _Group:
+class _LeaderlessGroup:
     """A process group of which no program is the leader: only a process that is not the leader can call `setsid`.
 
     Its leader ends as soon as the program is in the group, and is waited for at ``close``: until then the number of the
@@ -269,7 +269,7 @@ def supervise(command: list[str], started: Callable[[Child], None]) -> End:
 
     with contextlib.ExitStack() as at_end:
         at_end.callback(signal.pthread_sigmask, signal.SIG_SETMASK, previous)
-        group = _Group()
+        group = _LeaderlessGroup()
         at_end.callback(group.close)
         try:
             child = Child(command, prepare=prepare, process_group=group.number, close_fds=False)

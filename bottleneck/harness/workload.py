@@ -73,12 +73,24 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
         session.warn(_NO_TORCH)
     else:
         session.note(**describe_torch(torch))
+        note_debug_modes(step, session)
         session.save()
         _use_up_first_complaint(torch)
         detail = detail_of(session.options, DETAIL)
         _profile(step, torch, session, detail)
         _profile_lightly(step, torch, session, detail)
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
+
+
+def note_debug_modes(step: Step, session: Session) -> None:
+    """Adds the aids to debugging that are on, with their time in one more step."""
+    session.note_debug_modes()
+    if session.notes.debug_modes:
+        session.begin_debugged_step()
+        try:
+            step()
+        finally:
+            session.end_debugged_step()
 
 
 def _count(step: Step, session: Session) -> None:
