@@ -145,6 +145,7 @@ def rank(
                 changes=() if draft.transformation is None else draft.transformation.changes,
                 measured=draft.measured,
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
+                comes_first=draft.comes_first,
                 phase=draft.phase,
                 lines=draft.lines,
             )

@@ -8,6 +8,7 @@ import _thread
 import bisect
 import gc
 import linecache
+import math
 import os
 import statistics
 import sys
@@ -151,8 +152,9 @@ class RunLog:
 # median holds something else besides.
 _LEAST_STEPS, _FAR = 20, 3.0
 _LEAST_BLOCK, _BLOCKS = 10, 20
-# Growth is told from so many blocks on, where nearly all later ones are longer than earlier ones, by this factor.
-_LEAST_TREND_BLOCKS, _LEAST_TAU, _LEAST_GROWTH = 6, 0.7, 1.3
+# Growth is told from so many blocks on, where far more of the later ones are longer than earlier ones than by chance
+# (Kendall's tau, 2.6 of its standard deviations), and the last is longer than the first by this factor.
+_LEAST_TREND_BLOCKS, _LEAST_TAU, _DEVIATIONS, _LEAST_GROWTH = 6, 0.5, 2.6, 1.3
 _LEAST_SAMPLES, _MOST_PLACES, _LEAST_SHARE = 3, 5, 0.03
 
 
@@ -280,7 +282,10 @@ def _growth(usual: Sequence[_Step], sampled: dict[int, list[Sample]]) -> StepGro
     tau = statistics.fmean((slope > 0) - (slope < 0) for slope in slopes)
     (first, first_us), (last, last_us) = points[0], points[-1]
     slope_us = statistics.median(slopes)
-    if tau < _LEAST_TAU or last_us < _LEAST_GROWTH * first_us or slope_us * (last - first) < (last_us - first_us) / 3:
+    count = len(points)
+    chance = math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
+    is_trend = tau >= max(_LEAST_TAU, _DEVIATIONS * chance) and last_us >= _LEAST_GROWTH * first_us
+    if not is_trend or slope_us * (last - first) < (last_us - first_us) / 3:
         return None
     return StepGrowth(slope_us, round(first), first_us, round(last), last_us, *_grown_place(usual, sampled))
 
@@ -318,12 +323,12 @@ def find_piled_hooks(steps: int) -> PiledHooks | None:
         if not issubclass(type(found), torch.nn.Module):
             continue
         for kind in kinds:
-            held = vars(found).get(kind) or {}
+            held = found.__dict__.get(kind) or {}
             if len(held) > most:
                 most, hooks, name = len(held), held, type(found).__name__
     if most < max(_MANY_HOOKS, steps // 4):
         return None
-    code = getattr(next(reversed(hooks.values())), "__code__", None)
+    code = getattr([*hooks.values()][-1], "__code__", None)
     return PiledHooks(name, most, None if code is None else _registered_at(code))
 
 

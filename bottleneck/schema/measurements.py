@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
-from bottleneck.units import counted
+from bottleneck.units import counted, format_us
 
 # What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
 ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
@@ -251,6 +251,10 @@ class BetweenPlace:
     kind: Annotated[BetweenKind | None, Doc("work of torch that it was at; null where none is known")] = None
     text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
 
+    def words(self) -> str:
+        """'evaluate(), train.py:88'; the line alone where it calls no function of the program."""
+        return self.source if self.function is None else f"{self.function}(), {self.source}"
+
 
 @dataclass(frozen=True)
 class StepGrowth:
@@ -263,6 +267,11 @@ class StepGrowth:
     last_us: Annotated[float, Doc("median of that block", "us")]
     source: Annotated[str | None, Doc("line at which most of the growth was sampled; null where unknown")] = None
     text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
+
+    def words(self) -> str:
+        """By how much each step is longer, and the first and the last."""
+        grown = f"{format_us(self.first_us)} at step {self.first_step}, {format_us(self.last_us)} at {self.last_step}"
+        return f"each step takes {format_us(self.slope_us)} longer than the one before: {grown}"
 
 
 @dataclass(frozen=True)
