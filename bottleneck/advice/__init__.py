@@ -21,6 +21,7 @@ from bottleneck.advice import (
     optimizers,
     precision,
     process,
+    run_steps,
     servers,
     small_steps,
     traffic,
@@ -39,6 +40,7 @@ Rule = Callable[[Evidence], Draft | None]
 RULES: tuple[Rule, ...] = (
     *debug_modes.RULES,
     *servers.RULES,
+    *run_steps.RULES,
     *dispatch.RULES,
     *optimizers.RULES,
     *small_steps.RULES,

@@ -119,6 +119,7 @@ def add_measurements(analysis: StepAnalysis, recording: Recording | None, extras
         totals=totals if extras.peak_memory is None else _with_peak(totals, extras.peak_memory),
         batch_test=None if extras.batch_test is None else prove(extras.batch_test, analysis.ledger),
         option_costs=extras.option_costs,
+        run=extras.run,
     )
 
 

@@ -247,10 +247,14 @@ def _busy_share(ledger: Ledger) -> float:
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     """The verdict; its first step is the first finding whose gain shows, else what the largest account advises.
 
-    Advice to record anew stays first, whatever the findings are.
+    Advice to record anew stays first, whatever the findings on the step are.
     """
     decision = find_bound(grounds)
-    first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, decision, findings)
+    first_step = (
+        _leading(findings)
+        or _recording_advice(grounds, decision, findings)
+        or _first_finding(grounds, decision, findings)
+    )
     step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
     sides = describe_sides(grounds.sides) if grounds.sides else None
     aside = _start_up_share(grounds.ledger)
@@ -385,6 +389,12 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
     return "judge the sides apart, with a recording of warmed-up steps" if parted else None
 
 
+def _leading(findings: Sequence[Finding]) -> str | None:
+    """The finding without a gain of the step that stands before all others: it holds whatever the step is."""
+    found = (each for each in findings if each.comes_first and each.predicted_gain_us is None)
+    return next((_continuing(each.advice) for each in found), None)
+
+
 def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
     """The finding that reports show first, with its gain where it is large enough to name; null where it is not.
 
@@ -397,7 +407,7 @@ def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence
         return None
     gain = finding.predicted_gain_us
     is_large = gain is not None and (gain.low + gain.high) / 2 >= LITTLE * wall_us > 0
-    if not is_large and not finding.corrects_results:
+    if not is_large and not finding.corrects_results and not finding.comes_first:
         return None
     noise = ", less than these step times can show" if finding.within_noise else ""
     gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""

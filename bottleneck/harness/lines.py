@@ -273,7 +273,7 @@ def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[s
         file
         for module in modules
         if isinstance(file := module.__dict__.get("__file__"), str) and file.endswith(".py")
-        if not file.startswith((_OURS, _torch_folder())) and is_program(file)
+        if not file.startswith((OURS, _torch_folder())) and is_program(file)
     )
     for file in list(files)[:_MOST_FILES]:
         try:
@@ -295,7 +295,7 @@ def texts_at(places: Collection[str]) -> dict[str, str]:
     return texts
 
 
-_OURS = str(Path(__file__).parents[1]) + os.sep
+OURS = str(Path(__file__).parents[1]) + os.sep
 # The profiler's clock and ours may be apart by less than what lies between a line's beginning and its first op.
 _LEAD_NS = 500
 
@@ -362,12 +362,12 @@ class LineTracer:
         name = frame.f_code.co_filename
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = not name.startswith((_OURS, _torch_folder())) and is_program(name)
+            known = self._known[name] = not name.startswith((OURS, _torch_folder())) and is_program(name)
         return known
 
 
 def _torch_folder() -> str:
-    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or _OURS).parent) + os.sep
+    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or OURS).parent) + os.sep
 
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import JobSummary
-from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, StepTimes
+from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, RunSteps, StepTimes
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import Doc
 from bottleneck.units import apportion_groups, format_share
@@ -470,6 +470,9 @@ class Finding(Struct, frozen=True):
         Interval | None,
         Doc("predicted_speedup as the rule's formula gives it, before trials of its advice made it wider", "ratio"),
     ] = None
+    comes_first: Annotated[
+        bool, Doc("whether it stands before all others, which are of a disturbed step or of a small part of the run")
+    ] = False
     phase: Annotated[PhaseName | None, Doc("phase that all of the gain comes from; null where it is not one")] = None
     lines: Annotated[
         tuple[str, ...], Doc("source lines that all of the gain comes from; empty where it is more than these")
@@ -628,6 +631,9 @@ class StepAnalysis(Struct, frozen=True):
     ] = None
     pieces: Annotated[
         MeasuredPieces | None, Doc("pieces of the step that `bottleneck run` timed alone; null where it timed none")
+    ] = None
+    run: Annotated[
+        RunSteps | None, Doc("the steps of the whole run, and what is between them; null where they were not followed")
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
