@@ -18,6 +18,7 @@ from bottleneck.advice import (
     machine,
     matrix_products,
     memory_capacity,
+    memory_growth,
     optimizers,
     precision,
     process,
@@ -39,6 +40,7 @@ Rule = Callable[[Evidence], Draft | None]
 # The rules of each module, in the order in which findings without a predicted gain are shown.
 RULES: tuple[Rule, ...] = (
     *debug_modes.RULES,
+    *memory_growth.RULES,
     *servers.RULES,
     *run_steps.RULES,
     *dispatch.RULES,

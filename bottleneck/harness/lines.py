@@ -273,7 +273,7 @@ def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[s
         file
         for module in modules
         if isinstance(file := module.__dict__.get("__file__"), str) and file.endswith(".py")
-        if not file.startswith((OURS, _torch_folder())) and is_program(file)
+        if is_own_file(file)
     )
     for file in list(files)[:_MOST_FILES]:
         try:
@@ -362,8 +362,13 @@ class LineTracer:
         name = frame.f_code.co_filename
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = not name.startswith((OURS, _torch_folder())) and is_program(name)
+            known = self._known[name] = is_own_file(name)
         return known
+
+
+def is_own_file(file: str) -> bool:
+    """True for a whole path to a file of the program's own: neither installed, nor torch's, nor ours."""
+    return not file.startswith((OURS, _torch_folder())) and is_program(file)
 
 
 def _torch_folder() -> str:

@@ -435,6 +435,8 @@ class Script:
         self._session.keep(window, self._stopwatch)
         self._session.warn_of_budget(self._allowed_steps, wanted, events)
         self._session.begin_debugged_step()
+        self._session.look_at_memory()
+        self._looked_at = self._seen
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
         self._settle()
@@ -480,6 +482,7 @@ class Script:
 
     def _take_times(self) -> None:
         self._session.time(self._stopwatch)
+        self._session.note_memory_growth(self._seen - self._looked_at)
         self._next = self._reopen
         self._reopen()
 

@@ -17,6 +17,7 @@ from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.lines import texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
+from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
@@ -72,6 +73,7 @@ class Session:
         self.inductor = Inductor()
         self.status = 0
         self._debugging = DebugWatch()
+        self._memory: MemoryLook | None = None
         # Of lines that no window shows.
         self._more_texts: dict[str, str] = {}
         self._undisturbed_us: list[float] = []
@@ -128,6 +130,22 @@ class Session:
         """Ends that step, if one has begun."""
         if self._debugging.is_timing:
             self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
+
+    def look_at_memory(self, step: object = None) -> None:
+        """Looks at the memory now, at a step boundary outside of what is measured; see ``note_memory_growth``."""
+        with contextlib.suppress(Exception):  # the program's variables may be of any kind
+            self._memory = MemoryLook(sys.modules.get("torch"), step)
+
+    def note_memory_growth(self, steps: int, step: object = None) -> None:
+        """Adds what has grown in so many steps since that look."""
+        before, self._memory = self._memory, None
+        if before is None:
+            return
+        with contextlib.suppress(Exception):
+            torch = sys.modules.get("torch")
+            self.note(memory_growth=growth_between(before, MemoryLook(torch, step), steps, torch))
+            if self.notes.memory_growth is not None:
+                self._show_text(keeper.source for keeper in self.notes.memory_growth.keepers)
 
     def save(self) -> None:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""

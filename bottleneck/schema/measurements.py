@@ -136,6 +136,39 @@ class DebugMode:
 
 
 @dataclass(frozen=True)
+class Keeper:
+    """A variable of the program that holds more tensors after each step.
+
+    ``name`` is that in the program ('losses', 'self.history'), ``source`` the line that adds to it ('eval.py:16'), null
+    where none was found. ``per_step`` counts what is added, ``has_graph`` tells whether those tensors hold a graph of
+    autograd. A ``sum`` is one tensor to which each step adds, with a graph that gets longer.
+    """
+
+    name: str
+    source: str | None = None
+    per_step: float = 1.0
+    has_graph: bool = False
+    is_sum: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryGrowth:
+    """Memory of the process at two step boundaries, so many steps apart, before and after the timed steps.
+
+    ``host_bytes`` and ``device_bytes`` are the growth per step of resident memory, and of what the allocator of the
+    device has handed out; null where not known, 0 where memory became free. ``left_bytes`` were available on the host
+    then, ``device_left_bytes`` on the device.
+    """
+
+    steps: int
+    host_bytes: float | None = None
+    device_bytes: float | None = None
+    left_bytes: int | None = None
+    device_left_bytes: int | None = None
+    keepers: tuple[Keeper, ...] = ()
+
+
+@dataclass(frozen=True)
 class Ratio:
     """A ratio of step times: estimate over n pairs of measurements next to each other in time, with its interval."""
 
