@@ -1,5 +1,6 @@
 """Rules of the host: waiting calls, garbage collection, allocators, and work that does not belong to the step."""
 
+import math
 import re
 
 import numpy as np
@@ -65,6 +66,10 @@ _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
 _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
+# The frame of a garbage collection that the program calls; those that start by themselves have the name of their mark.
+_COLLECTS = re.compile(r"(?:^|> )collect$")
+# Of the measured time of calls that the change removes: the rest is what takes their place.
+_LEAST_REMOVED = 0.95
 # The host is ahead of the device where, apart from the bubbles behind waiting calls, the device hardly idles.
 _AHEAD = 0.1
 
@@ -199,18 +204,37 @@ def item_calls(evidence: Evidence) -> Draft | None:
 
 
 def gc_pauses(evidence: Evidence) -> Draft | None:
-    """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits."""
+    """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits.
+
+    Where the program calls it, the gain is what it takes; where it starts by itself, at least half of that.
+    """
     spent_us, rows = evidence.account_us("overhead.gc"), idle_rows(evidence, "gc")
     longest_us = max((row.us / row.calls for row in rows if row.calls > 0), default=0.0)
     if evidence.share_of_step(spent_us) < _LEAST_GC and longest_us < _LONG_PAUSE_US:
         return None
+    called = [row for row in rows if _COLLECTS.search(row.detail or "")]
+    called_us = math.fsum(row.us for row in called)
+    words = (
+        f"{format_per_step(evidence, spent_us)}; a pause lasts {format_us(longest_us)}",
+        *idle_lines(evidence, "gc"),
+    )
+    if 2 * called_us > spent_us:
+        return Draft(
+            slug="gc-pauses",
+            title="The step calls Python's garbage collector",
+            evidence=words,
+            advice=f"Take gc.collect() {at_source(called[0].source)} out of the step.",
+            code="if number % 1000 == 0:\n    gc.collect()  # or once an epoch; before it once: gc.freeze()",
+            gain_us=Interval(_LEAST_REMOVED * called_us, spent_us),
+            claims=claims_of(evidence, "overhead.gc"),
+            tries=("gc-freeze",),
+            confidence="high",
+            removes=True,
+        )
     return Draft(
         slug="gc-pauses",
         title="Python's garbage collector stops the step",
-        evidence=(
-            f"{format_per_step(evidence, spent_us)}; a pause lasts {format_us(longest_us)}",
-            *idle_lines(evidence, "gc"),
-        ),
+        evidence=words,
         advice="Freeze what lives for good after the first steps, and collect between epochs.",
         code="gc.collect(); gc.freeze()  # after warming up; gc.disable() and gc.collect() every 1000 steps go further",
         gain_us=up_to(spent_us),

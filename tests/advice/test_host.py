@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import host
-from bottleneck.schema.analysis import IdleCause
+from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.records import replace
@@ -111,6 +111,17 @@ def test_pauses_of_the_garbage_collector_are_worth_up_to_their_length(tmp_path: 
     assert draft is not None and draft.gain_us is not None and draft.tries == ("gc-freeze",)
     assert (draft.gain_us.low, draft.gain_us.high) == (50.0, 100.0)
     assert draft.claims == {"overhead.gc": 100.0}
+
+
+def test_collections_that_the_program_calls_are_worth_what_they_take(tmp_path: Path) -> None:
+    calls = idle_row("gc", 900.0, "train.py:16", detail="main > collect")
+    draft = host.gc_pauses(gpu(tmp_path, {"memory": 100.0, "overhead.gc": 940.0}, calls))
+    assert draft is not None and draft.removes
+    assert draft.gain_us == Interval(pytest.approx(855.0), 940.0)
+    assert draft.advice == "Take gc.collect() at train.py:16 out of the step."
+    mostly_its_own = gpu(tmp_path / "b", {"memory": 100.0, "overhead.gc": 940.0}, idle_row("gc", 940.0))
+    other = host.gc_pauses(mostly_its_own)
+    assert other is not None and not other.removes and other.gain_us == Interval(470.0, 940.0)
 
 
 def test_a_rare_but_long_pause_is_reported_and_a_short_one_is_not(tmp_path: Path) -> None:
