@@ -72,7 +72,8 @@ def at_source(source: str | None) -> str:
     return f"{'at' if source.endswith(tuple('0123456789')) else 'in'} {source}"
 
 
-BUILT_IN_CALL = re.compile(r"^<built-in (?:function|method) (?P<name>[^\s>]{1,200})")
+# '<built-in method poll of select.epoll object at 0x…>'; '<method 'poll' of 'select.epoll' objects>'.
+BUILT_IN_CALL = re.compile(r"^<(?:built-in (?:function|method)|method) '?(?P<name>[^\s>']{1,200})")
 
 # 'aten::add_', and 'aten::add_.Tensor' with an overload: the op writes to its operand.
 IN_PLACE = re.compile(r"[a-z0-9]_(?:\.|$)")
