@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import structs
 
-from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, DISTURBED_SLUGS, Analysis, Finding, StepAnalysis, Verdict
+from bottleneck.schema.analysis import (
+    BROKEN_TRACE_SLUGS,
+    DISTURBED_SLUGS,
+    ELSEWHERE,
+    Analysis,
+    Finding,
+    StepAnalysis,
+    Verdict,
+)
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import lines_in, place_of
 from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
@@ -121,6 +129,11 @@ class Evidence:
     def is_incomplete(self) -> bool:
         """True if the trace lacks a part of what ran; one that was only disturbed is broken, and complete."""
         return any(caveat.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS for caveat in self.analysis.caveats)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if most of the work was done by processes that were not recorded."""
+        return any(caveat.slug == ELSEWHERE for caveat in self.analysis.caveats)
 
     @property
     def host_scale(self) -> float:
