@@ -35,7 +35,8 @@ class Draft(Struct, frozen=True):
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
     The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
     ``measured`` is set where pieces of the step gave it. No formula can tell the gain of a draft ``only_measured``: it
-    becomes a finding only where timed pieces show that it gains.
+    becomes a finding only where timed pieces show that it gains. ``comes_first`` marks a draft that stands before all
+    others: what they say is of a step that it disturbs.
     """
 
     slug: str
@@ -56,6 +57,7 @@ class Draft(Struct, frozen=True):
     transformation: Transformation | None = None
     measured: bool = False
     only_measured: bool = False
+    comes_first: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -190,7 +192,7 @@ def _free_us(left_us: Mapping[str, float], claims: Mapping[str, float]) -> float
 
 def _weight(draft: Draft, gain_us: Interval | None) -> float:
     """Place in the ranking: the middle of the gain, half of it where the results change; -1 without a gain."""
-    if draft.corrects_results:
+    if draft.corrects_results or draft.comes_first:
         return math.inf
     if gain_us is None:
         return -1.0
