@@ -222,7 +222,8 @@ def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, s
     places = [place for source in chain(*sources, waits) if source is not None and (place := place_of(source))]
     named = dict.fromkeys(f"{place.file}:{place.line}" for place in places if not place.is_function)
     for finding in analysis.findings:
-        named.update(dict.fromkeys(lines_in(" ".join((finding.title, *finding.evidence, finding.advice)))))
+        told = map(place_of, lines_in(" ".join((finding.title, *finding.evidence, finding.advice))))
+        named.update(dict.fromkeys(f"{place.file}:{place.line}" for place in told if place is not None))
     return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
 
 
