@@ -12,7 +12,7 @@ import pandas as pd
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.advice.interval_table import RuleTrial
-from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
+from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
@@ -329,6 +329,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_profiler_cost(costed.linked, ledger.ledger, unprofiled),
         *sensor_caveats,
         *find_disturbance(source.extras, unprofiled),
+        *find_work_elsewhere(source.recording),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
         *find_contention(
             telemetry, threads, profiled_ledger, roofline["explained"].to_numpy(dtype=np.float64), ledger.ledger

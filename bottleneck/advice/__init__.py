@@ -70,8 +70,10 @@ def advise(
 
     ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed. A draft
     ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the others too,
-    for those who choose what to time.
+    for those who choose what to time. There are none on the start of a program whose work is in other processes.
     """
+    if evidence.is_elsewhere:
+        return ()
     drafts = [
         draft
         for rule in RULES

@@ -10,6 +10,7 @@ from msgspec import Struct
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
+    ELSEWHERE,
     GRAPH_CAPTURE,
     GROUPS,
     HALF_RECORDED,
@@ -53,6 +54,7 @@ _GROUP_WORDS = {
 
 # Caveat -> what to record instead, where it concerns more than half of what was recorded.
 _RECORD_INSTEAD: Mapping[str, str] = {
+    ELSEWHERE: "record these processes, if they import torch: bottleneck run --follow-children",
     HALF_RECORDED: "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     GRAPH_CAPTURE: "record later steps, which replay the graph: this window captures it",
     ONE_OFF: "record later steps, after warm-up: {message}",
@@ -126,14 +128,15 @@ class BoundDecision(Struct, frozen=True):
 def grounds_of(evidence: Evidence) -> Grounds:
     """The part of the evidence that a verdict rests on."""
     analysis = evidence.analysis
-    broken = next((caveat.message for caveat in analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)
+    caveats = sorted(analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
+    broken = next((caveat.message for caveat in caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)
     return Grounds(
         ledger=Ledger(analysis.steps.wall_us, analysis.ledger),
         kernels=analysis.kernels,
         idle=analysis.idle,
         host_only=evidence.linked.is_host_only,
         broken=broken,
-        instead=_record_instead(analysis.caveats),
+        instead=_record_instead(caveats),
         sides=evidence.sides,
         straggler=evidence.straggler,
         is_one_of_several=any(caveat.slug == ONE_RANK for caveat in analysis.caveats),

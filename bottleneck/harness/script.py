@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.machine import measure_child_work
 from bottleneck.harness.main_thread import (
     DEADLY,
     SaveOnSignal,
@@ -150,12 +151,13 @@ def keep_remainder(
     elif session.has_trace:
         session.warn(f"{what} ended after {steps}, of which one was profiled; {_enough(session)}")
     elif not keep_start(session, opening, is_bounded=session.setting.is_bounded):
-        session.warn(f"{what} ended before it did anything that could be profiled{_work_of_children()}")
+        session.warn(f"{what} ended before it did anything that could be profiled{_work_elsewhere(session)}")
     else:
         found, hint = "no step boundary was found", session.setting.hint
         if seen:
             found, hint = f"{what} ended after {steps}", _enough(session)
-        session.warn(f"{found}, so its start was profiled as if it were one step; {hint}{_work_of_children()}")
+        elsewhere = _work_elsewhere(session)
+        session.warn(f"{found}, so its start was profiled as if it were one step{elsewhere or f'; {hint}'}")
 
 
 def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -> bool:
@@ -168,15 +170,12 @@ def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -
     return True
 
 
-def _work_of_children() -> str:
+def _work_elsewhere(session: Session) -> str:
     """A remark where the processes that the program started worked longer than it did, as ranks do; else empty."""
-    spent = os.times()
-    if spent.children_user + spent.children_system <= spent.user + spent.system:
+    work = session.notes.child_work
+    if work is None or work.children_share <= 0.5:
         return ""
-    return (
-        "; most of the work was done by processes that it started, which are not followed: let bottleneck start ranks "
-        "(--nproc-per-node N, for a program that reads RANK and WORLD_SIZE)"
-    )
+    return f"; {work.describe()}: --follow-children records those that import torch"
 
 
 def _enough(session: Session) -> str:
@@ -363,9 +362,9 @@ class Script:
 
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
-        self._session.note(is_complete=True)
+        self._session.note(is_complete=True, child_work=measure_child_work())
         if self._torch is None:
-            self._session.warn(self._without_torch)
+            self._session.warn(f"{self._without_torch}{_work_elsewhere(self._session)}")
             return
         phase = self._next
         self.leave()

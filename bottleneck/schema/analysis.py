@@ -116,8 +116,12 @@ TRUNCATED = "truncated"
 ONE_RANK = "one-rank"
 TWO_SIDED = "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
+# What the program's own process did is not what the program does.
+ELSEWHERE = "work-in-other-processes"
 DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED, SHARED_PROCESSOR})
-BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
+BROKEN_TRACE_SLUGS = frozenset(
+    {"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED, ELSEWHERE}
+)
 
 
 def regime_of(explained: float) -> Regime:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
-from bottleneck.units import counted, format_us
+from bottleneck.units import counted, format_share, format_us
 
 # What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
 ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
@@ -340,6 +340,31 @@ class RunSteps:
 
 
 @dataclass(frozen=True)
+class ChildWork:
+    """CPU time of the program's own process, and of the processes that it started and waited for.
+
+    ``processes`` is how many `multiprocessing` made of them; null where it made none.
+    """
+
+    own_cpu_s: float
+    children_cpu_s: float
+    processes: int | None = None
+
+    @property
+    def children_share(self) -> float:
+        """Share of the CPU time that the other processes used."""
+        total_s = self.own_cpu_s + self.children_cpu_s
+        return self.children_cpu_s / total_s if total_s > 0 else 0.0
+
+    def describe(self) -> str:
+        """The share of the other processes as a clause."""
+        count = "processes" if self.processes is None else counted(self.processes, "process", "processes")
+        were = "was" if self.processes == 1 else "were"
+        share = format_share(self.children_share)
+        return f"{share} of the CPU time was used by {count} that the program started, which {were} not recorded"
+
+
+@dataclass(frozen=True)
 class Extras:
     """Measurements besides step times and the trace.
 
@@ -354,6 +379,7 @@ class Extras:
     option_costs: OptionCosts | None = None
     batch_test: BatchTest | None = None
     run: RunSteps | None = None
+    child_work: ChildWork | None = None
 
 
 @dataclass(frozen=True)
