@@ -28,6 +28,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -50,6 +51,7 @@ _ENDED_AFTER_SECONDS = 600
 # Exit status of a case that failed in this harness.
 _LOST = 99
 _LARGEST_TRACE_BYTES = 400_000
+_TOLD_EVERY = 500
 # What a field may hold that no program writes there.
 _ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 10**40, -0.5, 1e308, float("nan"), float("inf"), -float("inf")),
@@ -623,6 +625,8 @@ def _run_cases(options: argparse.Namespace, inputs: Inputs) -> list[Outcome]:
             small = minimised(options.seed, number, inputs, place)
             if small:
                 print(f"  smallest: {small[:4000]}", flush=True)
+        if len(outcomes) % _TOLD_EVERY == 0:
+            print(f"{len(outcomes):,} cases done", file=sys.stderr, flush=True)
         if time.monotonic() > until:
             break
     return outcomes
