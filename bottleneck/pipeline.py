@@ -286,7 +286,7 @@ def examine(
         return _with_sides_told(evidence, told, replace(sides, is_one_step=True))
     which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
     message = f"the {which} is explained, the other is left out: --window {other}"
-    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", 1.0 - side.wall_us / window.wall_us)
+    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
     return _with_sides_told(_examine(trace, side, source, options), told, None)
 
 
