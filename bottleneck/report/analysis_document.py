@@ -19,7 +19,7 @@ from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import cut_text, percents, with_attribute_paths
+from bottleneck.report.text import as_sentence, cut_text, percents, with_attribute_paths
 from bottleneck.schema.analysis import (
     GROUPS,
     REGIMES,
@@ -334,7 +334,7 @@ def caveats(analysis: Analysis) -> ListSection | None:
     texts = []
     for caveat in sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0)):
         touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
-        texts.append(f"{caveat.message[:1].upper()}{caveat.message[1:]}{touched} [{caveat.slug}]")
+        texts.append(f"{as_sentence(caveat.message)}{touched} [{caveat.slug}]")
     return ListSection("Caveats", tuple((text,) for text in texts)) if texts else None
 
 

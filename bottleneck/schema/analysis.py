@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Annotated, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import JobSummary
@@ -129,12 +130,26 @@ def regime_of(explained: float) -> Regime:
     return next(regime for regime, band in REGIMES.items() if explained >= band.least)
 
 
+# Sums of shares miss 0 and 1 by so much.
+_ROUNDING = 1e-6
+
+
 class Caveat(Struct, frozen=True):
-    """A limit of this analysis: a stable slug, the share of the step that it affects, and a sentence."""
+    """A limit of this analysis: a stable slug, the share of the step that it affects, and a sentence.
+
+    One with a share below 0 or above 1, but for rounding, cannot be built (ValueError).
+    """
 
     slug: Annotated[str, Doc("stable name of the caveat")]
     message: Annotated[str, Doc("what is not known or not certain, and why")]
     share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
+
+    def __post_init__(self) -> None:
+        if self.share is None or 0.0 <= self.share <= 1.0:
+            return
+        if not -_ROUNDING <= self.share <= 1.0 + _ROUNDING:
+            raise ValueError(f"the share of the caveat {self.slug} is {self.share!r}, and has to lie between 0 and 1")
+        force_setattr(self, "share", min(max(self.share, 0.0), 1.0))
 
 
 class LedgerEntry(Struct, frozen=True):
