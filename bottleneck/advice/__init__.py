@@ -10,6 +10,7 @@ from bottleneck.advice import (
     compilation,
     convolutions,
     data_loading,
+    debug_modes,
     dispatch,
     distributed,
     fusion,
@@ -36,6 +37,7 @@ Rule = Callable[[Evidence], Draft | None]
 
 # The rules of each module, in the order in which findings without a predicted gain are shown.
 RULES: tuple[Rule, ...] = (
+    *debug_modes.RULES,
     *servers.RULES,
     *dispatch.RULES,
     *optimizers.RULES,

@@ -7,6 +7,7 @@ import numpy as np
 from bottleneck.advice.quantities import (
     claims_of,
     counted_faults_us,
+    event_spans,
     format_count,
     format_gaps,
     format_per_step,
@@ -125,7 +126,7 @@ def _held_us(evidence: Evidence, others: Integers) -> float:
     """Time per step of the host in waiting calls, but ``others`` (rows of EVENTS), or in ops that read a number."""
     waiting = _calls(evidence, _WAITING)
     waiting[others] = False
-    called_us = float(evidence.linked.trace.events["dur_us"].to_numpy()[waiting].sum())
+    called_us = event_spans(evidence, np.flatnonzero(waiting)).total()
     return max(called_us / evidence.steps * evidence.host_scale, outermost_us(evidence, *_READS))
 
 

@@ -17,12 +17,15 @@ from bottleneck.schema.intervals import (
     Floats,
     Integers,
     Segments,
+    Spans,
     by_track,
     grouped,
     innermost,
     outermost,
+    union,
 )
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.op_names import OWN_FRAME, OWN_STRETCH
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
 from bottleneck.system.working_memory import return_freed_memory
 
@@ -79,7 +82,7 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
         ("input", r"utils/data/dataloader\.py\(\d+\): __next__$"),
         ("gc", r"^gc\.py\(|^<built-in (function|method) collect\b|^Python GC"),
         ("compile", _COMPILE_FRAME),
-        ("profiler", _PROFILER_FRAME),
+        ("profiler", f"{_PROFILER_FRAME}|{OWN_FRAME}"),
     ),
     # The spans named after the profiler cover the whole recording and tell nothing.
     "profiler": (
@@ -335,6 +338,16 @@ def read_host(linked: Linked) -> Host:
         inner=_inner(linked, places),
         sync_calls=sync_calls,
     )
+
+
+_OWN = re.compile(f"^{re.escape(OWN_STRETCH)}$|{OWN_FRAME}")
+
+
+def own_stretches(events: pd.DataFrame) -> Spans:
+    """The stretches of the trace in which hooks of ours ran."""
+    rows = np.flatnonzero(text_matches(events["name"], _OWN.search))
+    start, dur = (events[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
+    return union(start, start + dur)
 
 
 def host_of(evidence: Evidence) -> Host:

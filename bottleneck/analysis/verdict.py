@@ -31,6 +31,7 @@ from bottleneck.schema.analysis import (
     share_tenths,
 )
 from bottleneck.schema.evidence import Evidence, TwoSided
+from bottleneck.schema.finding_order import LITTLE, in_reading_order
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
 from bottleneck.units import format_share, format_us
@@ -39,8 +40,6 @@ from bottleneck.units import format_share, format_us
 _CLEAR_LEAD = 0.1
 # A device that works for more than this of the step limits it, whatever its kernels wait for.
 _BUSY = 0.9
-# A verdict names what matters; from this share of the step on, by the middle of the predicted gain.
-_WORTH_NAMING = 0.02
 
 _GROUP_WORDS = {
     "compute": "compute",
@@ -251,7 +250,7 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     Advice to record anew stays first, whatever the findings are.
     """
     decision = find_bound(grounds)
-    first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, findings)
+    first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, decision, findings)
     step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
     sides = describe_sides(grounds.sides) if grounds.sides else None
     aside = _start_up_share(grounds.ledger)
@@ -386,20 +385,23 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
     return "judge the sides apart, with a recording of warmed-up steps" if parted else None
 
 
-def _first_finding(grounds: Grounds, findings: Sequence[Finding]) -> str | None:
-    """The first finding that predicts a gain large enough to name, with that gain; null where none does.
+def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+    """The finding that reports show first, with its gain where it is large enough to name; null where it is not.
 
     Advice without which the results are wrong needs no gain. Where the steps vary more than every gain, the first of
     them is still the best that is known to do.
     """
-    for finding in sorted(findings, key=lambda each: each.within_noise and not each.corrects_results):
-        gain = finding.predicted_gain_us
-        is_large = gain is not None and (gain.low + gain.high) / 2 >= _WORTH_NAMING * grounds.ledger.wall_us > 0
-        if is_large or finding.corrects_results:
-            noise = ", less than these step times can show" if finding.within_noise else ""
-            gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
-            return f"{_continuing(finding.advice)}{gained}"
-    return None
+    wall_us = grounds.ledger.wall_us
+    finding = next(iter(in_reading_order(findings, wall_us, decision.bound)), None)
+    if finding is None:
+        return None
+    gain = finding.predicted_gain_us
+    is_large = gain is not None and (gain.low + gain.high) / 2 >= LITTLE * wall_us > 0
+    if not is_large and not finding.corrects_results:
+        return None
+    noise = ", less than these step times can show" if finding.within_noise else ""
+    gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
+    return f"{_continuing(finding.advice)}{gained}"
 
 
 def _change_without_gain(decision: BoundDecision, findings: Sequence[Finding]) -> str | None:

@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from bottleneck.schema.op_names import PYTHON_FRAME
@@ -36,6 +36,7 @@ class Line:
     end_ns: int
     process: int
     thread: int
+    category: str = CATEGORY
 
     def name(self) -> str:
         """The frame's name with the line of the call: 'train.py(57): main'."""
@@ -59,7 +60,7 @@ class Line:
 
     def type(self) -> str:
         """The category."""
-        return CATEGORY
+        return self.category
 
     def _none(self) -> int:
         return 0
@@ -75,12 +76,17 @@ class WithLines:
     """The results of a profiler with the lines among its activities.
 
     ``followed`` are stretches that tell every line of the program: then they stand for the profiler's own frames of its
-    files, whose clock is another. ``lines`` are those among the activities, once these were asked for.
+    files, whose clock is another. ``lines`` are those among the activities, once these were asked for. ``own`` are the
+    stretches of our own hooks. Where the profiler records no frames (``has_frames``), no lines are looked for.
     """
 
-    def __init__(self, results: Any, followed: Sequence[Line] = ()) -> None:
+    def __init__(
+        self, results: Any, followed: Sequence[Line] = (), own: Sequence[Line] = (), has_frames: bool = True
+    ) -> None:
         self._results = results
         self._followed = followed
+        self._own = own
+        self._has_frames = has_frames
         self.lines = followed
 
     def __getattr__(self, name: str) -> Any:
@@ -90,10 +96,11 @@ class WithLines:
         """All activities; without lines where this version of torch does not tell them."""
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
-            return [*(each for each in activities if not _is_own_frame(each.name())), *self._followed]
+            mine = (each for each in activities if not _is_own_frame(each.name()))
+            return [*mine, *self._followed, *self._own]
         if self.siblings:
             self.lines = find_lines(self.siblings, activities)
-        return [*activities, *self.lines]
+        return [*activities, *self.lines, *self._own]
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
@@ -102,7 +109,9 @@ class WithLines:
         Read once: the tree of a window takes as long to read as its activities.
         """
         tree = getattr(self._results, "experimental_event_tree", None)
-        return [] if tree is None or self._followed else list(siblings_in(tree()))
+        if tree is None or self._followed or not self._has_frames:
+            return []
+        return list(siblings_in(tree()))
 
 
 def _is_readable(activity: Any) -> bool:
@@ -247,6 +256,43 @@ def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
         return read_file(Path(files[0]), _LARGEST_FILE_BYTES).decode("utf-8", "replace").splitlines()
     except (OSError, ValueError):
         return ()
+
+
+# The files of a program that are looked through; a large one has more, which come later.
+_MOST_FILES = 200
+
+
+def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[str]]]:
+    """The loaded files of the program with their lines, that of `__main__` first; not those that were written since.
+
+    The files are read as text; nothing of the program is called.
+    """
+    main = sys.modules.get("__main__")
+    modules = [module for module in (main, *sys.modules.values()) if type(module) is ModuleType]
+    files = dict.fromkeys(
+        file
+        for module in modules
+        if isinstance(file := module.__dict__.get("__file__"), str) and file.endswith(".py")
+        if not file.startswith((_OURS, _torch_folder())) and is_program(file)
+    )
+    for file in list(files)[:_MOST_FILES]:
+        try:
+            if Path(file).stat().st_mtime <= loaded_s:
+                yield file, read_file(Path(file), _LARGEST_FILE_BYTES).decode("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            continue
+
+
+def texts_at(places: Collection[str]) -> dict[str, str]:
+    """The text of these lines ('model.py:57') of the program's loaded files in short, without secrets."""
+    texts: dict[str, str] = {}
+    for file, lines in program_lines() if places else ():
+        name = os.path.basename(file)  # noqa: PTH119 - as plain text
+        for place in places:
+            number = place.removeprefix(f"{name}:")
+            if number != place and number.isdecimal() and 0 < int(number) <= len(lines):
+                texts.setdefault(place, kept_source(lines[int(number) - 1]))
+    return texts
 
 
 _OURS = str(Path(__file__).parents[1]) + os.sep

@@ -22,7 +22,7 @@ from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
-from bottleneck.harness.torch_state import TorchHook, describe_torch
+from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
@@ -231,6 +231,11 @@ class Windows:
         """Has all further windows record with the fewest options."""
         self.detail, self.is_light, self._attempts = self.detail.least, True, 0
 
+    @property
+    def may_repeat(self) -> bool:
+        """True if another window of this kind may follow."""
+        return self._attempts < ATTEMPTS
+
     def stop(self) -> ProfilerWindow:
         """The window, stopped."""
         window, self.current = self.current, None
@@ -295,6 +300,7 @@ class Script:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._torch: Any = None
+        self._without_torch = f"{session.setting.what} never imported torch: there is nothing to profile"
         self._boundaries = Boundaries(self._boundary, self._start_over, session.options.step, session.setting.thread)
         self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
         self._windows = Windows(session, self._handlers, self._cut_off)
@@ -302,7 +308,7 @@ class Script:
         self._opening: Opening | None = None
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
-        self._seen = self._allowed_steps = 0
+        self._seen = self._allowed_steps = self._budget_steps = 0
 
     def hook(self) -> TorchHook:
         """Calls us when the program imports torch, and those parts of it that make steps or mind hooks."""
@@ -317,12 +323,16 @@ class Script:
     def _on_import(self, torch: Any) -> None:
         sow(self._session.plan.program.seed, torch)
         self.on_torch(torch)
-        if threading.current_thread() is not threading.main_thread():
+        if self._torch is not None and threading.current_thread() is not threading.main_thread():
             with contextlib.suppress(Exception):  # then no step is profiled
                 prime(torch)
 
     def on_torch(self, torch: Any) -> None:
         """Begins to watch; called when the program has imported torch."""
+        if not is_pytorch(torch):
+            place = getattr(torch, "__file__", None) or "a folder without __init__.py"
+            self._without_torch = f"the module torch is not PyTorch ({place}): there is nothing to profile"
+            return
         self._torch = torch
         try:
             GUARD.watch(torch)
@@ -353,19 +363,29 @@ class Script:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
         self._session.note(is_complete=True)
         if self._torch is None:
-            self._session.warn(f"{self._session.setting.what} never imported torch: there is nothing to profile")
+            self._session.warn(self._without_torch)
             return
         phase = self._next
         self.leave()
         self._note_steps()
         self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         if phase not in (self._rest, self._exit):
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
         self._session.save()
 
     def _boundary(self) -> None:
+        if self._windows.current is None:
+            self._end_step()
+            return
+        stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
+        self._end_step()
+        stopwatch.own_since(began_ns)
+
+    def _end_step(self) -> None:
         self._seen += 1
+        self._session.end_debugged_step()
         if GUARD.yielded:
             self._end()
             return
@@ -401,10 +421,13 @@ class Script:
         self._stopwatch.mark()
         window, wanted = self._windows.stop(), self._session.options.wanted_steps
         events = max(1, window.event_count())
-        self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
+        self._budget_steps = EVENT_BUDGET // events - 1
+        self._allowed_steps = min(wanted, self._budget_steps)
         self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         self._session.keep(window, self._stopwatch)
         self._session.warn_of_budget(self._allowed_steps, wanted, events)
+        self._session.begin_debugged_step()
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
         self._settle()
@@ -461,7 +484,11 @@ class Script:
             self._open(then=self._lead_in)
 
     def _reopen_lightly(self, most: int) -> None:
-        """Has another window follow, with the fewest options and so many steps at most, where it tells anything."""
+        """Has another window follow, with the fewest options and so many steps at most, where it tells anything.
+
+        Short steps are more where the budget allows them: the export before has emptied the caches.
+        """
+        most = max(most, min(self._session.wanted_steps, self._budget_steps))
         self._allowed_steps = self._session.light_steps(self._windows.detail, most)
         if self._allowed_steps:
             self._windows.lighten()
@@ -489,10 +516,11 @@ class Script:
             self._session.warn(
                 f"profiled {steps} of {counted(self._allowed_steps, 'step')}: the window had reached {passed}"
             )
-        if not is_calm and not self._shared_window.is_alone:
-            # A second window would show other steps than those of the other ranks.
+        # With other ranks a second window would show other steps than theirs.
+        is_last = not (self._shared_window.is_alone and self._windows.may_repeat)
+        if not is_calm and is_last:
             self._session.warn_of_disturbance()
-        if is_calm or passed is not None or not self._shared_window.is_alone:
+        if is_calm or passed is not None or is_last:
             self._reopen_lightly(steps)
 
     def _offer(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
@@ -527,6 +555,7 @@ class Script:
             self._keep_what_there_is(phase)
         with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out
             self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         self._session.finish_measuring()
 
     def _time_what_there_is(self, phase: Callable[[], None]) -> None:
@@ -565,6 +594,7 @@ class Script:
     def leave(self) -> None:
         """Leaves the program alone: nothing more is watched, and nothing kept."""
         self._boundaries.forget()
+        self._session.end_debugged_step()
         self._handlers.remove()
         make_unwakeable()
         self._next = self._rest

@@ -28,9 +28,6 @@ from bottleneck.units import format_si, format_us
 _WARM_UP = WarmUp(seconds=3.0, many=50, seconds_for_many=0.5)
 TIMED_STEPS, TIMED_SECONDS_AT_MOST = 5, 10.0
 
-# Short steps are repeated until they fill this much time, unless that takes more of them than this.
-PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
-
 # How often the profiled steps are repeated when another program seems to have disturbed them.
 ATTEMPTS = 3
 
@@ -77,12 +74,24 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
         session.warn(_NO_TORCH)
     else:
         session.note(**describe_torch(torch))
+        note_debug_modes(step, session)
         session.save()
         _use_up_first_complaint(torch)
         detail = detail_of(session.options, DETAIL)
         _profile(step, torch, session, detail)
         _profile_lightly(step, torch, session, detail)
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
+
+
+def note_debug_modes(step: Step, session: Session) -> None:
+    """Adds the aids to debugging that are on, with their time in one more step."""
+    session.note_debug_modes()
+    if session.notes.debug_modes:
+        session.begin_debugged_step()
+        try:
+            step()
+        finally:
+            session.end_debugged_step()
 
 
 def _count(step: Step, session: Session) -> None:
@@ -120,7 +129,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
         return
     per_step = max(1, pilot.event_count() // 2)
-    allowed, wanted = EVENT_BUDGET // per_step - 1, _wanted_steps(session)
+    allowed, wanted = EVENT_BUDGET // per_step - 1, session.wanted_steps
     session.warn_of_budget(allowed, wanted, per_step)
     if allowed <= 1:
         session.keep(pilot, stopwatch)
@@ -134,7 +143,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
 
 def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -> None:
     """Profiles steps with the fewest options, which tell how long what takes and not where it is."""
-    wanted = session.light_steps(detail, _wanted_steps(session))
+    wanted = session.light_steps(detail, session.wanted_steps)
     # As many as the other window had are within the budget, which without frames may allow more.
     steps = min(wanted, max(1, len(session.notes.step_marks_ns) - 1))
     for _ in range(ATTEMPTS if steps else 0):
@@ -143,14 +152,6 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
             return
         allowed = EVENT_BUDGET * (steps + 1) // max(1, window.event_count()) - 1
         steps = max(steps, min(wanted, allowed))
-
-
-def _wanted_steps(session: Session) -> int:
-    """The steps to profile; left to us, more of them where they are short, since a stall spoils more of those."""
-    timing = session.notes.unprofiled
-    if session.options.steps is not None or timing is None or not timing.median > 0:
-        return session.options.wanted_steps
-    return max(session.options.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
 
 
 def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[ProfilerWindow | None, Stopwatch]:

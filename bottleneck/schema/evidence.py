@@ -159,7 +159,8 @@ class Evidence:
         """Sums over the ops of the window, by name."""
         ops = self.linked.ops
         rows = _inside(self, ops["ts_us"].to_numpy())
-        return _sums(self, ops["name"].iloc[rows], ops["dur_us"].to_numpy()[rows], ops["self_us"].to_numpy()[rows])
+        durations = _until_the_end(self, ops, rows)
+        return _sums(self, ops["name"].iloc[rows], durations, np.minimum(ops["self_us"].to_numpy()[rows], durations))
 
     @property
     @remembered
@@ -168,7 +169,7 @@ class Evidence:
         events = self.linked.trace.events
         rows = np.flatnonzero((events["category"] == "annotation").to_numpy())
         rows = rows[_inside(self, events["ts_us"].to_numpy()[rows])]
-        durations = events["dur_us"].to_numpy()[rows]
+        durations = _until_the_end(self, events, rows)
         return _sums(self, events["name"].iloc[rows], durations, durations)
 
 
@@ -216,6 +217,12 @@ def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, s
 def _inside(evidence: Evidence, at_us: "npt.NDArray[np.float64]") -> "npt.NDArray[np.int64]":
     low, high = evidence.linked.window.host_us
     return np.flatnonzero((at_us >= low) & (at_us < high))
+
+
+def _until_the_end(evidence: Evidence, table: pd.DataFrame, rows: "npt.NDArray[np.int64]") -> "npt.NDArray[np.float64]":
+    """Durations of these rows, cut at the window's end: what is open there may reach to the end of the trace."""
+    start, dur = (table[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
+    return np.asarray(np.minimum(dur, evidence.linked.window.host_us[1] - start))
 
 
 def _sums(

@@ -99,6 +99,42 @@ class Compilation:
     breaks: tuple[GraphBreak, ...] = ()
 
 
+# Aids to debugging that a process may have left on, by the names that a recording keeps.
+DebugName = Literal[
+    "anomaly-detection",
+    "deterministic-algorithms",
+    "launch-blocking",
+    "sync-warnings",
+    "dispatch-mode",
+    "profile-function",
+    "trace-function",
+    "monitoring",
+    "memory-tracing",
+    "development-mode",
+    "debug-allocator",
+    "debug-build",
+    "sanitizer",
+    "injected-tool",
+    "environment",
+]
+
+
+@dataclass(frozen=True)
+class DebugMode:
+    """An aid to debugging that was on in the profiled process.
+
+    ``detail`` is its setting or its owner ('coverage.CTracer'), ``source`` the line of the program that names it
+    ('train.py:5'), null where none does. ``share`` is the part of one step that it took, ``call_us`` what a call of an
+    empty Python function takes with it; null where not measured.
+    """
+
+    name: DebugName
+    detail: str = ""
+    source: str | None = None
+    share: float | None = None
+    call_us: float | None = None
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A ratio of step times: estimate over n pairs of measurements next to each other in time, with its interval."""

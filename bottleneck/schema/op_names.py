@@ -12,6 +12,12 @@ MODULE_PREFIX = "nn.Module: "
 # Our own traces tell at their top the attribute path of each module: {"Linear_3": "encoder.layer.0.output"}.
 MODULE_PATHS = "bottleneckModules"
 MOST_MODULE_PATHS, LONGEST_MODULE_PATH = 20_000, 300
+# Stretches in which our own hook at the end of a step ran, in our own traces; and the frames of such hooks.
+OWN_STRETCH = "bottleneck: hook at the end of a step"
+OWN_FRAME = (
+    r"(^|/)bottleneck/harness/(boundaries\.py\(\d+\): (call|read)|marks\.py\(\d+\): step"
+    r"|stopwatch\.py\(\d+\): mark|main_thread\.py\(\d+\): pending)$"
+)
 
 # Work of the autograd engine, whose threads run the backward pass.
 AUTOGRAD_PREFIX = "autograd::engine::"

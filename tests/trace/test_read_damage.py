@@ -155,7 +155,30 @@ def test_a_kernel_at_time_zero_in_an_epoch_trace_does_not_stretch_it(tmp_path: P
     trace = read_list(tmp_path, [kernel(9, 0, 0), *chain(3, 1673466237799245)])
     assert names(trace) == ["aten::op0", "aten::op1", "aten::op2"]
     assert trace.events["ts_us"].tolist() == [0.0, 1.0, 2.0]
-    assert "days away" in message_of(trace, "skipped-events")
+    assert "far away in time" in message_of(trace, "skipped-events")
+
+
+DAY_US = 86_400e6
+
+
+@pytest.mark.parametrize("apart_us", [-7 * DAY_US, 7 * DAY_US, 120e6])
+def test_an_event_that_stands_apart_from_all_others_is_left_out(tmp_path: Path, apart_us: float) -> None:
+    trace = read_list(tmp_path, [*chain(5, 1673466237799245), op("stray", 1673466237799245 + apart_us, 1)])
+    assert "stray" not in names(trace) and trace.events["ts_us"].tolist()[0] == 0.0
+    assert message_of(trace, "skipped-events").startswith("1 event(s) lie far away in time")
+
+
+def test_an_event_after_a_pause_that_is_spanned_or_short_stays(tmp_path: Path) -> None:
+    wait = op("wait", 1, 120e6)
+    assert "late" in names(read_list(tmp_path, [*chain(5), wait, op("late", 121e6, 1)]))
+    assert "late" in names(read_list(tmp_path, [*chain(5), op("late", 50e6, 1)]))
+    long = [op("long", 0, 10e6), *chain(5)]
+    assert "late" in names(read_list(tmp_path, [*long, op("late", 120e6, 1)]))
+
+
+def test_two_stretches_of_many_events_stay_however_far_they_are_apart(tmp_path: Path) -> None:
+    events = [*chain(6), *chain(5, int(2 * DAY_US))]
+    assert len(read_list(tmp_path, events).events) == 11
 
 
 def test_an_allocation_at_time_zero_in_an_epoch_trace_is_left_out(tmp_path: Path) -> None:
