@@ -121,6 +121,7 @@ def _set(*path: Any) -> Callable[[Any], None]:
         _set("steps", "wall_us", -1.0),
         _set("steps", "wall_us", 1e308),
         _set("device", "bandwidth_bytes_per_s", 0.0),
+        _set("device", "bandwidth_by_bytes", [[1e6, 0.0]]),
         _set("verdict", "shares", {"compute": 2.0}),
     ],
 )

@@ -22,6 +22,7 @@ from bottleneck.advice import (
     optimizers,
     precision,
     process,
+    run_steps,
     servers,
     small_steps,
     traffic,
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     *memory_growth.RULES,
     *wasted_work.RULES,
     *servers.RULES,
+    *run_steps.RULES,
     *dispatch.RULES,
     *optimizers.RULES,
     *small_steps.RULES,
@@ -70,8 +72,10 @@ def advise(
 
     ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed. A draft
     ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the others too,
-    for those who choose what to time.
+    for those who choose what to time. There are none on the start of a program whose work is in other processes.
     """
+    if evidence.is_elsewhere:
+        return ()
     drafts = [
         draft
         for rule in RULES

@@ -274,7 +274,7 @@ class _RankTracks:
         """The calls of a rank, and those in the group by label: their rows, in order."""
         calls, group = self._digests[self._group.members[row]].calls.read(), self._group.process_group
         # Where the trace names no group, collectives among another number of ranks are of another group.
-        sizes = {None, len(self._digests)}
+        sizes = {None, len(self._digests), *(digest.world_size for digest in self._digests)}
         is_known = np.array([bool(group.name) or message.group_size in sizes for message in calls.messages], dtype=bool)
         mine = np.flatnonzero(calls.group == self._group.codes[row])
         mine = mine[is_known[calls.message[mine]]] if mine.size else mine

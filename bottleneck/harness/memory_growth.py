@@ -22,7 +22,7 @@ from bottleneck.schema.measurements import Keeper, MemoryGrowth
 
 _SEQUENCES: tuple[type, ...] = (list, collections.deque)
 _MAPPINGS: tuple[type, ...] = (dict, collections.OrderedDict, collections.defaultdict)
-# Of a program: frames on its stack, variables of a scope, and time. A look at a hundred variables takes 0.2 ms.
+# Frames on the program's stack, variables of a scope, and processor time. A look at a hundred variables takes 0.2 ms.
 _MOST_FRAMES, _MOST_VARIABLES, _MOST_SECONDS = 30, 3000, 0.02
 _LONGEST_CHAIN = 5000
 _MOST_KEEPERS = 4
@@ -53,7 +53,7 @@ class MemoryLook:
     ``step`` is the function that is repeated where the harness repeats it: its variables are in no frame then.
     """
 
-    def __init__(self, torch: Any, step: object = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, torch: Any, step: object = None, clock: Callable[[], float] = time.thread_time) -> None:
         self.host_bytes = resident_bytes()
         self.device_bytes: int | None = torch.cuda.memory_allocated() if is_on_gpu(torch) else None
         self._until_s, self._clock = clock() + _MOST_SECONDS, clock

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_memory, peak_resident_bytes, reset_peak
+from bottleneck.harness.numerics import take_numerics
 from bottleneck.harness.program import describe_error
 from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
@@ -98,9 +99,13 @@ def note_debug_modes(step: Step, session: Session) -> None:
 
 def _count(step: Step, session: Session) -> None:
     """Profiles steps for what they do, not for how long it takes; none is timed without the profiler."""
-    for _ in range(session.options.least_warmup):
-        step()
     torch: Any = sys.modules.get("torch")
+    if torch is not None and session.options.numerics:
+        session.note(numerics=take_numerics(step, torch, session.options.least_warmup))
+    else:
+        for _ in range(session.options.least_warmup):
+            step()
+    torch = sys.modules.get("torch")
     if torch is None:
         session.warn(_NO_TORCH)
         return

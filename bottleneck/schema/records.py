@@ -46,7 +46,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 _NAMES_END = {"_share": "share", "_us": "us", "_bytes": "B", "perturbation": "ratio"}
 _ANY = (-1e30, 1e30)
 # A ceiling is positive, or null where it is not known.
-_CEILINGS = frozenset({"peaks_flops_per_s", "bandwidth_bytes_per_s", "special_ops_per_s", "link_bytes_per_s"})
+_CEILINGS = frozenset(
+    {"peaks_flops_per_s", "bandwidth_bytes_per_s", "bandwidth_by_bytes", "special_ops_per_s", "link_bytes_per_s"}
+)
 _LEAST_CEILING = 1.0
 # Nothing that was measured or computed is nearer to 0 than this without being 0. A number that is becomes 0 when it is
 # divided by a unit, and the next division fails.

@@ -251,11 +251,11 @@ def test_a_healthy_job_of_any_size_names_nobody(ranks: int, noise: float, seed: 
 
 
 def test_traces_without_a_digest_are_told() -> None:
-    left_out = [LeftOut("b.json", 3, "is cut off"), LeftOut("a.json", None, "is empty")]
+    left_out = [LeftOut("b.json", 20, "it is cut off"), LeftOut("a.json", None, "it is empty")]
     reduced = reduce_ranks(Job(ranks=16).digests(), left_out)
     assert [one.path for one in reduced.job.left_out] == ["a.json", "b.json"]
     told = {caveat.slug: caveat.message for caveat in reduced.caveats}
-    assert told["left-out-ranks"] == "a.json is left out: is empty, and 1 more"
+    assert told["left-out-ranks"] == "left out: a.json: it is empty, and 1 more"
 
 
 def test_the_rank_that_sets_the_pace_is_of_the_slow_host() -> None:

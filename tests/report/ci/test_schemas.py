@@ -66,7 +66,19 @@ def test_the_file_of_every_verdict_is_valid(form: str, gate: Gate) -> None:
 @FORM
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_no_text_in_a_gate_makes_its_file_invalid(form: str, text: str) -> None:
-    for name in ("passed", "counters", "slowed", "tolerated", "undecided", "unmeasured", "crashed", "new", "improved"):
+    for name in (
+        "passed",
+        "counters",
+        "slowed",
+        "tolerated",
+        "undecided",
+        "unmeasured",
+        "crashed",
+        "new",
+        "improved",
+        "removed",
+        "other outputs",
+    ):
         assert errors(form, poisoned(GATES[name], text)) == []
 
 
