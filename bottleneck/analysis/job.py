@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group, payloads
+from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group, own_times, payloads
 from bottleneck.analysis.collectives import quickest_calls
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.digest import RankDigest
@@ -120,7 +120,7 @@ def summarise_job(
     left_out: Sequence[LeftOut],
 ) -> JobSummary:
     """The summary of the ranks; ``numbers`` are theirs, ``times`` of the groups that could be matched."""
-    job = _Job(digests, numbers, times)
+    job = _Job(digests, numbers, times, _own_without_others(digests, groups, times))
     kinds = [_kind(group, len(digests)) for group in groups]
     hosts = {digest.host for digest in digests}
     links = sorted((link for _, link in job.links), key=lambda link: (link.usual_us - link.transfer_us, link.ranks))
@@ -137,6 +137,30 @@ def summarise_job(
         ),
         clock_skew_us=_clock_skew_us(digests, times),
     )
+
+
+def _own_without_others(
+    digests: Sequence[RankDigest], groups: Sequence[Group], times: Sequence[GroupTimes]
+) -> list[Floats]:
+    """By step, the own times of each rank at the collectives of groups of which too few ranks are there to match any.
+
+    They are part of the rank's step as those before matched calls are: a rank is late by all that it did.
+    """
+    matched = {(one.arrivals.group, at) for one in times for at in one.arrivals.members}
+    steps = max((one.own_us.shape[1] for one in times), default=1)
+    found = [np.zeros(0) for _ in digests]
+    for group in groups:
+        if not group.process_group.name or len(group.members) >= group.process_group.size:
+            continue
+        for at, code in zip(group.members, group.codes, strict=True):
+            if (group.process_group, at) in matched:
+                continue
+            calls = digests[at].calls.read()
+            rows = np.flatnonzero((calls.group == code) & calls.is_inside)
+            step = np.searchsorted(digests[at].step_start_us, calls.start_us[rows], side="right") - 1
+            us = tally(step.clip(0, steps - 1), own_times(digests[at], calls)[rows], steps)
+            found[at] = us if not found[at].size else found[at] + us
+    return found
 
 
 @dataclass(frozen=True)
@@ -163,12 +187,20 @@ def _line_words(line: _Line) -> str:
 class _Job:
     """The ranks of a job, with what their own times, by rank and step, are longer than those of the median rank."""
 
-    def __init__(self, digests: Sequence[RankDigest], numbers: Sequence[int], times: Sequence[GroupTimes]) -> None:
+    def __init__(
+        self,
+        digests: Sequence[RankDigest],
+        numbers: Sequence[int],
+        times: Sequence[GroupTimes],
+        alone: Sequence[Floats],
+    ) -> None:
         self.digests, self.numbers, self.times = digests, numbers, times
         self.wall_us = float(_median(np.array([[digest.steps.wall_us] for digest in digests]))[0])
         self.worth_us = self._worth_us(len(digests))
         self.steps = max((one.own_us.shape[1] for one in times), default=1)
         own_us, self.behind_us = self._by_step("own_us"), self._by_step("behind_us")
+        for at, us in enumerate(alone):
+            own_us[at, : us.size] += us[: self.steps]
         known = sorted({at for one in times for at in one.arrivals.members})
         self.longer_us = np.zeros_like(own_us)
         if known:
@@ -465,7 +497,9 @@ def _families(several: Sequence[GroupTimes]) -> list[list[GroupTimes]]:
     for times in several:
         arrivals = times.arrivals
         kinds = tuple(kind for kind, _ in arrivals.labels)
-        found.setdefault((_described(arrivals.group), len(arrivals.members), kinds), []).append(times)
+        # Ranks without a trace are of the group all the same.
+        size = max(arrivals.group.size, len(arrivals.members))
+        found.setdefault((_described(arrivals.group), size, kinds), []).append(times)
     return list(found.values())
 
 

@@ -317,3 +317,11 @@ def test_the_rank_that_sets_the_pace_is_of_the_slow_host() -> None:
 
 def test_the_program_of_the_tests_has_calls_in_both_groups() -> None:
     assert {item.group for item in PROGRAM if hasattr(item, "group")} == {"host", "world"}
+
+
+def test_a_slow_rank_whose_neighbours_files_are_missing_is_named() -> None:
+    digests = Job(ranks=8, host_ranks=2, late_us=lambda _, rank: 5e3 * (rank == 2)).digests()
+    named = [_named(reduce_ranks([one for one in digests if one.rank not in gone]).job) for gone in ({}, {3}, {0, 3})]
+    assert named == [["rank 2"]] * 3
+    healthy = Job(ranks=8, host_ranks=2).digests()
+    assert _named(reduce_ranks([one for one in healthy if one.rank not in {0, 3}]).job) == []
