@@ -15,10 +15,8 @@ def _run(evidence: Evidence) -> RunSteps | None:
     return evidence.analysis.run
 
 
-def _advice(place: BetweenPlace | None) -> tuple[str, str | None]:
+def _advice(place: BetweenPlace) -> tuple[str, str | None]:
     """What to do about the time at this place, and the code that does it."""
-    if place is None:
-        return "see what the program does between its steps: a block `with bottleneck.record():` around it", None
     where = place.words()
     if place.kind == "workers":
         return (
@@ -41,17 +39,15 @@ def _advice(place: BetweenPlace | None) -> tuple[str, str | None]:
 def time_between_steps(evidence: Evidence) -> Draft | None:
     """Rule 54: a large part of a script's run is in no usual step: evaluation, checkpoints, the start of workers."""
     run = _run(evidence)
-    if run is None or run.elsewhere_share < _LEAST:
+    if run is None or run.elsewhere_share < _LEAST or not run.places:
         return None
-    first = next(iter(run.places), None)
+    first = run.places[0]
     share = format_share(run.elsewhere_share)
     advice, code = _advice(first)
-    left_us = run.total_us - run.elsewhere_us * (1.0 if first is None else first.share)
-    held = "it" if first is None else f"what is at {first.source}"
-    most = "" if first is None else f", most of it at {first.words()}" if first.share < 1 else f", at {first.words()}"
+    left_us = run.total_us - run.elsewhere_us * first.share
     return Draft(
         slug="time-between-steps",
-        title=f"{share} of the run is between its steps{most}",
+        title=f"{share} of the run is between its steps: {first.words()}",
         evidence=(
             f"{format_us(run.elsewhere_us)} of {format_us(run.total_us)} from the first step to the last are in "
             f"{counted(run.gaps, 'gap')} between {counted(run.steps, 'step')} of usually {format_us(run.typical_us)}",
@@ -63,10 +59,10 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
         advice=f"Look between the steps, {share} of the run: {advice}.",
         code=code,
         gain_reason=(
-            f"none for the step; without {held} the run would take {format_us(left_us)} instead of "
+            f"none for the step; without what is at {first.source} the run would take {format_us(left_us)} instead of "
             f"{format_us(run.total_us)}: at most {run.total_us / max(left_us, 1e-9):.2f} times as fast"
         ),
-        confidence="high" if run.places else "medium",
+        confidence="high",
         comes_first=run.elsewhere_share >= _MOST_OF_IT,
     )
 

@@ -6,6 +6,7 @@ line of each call, but only its event tree tells, and no export writes it.
 The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function.
 """
 
+import bisect
 import linecache
 import os
 import sys
@@ -279,6 +280,19 @@ def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) ->
             key = f"{file_of(with_cell_numbers(label).partition('(')[0])}:{number}"
             texts[key] = text if texts.get(key, text) == text else ""
     return {key: text for key, text in texts.items() if text}
+
+
+def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[str]:
+    """The lines, 'model.py:57', that half of the steps between these marks or more were at."""
+    steps: dict[str, set[int]] = {}
+    for line in lines:
+        match = PYTHON_FRAME.match(line.label)
+        step = bisect.bisect_right(marks_ns, line.end_ns)
+        if match is not None and step > 0:
+            key = f"{os.path.basename(match['path'])}:{match['line']}"  # noqa: PTH119 - as plain text
+            steps.setdefault(key, set()).add(step)
+    least = max(1, (len(marks_ns) - 1) / 2)
+    return frozenset(key for key, found in steps.items() if len(found) >= least)
 
 
 def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:

@@ -84,7 +84,7 @@ class RunLog:
     """The ends of the steps of one source, from the first on, by a clock that only runs forward.
 
     ``own_ns`` is what we took after a step's end, ``profiled`` are the steps in which a window was open; both by the
-    number of the step that follows that end.
+    number of the step that follows that end. ``step_lines`` ('train.py:57') were in most of the profiled steps.
     """
 
     clock_ns: Callable[[], int] = time.perf_counter_ns
@@ -93,6 +93,7 @@ class RunLog:
     profiled: set[int] = field(default_factory=set)
     samples: list[Sample] = field(default_factory=list)
     functions: frozenset[tuple[str, str]] = frozenset()
+    step_lines: frozenset[str] = frozenset()
     is_full: bool = False
     _sleep: Callable[[float], None] = time.sleep
     _sampled_from: int | None = None
@@ -184,14 +185,21 @@ def summarise_run(log: RunLog) -> RunSteps | None:
     usual = [step for step in steps if step.is_usual]
     sampled = _by_step(steps, log.samples)
     gaps = [(step, sampled.get(step.number, [])) for step in steps if not step.is_usual]
+    long_us = sum(step.elsewhere_us for step in steps)
+    found = _find_places(gaps, log.functions)
+    elsewhere = {place: count for place, count in found.items() if not _is_of_step(place, log.step_lines)}
+    total = sum(found.values())
+    is_sampled = total >= _LEAST_SAMPLES
+    elsewhere_us = long_us * sum(elsewhere.values()) / total if is_sampled else long_us
     growth = _growth(usual, sampled)
     return RunSteps(
         steps=len(steps),
         total_us=sum(step.us for step in steps),
         typical_us=statistics.median(step.us for step in usual),
-        elsewhere_us=sum(step.elsewhere_us for step in steps),
+        elsewhere_us=elsewhere_us,
+        held_us=long_us - elsewhere_us,
         gaps=len(gaps),
-        places=_places_of(gaps, log.functions),
+        places=_places_of(elsewhere) if is_sampled else (),
         growth=growth,
         hooks=None if growth is None else find_piled_hooks(len(log.ticks)),
     )
@@ -224,11 +232,21 @@ def _by_step(steps: Sequence[_Step], samples: Iterable[Sample]) -> dict[int, lis
     return found
 
 
-def _places_of(
+# File, line, function that it calls, and what the library was doing.
+_Place = tuple[str, int, str | None, BetweenKind | None]
+
+
+def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
+    """True if the steps themselves were at this line: another program, as a rule, held them up."""
+    file, line, _, kind = place
+    return kind in {None, "input"} and f"{os.path.basename(file)}:{line}" in step_lines  # noqa: PTH119 - as plain text
+
+
+def _find_places(
     gaps: Sequence[tuple[_Step, Sequence[Sample]]], functions: frozenset[tuple[str, str]]
-) -> tuple[BetweenPlace, ...]:
-    """The lines that held the time between steps, largest first: those of the functions that the steps run in."""
-    found: Counter[tuple[Any, ...]] = Counter()
+) -> "Counter[_Place]":
+    """The samples of the long steps by line: that of the functions that the steps run in."""
+    found: Counter[_Place] = Counter()
     for _, samples in gaps:
         restarts = any(sample.kind == "workers" for sample in samples)
         for sample in samples:
@@ -237,9 +255,13 @@ def _places_of(
             place = _place_in(sample.stack, functions)
             if place is not None:
                 found[(*place, kind)] += 1
+    return found
+
+
+def _places_of(found: Mapping[_Place, int]) -> tuple[BetweenPlace, ...]:
+    """The lines that held the time between steps, largest first."""
     total = sum(found.values())
-    if total < _LEAST_SAMPLES:
-        return ()
+    ordered = sorted(found.items(), key=lambda each: -each[1])[:_MOST_PLACES]
     return tuple(
         BetweenPlace(
             source=f"{os.path.basename(file)}:{line}",  # noqa: PTH119 - as plain text
@@ -248,7 +270,7 @@ def _places_of(
             share=count / total,
             text=_text_of(file, line),
         )
-        for (file, line, function, kind), count in found.most_common(_MOST_PLACES)
+        for (file, line, function, kind), count in ordered
         if count / total >= _LEAST_SHARE
     )
 

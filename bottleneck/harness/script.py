@@ -317,6 +317,7 @@ class Script:
             **seeders(self._session.plan.program.seed),
             "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
+            "torch.export._unlift": lambda _: self._boundaries.watch_exported(),
             **self._session.inductor.watchers(),
         }
         return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
@@ -370,6 +371,7 @@ class Script:
         self.leave()
         self._note_steps()
         with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
+            self._log.step_lines = self._session.step_lines
             self._session.note(run=self._log.summarise())
         self._session.note(**describe_torch(self._torch))
         self._session.note_debug_modes()

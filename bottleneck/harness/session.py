@@ -15,7 +15,7 @@ from typing import Any
 from bottleneck.harness.debug_modes import DebugWatch
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.lines import texts_at, texts_of
+from bottleneck.harness.lines import lines_of_steps, texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
@@ -81,6 +81,7 @@ class Session:
         self._process = os.getpid()
         # Where the program starts, wherever it goes.
         self._folder = _working_folder()
+        self.step_lines: frozenset[str] = frozenset()
 
     @property
     def is_here(self) -> bool:
@@ -238,6 +239,7 @@ class Session:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
         if not self._export(window, self.files.partial, stopwatch):
             return
+        self.step_lines = lines_of_steps(window.lines, stopwatch.marks_ns)
         self.note(
             compilation=describe_compilation(self._folder),
             search_path=search_path(self._folder),

@@ -167,7 +167,7 @@ PEAK_SOURCES = {
 
 _LONGEST_NAME = 80
 _LEAST_REACHED = 0.001
-_LEAST_ELSEWHERE = 0.005
+_LEAST_ELSEWHERE, _LEAST_HELD = 0.005, 0.05
 _MODELLED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
 Facts = tuple[tuple[str, str], ...]
@@ -258,13 +258,16 @@ def describe_run(run: RunSteps | None, recorded: int) -> str:
     if run is None:
         return ""
     steps = f"the {recorded} recorded steps are" if recorded != 1 else "the recorded step is"
-    text = f"{steps} typical of {format_share(1 - run.elsewhere_share)} of the run"
+    held_share = run.held_us / run.total_us if run.total_us > 0 else 0.0
+    text = f"{steps} typical of {format_share(1 - run.elsewhere_share - held_share)} of the run"
     if run.elsewhere_share >= _LEAST_ELSEWHERE:
         where = ", ".join(
             f"{place.words()} ({format_share(place.share * run.elsewhere_share)})" for place in run.places[:2]
         )
-        rest = f"{format_share(run.elsewhere_share)} from its first step to its last is elsewhere"
-        text += f"; {rest}{f': {where}' if where else ''}"
+        rest = "from its first step to its last is elsewhere" if where else "is in steps far longer than usual"
+        text += f"; {format_share(run.elsewhere_share)} {rest}{f': {where}' if where else ', which were not sampled'}"
+    if held_share >= _LEAST_HELD:
+        text += f"; {format_share(held_share)} is in steps that were held up, by other programs as a rule"
     if run.growth is not None:
         text += f"; {run.growth.words()}"
     return text

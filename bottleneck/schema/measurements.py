@@ -320,8 +320,9 @@ class PiledHooks:
 class RunSteps:
     """The steps of a script from the first to the last that was seen to end, less those that were profiled.
 
-    A step that takes more than three times the median of those around it holds something else too: what it takes
-    longer is ``elsewhere_us``.
+    A step that takes more than three times the median of those around it holds something else too, or was held up: what
+    it takes longer is ``elsewhere_us`` by the samples at lines that are not in each step, and ``held_us`` by those at
+    lines of the steps. Without samples all of it is ``elsewhere_us``.
     """
 
     steps: Annotated[int, Doc("steps that were seen and not profiled")]
@@ -330,6 +331,9 @@ class RunSteps:
     elsewhere_us: Annotated[float, Doc("part of that time that is in no usual step", "us")]
     gaps: Annotated[int, Doc("number of the steps that hold it")]
     places: Annotated[tuple[BetweenPlace, ...], Doc("lines that held it, by samples of the stack, largest first")] = ()
+    held_us: Annotated[
+        float, Doc("part of that time in which steps were held up, by another program as a rule", "us")
+    ] = 0
     growth: Annotated[StepGrowth | None, Doc("growth from step to step; null where there is none")] = None
     hooks: Annotated[PiledHooks | None, Doc("hooks that pile up; null where none do")] = None
 

@@ -37,10 +37,11 @@ def test_most_of_the_run_between_steps_is_the_first_thing_to_say(tmp_path: Path)
 
 
 def test_a_tenth_of_the_run_is_told_and_less_is_not(tmp_path: Path) -> None:
-    draft = time_between_steps(evidence_of(tmp_path / "some", run_of(1.5e5)))
+    draft = time_between_steps(evidence_of(tmp_path / "some", run_of(1.5e5, PLACE)))
     assert draft is not None
     assert not draft.comes_first
-    assert time_between_steps(evidence_of(tmp_path / "little", run_of(5e4))) is None
+    assert time_between_steps(evidence_of(tmp_path / "little", run_of(5e4, PLACE))) is None
+    assert time_between_steps(evidence_of(tmp_path / "unsampled", run_of(9e5))) is None
     assert time_between_steps(evidence_of(tmp_path / "unknown", None)) is None
 
 

@@ -43,6 +43,14 @@ def test_time_in_no_usual_step_is_told_with_the_line_of_the_loop_and_the_functio
     assert run.growth is None
 
 
+def test_long_steps_at_lines_of_the_steps_were_held_up() -> None:
+    log = sampled(with_evaluation())
+    log.step_lines = frozenset({"train.py:88"})
+    run = summarise_run(log)
+    assert run is not None
+    assert (run.elsewhere_us, run.held_us, run.places) == (0.0, pytest.approx(400_000.0), ())
+
+
 def test_steps_that_are_alike_leave_nothing_elsewhere() -> None:
     run = summarise_run(log_of([1000.0, 1400.0] * 20))
     assert run is not None
