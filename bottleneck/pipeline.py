@@ -27,7 +27,13 @@ from bottleneck.analysis.scaling import (
     subtract_profiler_overhead,
 )
 from bottleneck.analysis.summary import assemble
-from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry, samples_of_trace
+from bottleneck.analysis.telemetry import (
+    find_conditions,
+    find_contention,
+    read_telemetry,
+    samples_of_trace,
+    tell_profiler_from_load,
+)
 from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
@@ -336,6 +342,8 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *clock_caveats,
     )
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)
+    processors = None if source.recording is None else source.recording.processors
+    step = replace(step, caveats=tell_profiler_from_load(step.caveats, telemetry, threads, processors))
     evidence = Evidence(
         analysis=step if options.has_own_window else add_measurements(step, source.recording, source.extras),
         linked=costed.linked,

@@ -10,6 +10,7 @@ from msgspec import Struct
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
+    DISTURBED_SLUGS,
     ELSEWHERE,
     GRAPH_CAPTURE,
     GROUPS,
@@ -61,6 +62,7 @@ _RECORD_INSTEAD: Mapping[str, str] = {
 }
 _MOST = 0.5
 _START_UP = "overhead.start_up"
+_HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group == "overhead")
 # Rounding may leave nothing of a step that only waits.
 _LEAST_JUDGED = 1e-6
 
@@ -94,7 +96,8 @@ class Grounds(Struct, frozen=True):
 
     ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
     this trace shows something else than the program at work; ``straggler`` is a sentence on the rank that the others
-    wait for; ``serving`` is the pace of a program that waits for requests.
+    wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
+    is the reason why times are longer than the program's own, null where they are not.
     """
 
     ledger: Ledger
@@ -108,6 +111,7 @@ class Grounds(Struct, frozen=True):
     is_one_of_several: bool = False
     cut_off: str | None = None
     serving: Serving | None = None
+    disturbed: str | None = None
 
 
 class BoundDecision(Struct, frozen=True):
@@ -128,8 +132,9 @@ class BoundDecision(Struct, frozen=True):
 def grounds_of(evidence: Evidence) -> Grounds:
     """The part of the evidence that a verdict rests on."""
     analysis = evidence.analysis
+    incomplete, disturbed = BROKEN_TRACE_SLUGS - DISTURBED_SLUGS, BROKEN_TRACE_SLUGS & DISTURBED_SLUGS
     caveats = sorted(analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
-    broken = next((caveat.message for caveat in caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)
+    broken = next((caveat.message for caveat in caveats if caveat.slug in incomplete), None)
     return Grounds(
         ledger=Ledger(analysis.steps.wall_us, analysis.ledger),
         kernels=analysis.kernels,
@@ -142,6 +147,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         is_one_of_several=any(caveat.slug == ONE_RANK for caveat in analysis.caveats),
         cut_off=next((caveat.message for caveat in analysis.caveats if caveat.slug == TRUNCATED), None),
         serving=serving_of(evidence),
+        disturbed=next((caveat.message for caveat in analysis.caveats if caveat.slug in disturbed), None),
     )
 
 
@@ -163,8 +169,11 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     ``mixed`` when the largest known group holds under half and the next is within 10 points. Where more than half, or
     more than in any other group, is unmodelled: ``device`` if a device works nearly all of the time, else the bound
     that such kinds of work usually have; so too where unmodelled work of such kinds would overturn the bound.
-    ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted.
+    ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted; where other programs
+    disturbed it, only if the bound depends on which part of the time they took.
     """
+    if grounds.disturbed is not None:
+        return _bound_in_spite_of_load(grounds)
     shares = grounds.ledger.group_shares()
     judged = _set_aside(grounds, shares)
     ranked = _ranked(judged)
@@ -181,6 +190,42 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
     return by_kind
+
+
+# Of the host's own time, what may have been waiting for a processor that two threads share.
+_LEAST_OWN = 0.5
+
+
+def _bound_in_spite_of_load(grounds: Grounds) -> BoundDecision:
+    """The bound if it stays when ops take no longer than they need, or the host half its time; else inconclusive."""
+    calm = replace(grounds, disturbed=None)
+    found = find_bound(calm)
+    others = (_with_less(calm, _needed_parts(grounds)), _with_less(calm, dict.fromkeys(_HOST_ACCOUNTS, _LEAST_OWN)))
+    if all(find_bound(each).bound == found.bound for each in others):
+        return found
+    return BoundDecision("inconclusive", None, found.share, found.shares, found.ranked)
+
+
+def _needed_parts(grounds: Grounds) -> dict[str, float]:
+    """Part of the time of each account of work that its floors explain; none where they are not known."""
+    parts = {}
+    for account in ("compute", "memory"):
+        rows = [row for row in grounds.kernels if row.bound == account]
+        total_us = math.fsum(row.us for row in rows)
+        needed_us = math.fsum((row.explained or 0.0) * row.us for row in rows)
+        parts[account] = min(needed_us / total_us, 1.0) if total_us > 0 else 0.0
+    return parts
+
+
+def _with_less(grounds: Grounds, parts: Mapping[str, float]) -> Grounds:
+    """The grounds of a step in which these accounts take only a part of their time."""
+    us = [entry.us * parts.get(entry.account, 1.0) for entry in grounds.ledger.entries]
+    wall_us = math.fsum(us)
+    entries = tuple(
+        replace(entry, us=each, share=each / wall_us if wall_us > 0 else 0.0)
+        for entry, each in zip(grounds.ledger.entries, us, strict=True)
+    )
+    return replace(grounds, ledger=Ledger(wall_us, entries))
 
 
 def _start_up_share(ledger: Ledger) -> float:
@@ -277,10 +322,54 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     sides = describe_sides(grounds.sides) if grounds.sides else None
     aside = _start_up_share(grounds.ledger)
     start_up = f"Start-up that is paid once takes {format_share(aside)} and is set aside" if aside else None
-    parts = (_pace(grounds), _opening(grounds, decision) + _doubt(grounds, decision), start_up, sides, f"First: {step}")
+    sure = _sure(grounds, decision, findings)
+    parts = (
+        _pace(grounds),
+        sure,
+        _opening(grounds, decision) + _doubt(grounds, decision),
+        start_up,
+        sides,
+        f"First: {step}",
+    )
     cut_off = f"The file was cut off, so this judges only a part: {grounds.cut_off}." if grounds.cut_off else None
     sentence = " ".join([*filter(None, [cut_off, grounds.straggler]), *(f"{part}." for part in parts if part)])
     return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
+
+
+# Findings that rest on what the program does, so that a busy machine does not make them doubtful.
+SURE_FINDINGS = frozenset(
+    {
+        "anomaly-detection",
+        "blocking-launches",
+        "caching-allocator-off",
+        "compiling-in-step",
+        "debug-settings",
+        "double-precision",
+        "every-rank-reads-all",
+        "gc-pauses",
+        "gradient-check",
+        "graph-breaks",
+        "host-sync",
+        "item-calls",
+        "loader-without-workers",
+        "looped-op",
+        "side-work",
+        "step-sleeps",
+        "too-many-threads",
+        "traced-python",
+        "unfused-attention",
+        "unfused-optimizer",
+    }
+)
+_MOST_SURE = 2
+
+
+def _sure(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+    """What is known of a program whose times say nothing, because other programs ran beside it; null elsewhere."""
+    if grounds.disturbed is None or decision.bound != "inconclusive":
+        return None
+    titles = [finding.title for finding in findings if finding.slug in SURE_FINDINGS][:_MOST_SURE]
+    return f"Whatever the load: {'; '.join(map(_continuing, titles))}" if titles else None
 
 
 def _pace(grounds: Grounds) -> str | None:
@@ -311,8 +400,9 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
 
 def _opening(grounds: Grounds, decision: BoundDecision) -> str:
     wall = format_us(grounds.ledger.wall_us)
-    if grounds.broken is not None:
-        return f"Inconclusive: {grounds.broken}"
+    untrue = grounds.broken or grounds.disturbed
+    if decision.bound == "inconclusive" and untrue is not None:
+        return f"Inconclusive: {untrue}"
     if decision.bound == "inconclusive":
         most = _largest_kernel(grounds, ("unknown",))
         reason = f", most of it {_label(most)} ({most.reason or 'no cost formula'})" if most else ""
@@ -376,7 +466,9 @@ def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
 
 
 def _doubt(grounds: Grounds, decision: BoundDecision) -> str:
-    """Addition where unmodelled work could overturn the verdict; else empty."""
+    """Addition where unmodelled work could overturn the verdict, or times are not the program's own; else empty."""
+    if grounds.disturbed is not None and decision.bound != "inconclusive":
+        return "; other programs took a part of this time, which changes how long it is but not what it is"
     if not _is_in_doubt(grounds, decision):
         return ""
     return f"; another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
@@ -408,6 +500,9 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
     """
     if grounds.instead is not None or grounds.broken is not None:
         return grounds.instead or "record it again"
+    if decision.bound == "inconclusive" and grounds.disturbed is not None:
+        sure = next((each for each in findings if each.slug in SURE_FINDINGS), None)
+        return "record it again while nothing else runs" if sure is None else _continuing(sure.advice)
     if decision.bound == "inconclusive":
         return _account_advice(grounds, decision)
     if decision.bound == "communication" and grounds.is_one_of_several:

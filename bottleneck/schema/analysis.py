@@ -108,6 +108,8 @@ GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown
 
 # Slugs of caveats that leave no verdict: much of the device's work is not in the trace, or the times are not its own.
 DISTURBED, CONTENDED = "disturbed-profile", "contended"
+# Profiled steps that took far longer than they should beside free processors: that is the profiler's own doing.
+STRETCHED = "stretched-profile"
 # One thread that shared its processor: times are longer, shares are the program's own.
 SHARED_PROCESSOR = "shared-processor"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
@@ -562,6 +564,9 @@ class TelemetrySummary(Struct, frozen=True):
     cpu_clock_mhz: Annotated[float | None, Doc("mean clock of the processors, as reported by the system", "MHz")] = None
     process_memory_bytes: Annotated[float | None, Doc("resident memory of the program and its children", "B")] = None
     host_memory_used_bytes: Annotated[float | None, Doc("the machine's memory in use, by all programs", "B")] = None
+    other_processors: Annotated[
+        float | None, Doc("processors that other programs kept busy, from a second before the steps to one after them")
+    ] = None
 
 
 class PathPart(Struct, frozen=True):

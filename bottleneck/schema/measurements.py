@@ -440,6 +440,9 @@ class MeasuredPieces:
     torch: Annotated[str | None, Doc("version of torch")]
     pieces: Annotated[tuple[MeasuredPiece, ...], Doc("pieces that were tried, most promising first")] = ()
     left_out: Annotated[tuple[str, ...], Doc("pieces that found no time, with the seconds that they need")] = ()
+    other_processors: Annotated[
+        float | None, Doc("processors that other programs kept busy meanwhile; null where the system does not tell")
+    ] = None
 
 
 _MOST_NAMED = 3
