@@ -65,8 +65,8 @@ class RecordOptions:
     a workload or a model, by their names there; ``device`` is torch's default one and ``threads`` its number of
     threads, both set before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not
     measured. With ``counting`` steps are profiled, and none is timed; with ``numerics`` what the first steps return and
-    change is digested. ``timed_s`` is how long a step that can be
-    repeated is timed.
+    change is digested. ``timed_s`` is how long a step that can be repeated is timed. With ``follow_children`` the
+    processes that the program starts are ranks of the recording.
     """
 
     steps: int | None = None
@@ -85,6 +85,7 @@ class RecordOptions:
     changes: tuple[str, ...] = ()
     device: str | None = None
     threads: int | None = None
+    follow_children: bool = False
 
     @property
     def wanted_steps(self) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import weakref
@@ -304,12 +305,16 @@ class Script:
         self._boundaries = Boundaries(self._boundary, self._start_over, session.options.step, session.setting.thread)
         self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
         self._windows = Windows(session, self._handlers, self._cut_off)
-        self._shared_window = SharedWindow(session.files.folder, session.files.rank, session.notes.ranks)
         self._opening: Opening | None = None
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
         self._log = RunLog()
+
+    @functools.cached_property
+    def _shared_window(self) -> SharedWindow:
+        files = self._session.files  # which also tells how many ranks there are
+        return SharedWindow(files.folder, files.rank, self._session.notes.ranks)
 
     def hook(self) -> TorchHook:
         """Calls us when the program imports torch, and those parts of it that make steps or mind hooks."""
@@ -341,8 +346,10 @@ class Script:
             self._boundaries.watch(torch)
             if self._session.setting.takes_signals:
                 make_wakeable()
-            self._opening = Opening(torch, detail_of(self._session.options, self._session.setting.opening))
-            self._opening.start()
+            opening = self._session.setting.opening
+            if opening is not None:
+                self._opening = Opening(torch, detail_of(self._session.options, opening))
+                self._opening.start()
             os.register_at_fork(before=weakly(self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
             self._session.warn(f"the measurement could not begin: {type(exc).__name__}: {exc}")

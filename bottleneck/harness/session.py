@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bottleneck.harness.debug_modes import DebugWatch
 from bottleneck.harness.folder import RankFiles
@@ -34,15 +34,15 @@ class Setting:
     """Assumptions of a measurement, and its name for the thing that it measures.
 
     ``hint`` is what helps where no step was found. ``is_bounded`` tells whether the start and the end of what is
-    measured are those of a step, ``opening`` is what the window at the start records. ``thread`` is the only one in
-    which steps are looked for; null for any.
+    measured are those of a step, ``opening`` is what the window at the start records (null: there is none).
+    ``thread`` is the only one in which steps are looked for; null for any.
     """
 
     what: str
     hint: str
     takes_signals: bool
     is_bounded: bool
-    opening: Detail
+    opening: Detail | None
     thread: int | None = None
 
 
@@ -60,15 +60,27 @@ PROGRAM = Setting(
     is_bounded=False,
     opening=Detail(stacks=False),
 )
+# The start of a program whose processes are followed is not what it does. And a fork of a process that has used the
+# profiler had better not use it again.
+PARENT = dataclasses.replace(PROGRAM, opening=None)
+
+
+class RankSource(Protocol):
+    """The ranks of a recording, of which a process takes one."""
+
+    def take(self) -> tuple[RankFiles, int]:
+        """The files of the rank that this process takes, and the number of ranks of its job."""
 
 
 class Session:
     """The notes grow as the measurement goes on and reach the disk at each stage, so that a crash leaves the rest."""
 
-    def __init__(self, plan: Plan, setting: Setting = PROGRAM) -> None:
+    def __init__(self, plan: Plan, setting: Setting = PROGRAM, places: RankSource | None = None) -> None:
+        """``places`` gives this process its rank as soon as it has something to keep; null where it is known now."""
         self.plan, self.options, self.setting = plan, plan.options, setting
         rank, ranks = rank_of(os.environ)
-        self.files = RankFiles(Path(plan.folder), rank)
+        self._places = places
+        self._files = RankFiles(Path(plan.folder), rank) if places is None else None
         self.notes = Notes(ranks=ranks)
         self.inductor = Inductor()
         self.status = 0
@@ -89,9 +101,18 @@ class Session:
         return os.getpid() == self._process
 
     @property
+    def files(self) -> RankFiles:
+        """The files of this process's rank, which it takes now where it has none."""
+        if self._files is None:
+            assert self._places is not None, "a process without a rank has to be given one"
+            self._files, ranks = self._places.take()
+            self.note(ranks=ranks)
+        return self._files
+
+    @property
     def has_trace(self) -> bool:
         """True if a trace was kept."""
-        return self.files.partial.exists()
+        return self._files is not None and self._files.partial.exists()
 
     @property
     def has_profiled_steps(self) -> bool:
@@ -150,7 +171,7 @@ class Session:
 
     def save(self) -> None:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
-        if self.is_here:
+        if self.is_here and self._files is not None:
             try:
                 write_whole(self.files.notes, json.dumps(dataclasses.asdict(self.notes)))
             except OSError:
