@@ -12,7 +12,8 @@ import pandas as pd
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.advice.interval_table import RuleTrial
-from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
+from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
+from bottleneck.analysis.between_ops import Stretches
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
@@ -315,7 +316,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     return_freed_memory()
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
     return_freed_memory()
-    profiled_ledger, host = _ledger(costed.linked, roofline, device)
+    profiled_ledger, host = _ledger(costed.linked, roofline, device, None if light is None else light.stretches)
     ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
     return_freed_memory()
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
@@ -327,6 +328,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_profiler_cost(costed.linked, ledger.ledger, unprofiled),
         *sensor_caveats,
         *find_disturbance(source.extras, unprofiled),
+        *find_work_elsewhere(source.recording),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
         *find_contention(
             telemetry, threads, profiled_ledger, roofline["explained"].to_numpy(dtype=np.float64), ledger.ledger
@@ -351,11 +353,13 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     return evidence
 
 
-def _ledger(linked: Linked, roofline: pd.DataFrame, device: Device) -> tuple[LedgerResult, Host | None]:
+def _ledger(
+    linked: Linked, roofline: pd.DataFrame, device: Device, light: Stretches | None
+) -> tuple[LedgerResult, Host | None]:
     """The ledger, and what the host did, which a replay needs too: null for a trace too large to replay."""
     host = read_host(linked)
     return_freed_memory()
-    return build_ledger(linked, roofline, device, host), host if _is_replayed(linked) else None
+    return build_ledger(linked, roofline, device, host, light), host if _is_replayed(linked) else None
 
 
 def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmounts | None:

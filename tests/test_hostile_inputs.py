@@ -117,9 +117,11 @@ def _set(*path: Any) -> Callable[[Any], None]:
         _set("kernels", 0, "explained", 7.5),
         _set("kernels", 0, "share", -0.1),
         _set("kernels", 0, "us", 1e308),
+        _set("kernels", 0, "bytes_low", 5e-324),
         _set("steps", "wall_us", -1.0),
         _set("steps", "wall_us", 1e308),
         _set("device", "bandwidth_bytes_per_s", 0.0),
+        _set("device", "bandwidth_by_bytes", [[1e6, 0.0]]),
         _set("verdict", "shares", {"compute": 2.0}),
     ],
 )

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.quantities import claims_of, idle_lines, idle_rows, outermost, rows_of_events
+from bottleneck.advice.quantities import claims_of, event_spans, idle_lines, idle_rows, outermost, rows_of_events
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Spans, union
+from bottleneck.schema.intervals import Spans
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -171,12 +171,12 @@ def start_up(evidence: Evidence) -> StartUp:
     """Time spent on starting workers in the window; null where the trace has no Python frames."""
     events = evidence.linked.trace.events
     starts, ends, loads = (rows_of_events(evidence, each) for each in (_STARTS_WORKERS, _ENDS_WORKERS, LOADER))
-    at_us, dur_us = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    at_us = events["ts_us"].to_numpy()
     follows = np.unique(np.searchsorted(at_us[loads], at_us[starts]))
     first = loads[follows[follows < loads.size]]
     scale = evidence.host_scale / evidence.steps
-    own_us = float(dur_us[starts].sum() + dur_us[ends].sum()) * scale
-    return StartUp(starts.size, own_us, float(dur_us[first].sum()) * scale)
+    own_us = event_spans(evidence, np.concatenate((starts, ends))).total() * scale
+    return StartUp(starts.size, own_us, event_spans(evidence, first).total() * scale)
 
 
 # One line, op or function of the loader is worth naming when it holds this part of the loading.
@@ -224,10 +224,8 @@ def _collating(evidence: Evidence) -> tuple[str, float]:
     spans, rows = _loading_spans(evidence), rows_of_events(evidence, _COLLATES)
     if spans is None or not rows.size:
         return _NOTHING
-    events = evidence.linked.trace.events
-    start, dur = events["ts_us"].to_numpy()[rows], events["dur_us"].to_numpy()[rows]
-    reach = np.maximum.accumulate(np.concatenate(([-np.inf], (start + dur)[:-1])))
-    inside_us = float(dur[spans.hold(start) & (start >= reach)].sum())
+    inside = rows[spans.hold(evidence.linked.trace.events["ts_us"].to_numpy()[rows])]
+    inside_us = event_spans(evidence, inside).total()
     return "default_collate, which makes a batch of samples,", min(inside_us / spans.total(), 1.0)
 
 
@@ -253,9 +251,7 @@ def _largest(us: Mapping[str, float], of_us: float) -> tuple[str, float]:
 
 def _loading_spans(evidence: Evidence) -> Spans | None:
     """Spans in which the loaders ran, by their marks in the window; null without marks."""
-    events, rows = evidence.linked.trace.events, rows_of_events(evidence, LOADER)
-    start = events["ts_us"].to_numpy()[rows]
-    spans = union(start, start + events["dur_us"].to_numpy()[rows])
+    spans = event_spans(evidence, rows_of_events(evidence, LOADER))
     return spans if spans.start.size else None
 
 

@@ -19,8 +19,6 @@ from bottleneck.units import counted, format_share, format_us
 _LEAST_GAIN = 0.001
 # Without a replay the lower end is this part of what the rule's formula gives.
 _DOUBT = 0.5
-# A recorded time of up to this multiple of the time alone is explained by the shapes.
-_ALIKE = 2.0
 # The change of pieces that the library does by one op in place of several; `bottleneck verify` cannot make it.
 LIBRARY_OP = "library-op"
 _CALL_LIBRARY = "Call the library's op where the program writes it out, such as torch.nn.functional.layer_norm."
@@ -46,11 +44,11 @@ MEASURABLE = frozenset(
 def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
     """The finding with the gain that its measured pieces give: calls x (time as it is - time changed), in the step.
 
-    The ratio of the two times holds for the recorded time of the calls, which may differ from that alone by the load
-    of the machine and by what the caches hold. Where the recorded time is more than twice that alone, something else
-    than the shapes was at work in the step, and the gain lies between both. The formula's gain stays for the share of
-    the work that was not measured. Where the middle of what the pieces show is a loss, the finding says so and promises
-    nothing; where only its lower end is, the gain reaches below nothing.
+    The ratio of the two times holds for the recorded time of the calls where that is the shorter one. Where it is the
+    longer one, something else than the shapes was at work in the step (its load, its caches, the program between the
+    ops), of which the change takes nothing away: the gain is no more than what the pieces saved while they were timed.
+    The formula's gain stays for the share of the work that was not measured. Where the middle of what the pieces show
+    is a loss, the finding says so and promises nothing; where only its lower end is, the gain reaches below nothing.
     """
     if draft.slug not in MEASURABLE:
         return draft
@@ -97,6 +95,7 @@ def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPie
         claims=_claims(draft, high),
         transformation=None,
         measured=True,
+        most_us=high,
     )
 
 
@@ -170,9 +169,9 @@ def _gain(evidence: Evidence, piece: MeasuredPiece) -> Interval:
     """Saving per step of the change in all calls of the piece; negative where it costs."""
     assert piece.ratio is not None
     assert piece.as_is_us is not None
-    alone_us = piece.calls * piece.as_is_us.median
-    amounts = [alone_us] if piece.recorded_us is None else [piece.recorded_us]
-    if piece.recorded_us is not None and _ALIKE * alone_us < piece.recorded_us:
+    alone_us, most_us = (piece.calls * us for us in (piece.as_is_us.median, piece.as_is_us.high))
+    amounts = [alone_us if piece.recorded_us is None else min(piece.recorded_us, most_us)]
+    if piece.recorded_us is not None and most_us < piece.recorded_us:
         amounts.append(alone_us)
     most = max(piece.ratio.high, piece.at_worst.high if piece.at_worst is not None else 0.0)
     # Entering compiled code takes a part of each call, which a model that is compiled as a whole does once.

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.schema.analysis import Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum
-from bottleneck.schema.intervals import Flags, Floats, Integers, Spans
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
 from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import US_PER_S, format_share, format_us
@@ -205,7 +206,23 @@ def outermost_us(evidence: Evidence, *names: str) -> float:
     On a GPU this is the host's time, not the device's.
     """
     rows = outermost(evidence, rows_of_ops(evidence, names))
-    return float(evidence.linked.ops["dur_us"].to_numpy()[rows].sum()) / evidence.steps * evidence.host_scale
+    start, end = _clipped(evidence, evidence.linked.ops, rows)
+    return union(start, end).total() / evidence.steps * evidence.host_scale
+
+
+def event_spans(evidence: Evidence, rows: Integers) -> Spans:
+    """The union of these rows of EVENTS, each up to the end of the window."""
+    return union(*_clipped(evidence, evidence.linked.trace.events, rows))
+
+
+def _clipped(evidence: Evidence, table: pd.DataFrame, rows: Integers) -> tuple[Floats, Floats]:
+    """Starts and ends of these rows of EVENTS or OPS, cut at the end of the window.
+
+    What is still open when the profiler stops reaches to the end of the trace: an optimizer's step whose hook ends the
+    recording appeared to take twenty times its time.
+    """
+    start, dur = (table[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
+    return start, np.minimum(start + dur, np.maximum(evidence.linked.window.host_us[1], start))
 
 
 def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
@@ -230,10 +247,12 @@ def _outermost_of(evidence: Evidence, pattern: "re.Pattern[str]", categories: tu
 
 
 def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
-    """Starts and ends of these rows of EVENTS, outer ones first; optimizers' steps without backward nodes in them."""
+    """Starts and ends of these rows of EVENTS up to the end of the window, outer ones first.
+
+    The step of an optimizer is taken without backward nodes in it.
+    """
     events = evidence.linked.trace.events
-    start = events["ts_us"].to_numpy()[rows]
-    end = start + events["dur_us"].to_numpy()[rows]
+    start, end = _clipped(evidence, events, rows)
     is_step = text_matches(events["name"], OPTIMIZER_STEP.search)[rows]
     start = np.where(is_step, after_backward(events, start, end), start)
     order = np.lexsort((-end, start))

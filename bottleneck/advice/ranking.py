@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from bottleneck.advice.interval_table import Record, describe, keeps_figure, why_without_figure, widen
-from bottleneck.schema.analysis import Confidence, Finding, Interval, StepAnalysis
+from bottleneck.schema.analysis import Confidence, Finding, Interval, PhaseName, StepAnalysis, is_certain
 from bottleneck.schema.measurements import StepTimes
 
 
@@ -32,10 +32,14 @@ class Draft(Struct, frozen=True):
     reason in ``gain_reason``; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
     accounts of the ledger, or "kernel:N" for row N of the analysis' kernels, that the gain comes from, in microseconds
     per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
+    ``phase`` and ``lines`` are where all of the gain comes from, where it comes from one phase or from some source
+    lines. ``most_us`` is what timed pieces say that the change saves at most. ``removes`` marks a gain that is the
+    measured time of work that the change takes away: it stays as the rule states it.
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
     The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
     ``measured`` is set where pieces of the step gave it. No formula can tell the gain of a draft ``only_measured``: it
-    becomes a finding only where timed pieces show that it gains.
+    becomes a finding only where timed pieces show that it gains. ``comes_first`` marks a draft that stands before all
+    others: what they say is of a step that it disturbs.
     """
 
     slug: str
@@ -56,6 +60,11 @@ class Draft(Struct, frozen=True):
     transformation: Transformation | None = None
     measured: bool = False
     only_measured: bool = False
+    phase: PhaseName | None = None
+    lines: tuple[str, ...] = ()
+    most_us: float = math.inf
+    removes: bool = False
+    comes_first: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -79,30 +88,37 @@ def rank(
 ) -> tuple[Finding, ...]:
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
-    A finding that only bounds what its remedies can give comes behind the first of them.
+    No gain exceeds the time of the accounts, the phase or the lines that it comes from. A gain whose interval is wide,
+    or reaches far below nothing, counts with its lower end only, so that it stands behind gains that are certain. A
+    finding that only bounds what its remedies can give comes behind the first of them.
 
     Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
     advice that keeps the results only where it is worth more than twice as much. Advice that makes wrong results right
     comes before all others.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
-    ``table`` is the record of each rule, by which the gains are made as wide as its trials showed, or taken back; order
-    and noise go by the gains as the rules state them. ``of_pieces`` is the same for gains that pieces gave: a piece
-    alone tells as little of the whole step as a formula may.
+    ``table`` is the record of each rule, by which the gains are made as wide as its trials showed, or taken back; noise
+    goes by the gains as the rules state them. ``of_pieces`` is the same for gains that pieces gave: a piece alone tells
+    as little of the whole step as a formula may.
     """
     step_us = analysis.steps.wall_us
     noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
     accounts = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
-    claimed = [(draft, _by_name(draft.claims, analysis)) for draft in drafts]
-    bounded = [(draft, claims, _bounded(draft, claims, accounts)) for draft, claims in claimed]
-    weights = [(draft.slug, _weight(draft, gain_us)) for draft, _, gain_us in bounded]
-    bounded.sort(key=lambda each: _place(each[0], _weight(each[0], each[2]), weights))
-    left_us = dict(accounts)
+    claimed = [_by_name(draft.claims, analysis) for draft in drafts]
+    limits = [_most_us(draft, analysis) for draft in drafts]
+    stated = [_bounded(*each, accounts) for each in zip(drafts, claimed, limits, strict=True)]
+    learned = [
+        _learned(draft, gain_us, step_us, most_us, (of_pieces if draft.measured else table) or {})
+        for draft, gain_us, most_us in zip(drafts, stated, limits, strict=True)
+    ]
+    keys = [_key(draft, gain_us, step_us) for draft, (gain_us, _, _) in zip(drafts, learned, strict=True)]
+    first = {draft.slug: key for key, draft in sorted(zip(keys, drafts, strict=True), key=lambda each: each[0])[::-1]}
+    order = sorted(range(len(drafts)), key=lambda at: _behind_remedies(keys[at], drafts[at], first))
+    left_us, left_of_step_us = dict(accounts), accounts[_WHOLE]
     findings = []
-    left_of_step_us = accounts[_WHOLE]
-    for draft, claims, stated_us in bounded:
-        added_us = None if stated_us is None else _take(left_us, claims, stated_us)
-        gain_us, reason, evidence = _learned(draft, stated_us, step_us, (of_pieces if draft.measured else table) or {})
+    for at in order:
+        draft, stated_us, (gain_us, reason, evidence) = drafts[at], stated[at], learned[at]
+        added_us = None if stated_us is None else _take(left_us, claimed[at], stated_us)
         if gain_us is not None and stated_us is not None and added_us is not None:
             added_us = _scaled(gain_us, added_us.high / stated_us.high if stated_us.high else 1.0, left_of_step_us)
             left_of_step_us -= max(added_us.high, 0.0)
@@ -129,22 +145,28 @@ def rank(
                 changes=() if draft.transformation is None else draft.transformation.changes,
                 measured=draft.measured,
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
+                comes_first=draft.comes_first,
+                phase=draft.phase,
+                lines=draft.lines,
             )
         )
     return tuple(findings)
 
 
 def _learned(
-    draft: Draft, gain_us: Interval | None, step_us: float, table: Mapping[str, Record]
+    draft: Draft, gain_us: Interval | None, step_us: float, most_us: float, table: Mapping[str, Record]
 ) -> tuple[Interval | None, str | None, tuple[str, ...]]:
-    """The gain as wide as the record of the rule asks for, or none with the reason; and evidence on that record."""
-    if gain_us is None or not gain_us.high > 0 or not table:
+    """The gain as wide as the record of the rule asks for, or none with the reason; and evidence on that record.
+
+    Time that was measured, and that the change removes, needs no record.
+    """
+    if gain_us is None or not gain_us.high > 0 or not table or draft.removes:
         return gain_us, draft.gain_reason, ()
     if not draft.measured and not keeps_figure(draft.slug, table):
         return None, why_without_figure(draft.slug, table), ()
     speedup = widen(draft.slug, speedup_of(gain_us, step_us), table)
     low_us, high_us = (step_us * (1 - 1 / each) for each in (speedup.low, speedup.high))
-    high_us = min(high_us, step_us * (1 - _LEAST_LEFT))
+    high_us = min(high_us, most_us)
     return Interval(min(low_us, high_us), high_us), draft.gain_reason, describe(draft.slug, table)
 
 
@@ -175,12 +197,31 @@ def _by_name(claims: Mapping[str, float], analysis: StepAnalysis) -> Mapping[str
     return pooled
 
 
-def _bounded(draft: Draft, claims: Mapping[str, float], accounts: Mapping[str, float]) -> Interval | None:
-    """The gain, no more than the step holds of what it claims: the rest of the step stays. A loss stays whole."""
+def _most_us(draft: Draft, analysis: StepAnalysis) -> float:
+    """The most that a finding can save: the time of all that it names, and less than the step.
+
+    Of an account, a phase or a line that is all of its time, not only what the formula expects to save of it.
+    """
+    limits = [analysis.steps.wall_us * (1 - _LEAST_LEFT), draft.most_us]
+    if draft.claims:
+        times = {f"kernel:{at}": kernel.us for at, kernel in enumerate(analysis.kernels)}
+        times.update({entry.account: entry.us for entry in analysis.ledger})
+        limits.append(math.fsum(times.get(claim, us) for claim, us in draft.claims.items()))
+    if draft.phase is not None and analysis.phases:
+        limits.append(math.fsum(phase.us for phase in analysis.phases if phase.name == draft.phase))
+    if draft.lines:
+        folds = (fold for fold in analysis.lines if fold.name in draft.lines)
+        limits.append(math.fsum(fold.us + fold.idle_us for fold in folds))
+    return min(limits)
+
+
+def _bounded(
+    draft: Draft, claims: Mapping[str, float], most_us: float, accounts: Mapping[str, float]
+) -> Interval | None:
+    """The gain, no more than the step holds of its claims, and no more than so much. A loss stays whole."""
     if draft.gain_us is None:
         return None
-    most_us = min(accounts[_WHOLE], _free_us(accounts, claims) if claims else accounts[_WHOLE])
-    high = float(min(max(draft.gain_us.high, 0.0), most_us))
+    high = float(min(max(draft.gain_us.high, 0.0), most_us, _free_us(accounts, claims) if claims else most_us))
     return Interval(float(min(draft.gain_us.low, high)), high)
 
 
@@ -188,19 +229,32 @@ def _free_us(left_us: Mapping[str, float], claims: Mapping[str, float]) -> float
     return sum(min(claim, left_us.get(account, claim)) for account, claim in claims.items())
 
 
-def _weight(draft: Draft, gain_us: Interval | None) -> float:
-    """Place in the ranking: the middle of the gain, half of it where the results change; -1 without a gain."""
-    if draft.corrects_results:
-        return math.inf
+# Groups of findings in their order.
+_CORRECTS, _GAINS, _MAY_HURT, _REMARK = range(4)
+# The group of a finding, its worth negated, and whether it stands behind a remedy of it.
+_Key = tuple[int, float, bool]
+
+
+def _key(draft: Draft, gain_us: Interval | None, step_us: float) -> _Key:
+    """Place in the ranking: by the middle of a gain that is certain, by the lower end of any other.
+
+    A gain counts half where the results change.
+    """
+    if draft.corrects_results or draft.comes_first:
+        return _CORRECTS, 0.0, False
     if gain_us is None:
-        return -1.0
-    return (gain_us.low + gain_us.high) / (4 if draft.changes_results else 2)
+        return _REMARK, 0.0, False
+    middle_us = (gain_us.low + gain_us.high) / 2
+    worth_us = middle_us if is_certain(speedup_of(gain_us, step_us)) else gain_us.low
+    group, us = (_GAINS, worth_us) if worth_us > 0 else (_MAY_HURT, middle_us)
+    return group, -us / 2 if draft.changes_results else -us, False
 
 
-def _place(draft: Draft, own: float, weights: Sequence[tuple[str, float]]) -> tuple[float, bool]:
-    """Sorts by weight; a finding that is the bound of others comes right behind the first of them that has a gain."""
-    remedy = max((weight for slug, weight in weights if slug in draft.remedies), default=0.0)
-    return (-remedy, True) if 0.0 < remedy < own else (-own, False)
+def _behind_remedies(key: _Key, draft: Draft, first: Mapping[str, _Key]) -> _Key:
+    """The key of a finding; one that bounds others comes right behind the first of them that has a gain."""
+    remedies = [first[slug] for slug in draft.remedies if slug in first and first[slug][0] <= _GAINS]
+    ahead = min(remedies, default=key)
+    return (ahead[0], ahead[1], True) if key < ahead else key
 
 
 def _accounts(analysis: StepAnalysis) -> dict[str, float]:

@@ -12,16 +12,17 @@ import numpy as np
 
 from bottleneck.analysis.arrivals import Arrivals, find_groups, match_collectives
 from bottleneck.analysis.collectives import message_of, messages_of, quickest_calls, repaced, with_transfer
-from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, measure, summarise_job
+from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, exposed_us_of, measure, summarise_job
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, CollectiveSummary, RankSummary
+from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, CollectiveSummary, Fold, RankSummary
 from bottleneck.schema.digest import CollectiveCalls, RankDigest
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
 from bottleneck.schema.job import JobSummary, LeftOut, SlowRank
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTimes
+from bottleneck.schema.op_names import at_source, place_of
 from bottleneck.schema.records import replace
 from bottleneck.system.working_memory import Spool
 from bottleneck.units import counted, format_share, format_us
@@ -58,7 +59,19 @@ def digest_rank(evidence: Evidence, host: str | None = None) -> RankDigest:
         step_start_us=np.array([step.start_us for step in steps], dtype=np.float64),
         step_wall_us=np.array([step.us for step in steps], dtype=np.float64),
         is_cut_off=any(caveat.slug == TRUNCATED for caveat in analysis.caveats),
+        lines=_own_lines(analysis.lines),
     )
+
+
+# The lines of a program that take most of its step; a digest does not grow with the program.
+_MOST_LINES = 64
+
+
+def _own_lines(lines: Sequence[Fold]) -> dict[str, float]:
+    """Time per step at the lines that take most of it, less that of collectives; where no line is known is left out."""
+    own = {fold.name: fold.us * (1.0 - fold.shares.get(COMMUNICATION, 0.0)) + fold.idle_us for fold in lines}
+    most = sorted((name for name in own if place_of(name)), key=lambda name: (-own[name], name))[:_MOST_LINES]
+    return {name: own[name] for name in most}
 
 
 def _collective_calls(linked: Linked) -> CollectiveCalls:
@@ -195,7 +208,10 @@ def _find_straggler(
 
 
 def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], position: int) -> float:
-    """Time per step that the other ranks wait where this one comes last, averaged over them."""
+    """Time per step that the other ranks wait where this one comes last, averaged over them.
+
+    Of a step that was timed without the profiler, no more than the collectives that nothing hides.
+    """
     waited = np.zeros(len(ordered))
     for one in times:
         members = one.arrivals.members
@@ -206,7 +222,11 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
             last = block.inside & (block.start.argmax(axis=0) == row)
             waited[list(members)] += np.where(last, block.waits_us, 0.0).sum(axis=1)
     waited /= np.array([one.steps.count for one in ordered])
-    return float(np.delete(waited, position).mean())
+    waited_us = float(np.delete(waited, position).mean())
+    if ordered[position].steps.unprofiled_us is None:
+        return waited_us
+    exposed_us = [exposed_us_of(one) for at, one in enumerate(ordered) if at != position]
+    return min(waited_us * ordered[position].stretch, float(np.mean(exposed_us)))
 
 
 def _sentence(slow: SlowRank | None, waited_us: float, rank: int, numbers: Sequence[int], digest: RankDigest) -> str:
@@ -222,6 +242,9 @@ def _sentence(slow: SlowRank | None, waited_us: float, rank: int, numbers: Seque
     if slow is not None:
         name = slow.name if len(slow.ranks) == 1 else f"{slow.name} ({counted(len(slow.ranks), 'rank')})"
         cause = slow.cause
+        if slow.line is not None and slow.line_us is not None:
+            spent = f"{format_us(slow.line_us)} {at_source(slow.line)}, the others {format_us(slow.usual_line_us or 0)}"
+            return f"{wait} in collectives {format_us(waited_us)} per step for {name}, which spends {spent}."
     else:
         name = f"rank {rank}"
         part = f"is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""

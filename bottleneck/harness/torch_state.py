@@ -15,6 +15,11 @@ from bottleneck.schema.measurements import Compilation, GraphBreak
 _LONGEST_REASON = 200
 
 
+def is_pytorch(module: Any) -> bool:
+    """True for PyTorch itself; false for another module called torch, a file beside the script perhaps."""
+    return all(hasattr(module, name) for name in ("__version__", "Tensor", "autograd", "nn"))
+
+
 def describe_compilation(folder: str) -> Compilation | None:
     """The sums until now; all zero where the program never brought in torch's compiler, null where it tells nothing.
 

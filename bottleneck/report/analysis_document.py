@@ -30,7 +30,7 @@ from bottleneck.schema.analysis import (
     Verdict,
 )
 from bottleneck.schema.device import Device
-from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTime, StepTimes, Timing, tell_step
+from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -167,6 +167,7 @@ PEAK_SOURCES = {
 
 _LONGEST_NAME = 80
 _LEAST_REACHED = 0.001
+_LEAST_ELSEWHERE = 0.005
 _MODELLED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
 Facts = tuple[tuple[str, str], ...]
@@ -189,6 +190,7 @@ def facts(analysis: Analysis) -> Facts:
     rows = (
         ("step", _step(analysis.steps)),
         ("window", window(analysis.steps)),
+        ("run", describe_run(analysis.run, analysis.steps.count)),
         ("varies", variation(analysis.steps)),
         ("left out", left_out(analysis.steps)),
         ("kept", windows(analysis.steps)),
@@ -249,6 +251,23 @@ def _reached(analysis: Analysis) -> str:
         if share is not None and not (least and share < _LEAST_REACHED)
     ]
     return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
+
+
+def describe_run(run: RunSteps | None, recorded: int) -> str:
+    """The part of the run that the recorded steps are typical of, and where the rest is; nothing where not followed."""
+    if run is None:
+        return ""
+    steps = f"the {recorded} recorded steps are" if recorded != 1 else "the recorded step is"
+    text = f"{steps} typical of {format_share(1 - run.elsewhere_share)} of the run"
+    if run.elsewhere_share >= _LEAST_ELSEWHERE:
+        where = ", ".join(
+            f"{place.words()} ({format_share(place.share * run.elsewhere_share)})" for place in run.places[:2]
+        )
+        rest = f"{format_share(run.elsewhere_share)} from its first step to its last is elsewhere"
+        text += f"; {rest}{f': {where}' if where else ''}"
+    if run.growth is not None:
+        text += f"; {run.growth.words()}"
+    return text
 
 
 def _sensors(telemetry: TelemetrySummary | None) -> str:
@@ -344,7 +363,7 @@ class _Room(Struct, frozen=True):
     ``characters`` those of a text, and ``sentence`` those of the verdict's.
     """
 
-    facts: int = 5
+    facts: int = 6
 
     findings: int = 3
     caveats: int = 3
@@ -371,16 +390,16 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"accounts": 2},
     {"characters": 130},
     {"caveats": 0},
-    {"facts": 4},
+    {"facts": 5},
     {"accounts": 1},
-    {"facts": 3},
+    {"facts": 4},
     {"characters": 100},
     {"sentence": 240},
     {"findings": 2},
     {"sentence": 160, "characters": 78},
 )
 SCREEN_LINES = 50
-_SCREEN_FACTS = ("step", "window", "phases", "device", "reached")
+_SCREEN_FACTS = ("step", "window", "run", "phases", "device", "reached")
 
 
 def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bottleneck.report.document import Action, ActionSection
 from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.finding_order import adds, in_reading_order
 from bottleneck.schema.measurements import BY_FORMULA
 from bottleneck.schema.op_names import lines_in
 from bottleneck.units import format_share, format_us
@@ -17,9 +18,7 @@ _EXPLAIN = "bottleneck explain"
 _MOST = 5
 _EVIDENCE_CHARACTERS = 220  # three lines of a narrow terminal
 _MOST_LINES = 3
-_SAME_TIME = 0.1  # a finding that adds less than this part of its gain is another way to the same end
-
-_LITTLE = 0.02  # of the step: less does not stand before another way to save more
+_NOTHING = 0.01  # a finding that adds less than this part of its gain adds nothing
 
 Groups = tuple[tuple[str, tuple[Action, ...]], ...]
 
@@ -37,9 +36,9 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     remarks = [
         finding for finding in found if finding.predicted_gain_us is None and (all_findings or not finding.on_request)
     ]
-    visible = ranked if all_findings else _beyond_noise(ranked, analysis.steps.wall_us)
-    shown = [finding for finding in visible if all_findings or _adds(finding)]
-    others = [finding for finding in visible if not (all_findings or _adds(finding))]
+    visible = ranked if all_findings else in_reading_order(ranked, analysis.steps.wall_us, analysis.verdict.bound)
+    shown = [finding for finding in visible if all_findings or adds(finding)]
+    others = [finding for finding in visible if not (all_findings or adds(finding))]
     most = len(found) if all_findings else _MOST
     more = _more(shown[most:] + others[most:], remarks[most:])
     hidden = () if all_findings else _hidden(ranked, visible)
@@ -63,14 +62,12 @@ def first_findings(
 ) -> ActionSection | None:
     """The first findings in short form for one screen: gain, advice, and the command that tries it.
 
-    Those that add to the ones above come first, then other ways to save the same time, then what adds too little of
-    the step to be worth a place before those. ``characters`` limits each text, ``code`` the lines of code; code that
-    has more is left out. ``others`` says where those are that are not shown.
+    They come in reading order, as in the verdict. ``characters`` limits each text, ``code`` the lines of code: code
+    that has more is left out. ``others`` says where those are that are not shown.
     """
-    found = _beyond_noise(analysis.findings, analysis.steps.wall_us)
     if not analysis.findings:
         return None
-    ordered = sorted(found, key=lambda finding: _place(finding, analysis))
+    ordered = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
     shown = ordered[:most]
     rest = f"{len(ordered) - most} more {others}. " if len(ordered) > most else ""
     more = (f"{rest}Why and how: {_EXPLAIN} {shown[0].slug}",) if shown else ()
@@ -80,30 +77,13 @@ def first_findings(
         title,
         tuple(_brief(analysis, finding, characters, code) for finding in shown),
         _doubts(analysis) if shown else (),
-        closing=(*more, *_hidden(ranked, found)),
+        closing=(*more, *_hidden(ranked, ordered)),
     )
-
-
-def _place(finding: Finding, analysis: Analysis) -> int:
-    """The group of a finding in the short form.
-
-    Where the device limits a step that cannot be modelled, a change without a figure comes before little gains, as in
-    the sentence of the verdict.
-    """
-    gain, added = finding.predicted_gain_us, finding.added_gain_us
-    if finding.corrects_results:
-        return 0
-    if gain is None:
-        is_first = analysis.verdict.bound == "device" and finding.code is not None and finding.confidence != "low"
-        return 2 if is_first else 4
-    if not _adds(finding):
-        return 1
-    return 0 if added is None or added.high >= _LITTLE * analysis.steps.wall_us else 3
 
 
 def _brief(analysis: Analysis, finding: Finding, characters: int, code: int) -> Action:
     """The finding on a few lines."""
-    same = "" if _adds(finding) else "; this is another way to save the same time"
+    same = "" if adds(finding) else "; this is another way to save the same time"
     gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
     advice = _advice(finding)
     lines = (("gain", gain), *_named_lines(analysis, f"{finding.title} {advice}", 1), ("do", advice))
@@ -165,17 +145,12 @@ def _gain(finding: Finding) -> str:
     return f"{_between(gain)} {of}{worst}{doubt}: {speedup}{noise}"
 
 
-def _adds(finding: Finding) -> bool:
-    gain, added = finding.predicted_gain_us, finding.added_gain_us
-    return gain is None or added is None or added.high >= _SAME_TIME * gain.high
-
-
 def _added(finding: Finding) -> str:
     """The gain that remains once the findings above are applied; empty where that is all of it."""
     gain, added = finding.predicted_gain_us, finding.added_gain_us
     if gain is None or added is None or format_us(added.high) == format_us(gain.high):
         return ""
-    if added.high < _SAME_TIME**2 * gain.high:
+    if added.high < _NOTHING * gain.high:
         return "nothing to those above, which save the same time"
     return f"{_between(added)} to those above, which save some of the same time"
 
@@ -239,19 +214,6 @@ def _more(ranked: Sequence[Finding], remarks: Sequence[Finding]) -> tuple[str, .
     parts = [f"{len(ranked)} more with smaller gains"] if ranked else []
     parts += [f"{len(remarks)} more without one"] if remarks else []
     return (f"{' and '.join(parts)}: see --all-findings.",) if parts else ()
-
-
-def _beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
-    """The findings that the run's own noise does not hide; where it hides every gain, the first large one is kept.
-
-    The verdict names that one too: it is still the best that is known to do.
-    """
-    seen = [finding for finding in found if not finding.within_noise]
-    if any(finding.predicted_gain_us is not None for finding in seen):
-        return seen
-    gains = ((each, each.predicted_gain_us) for each in found)
-    first = next((each for each, gain in gains if gain is not None and gain.high >= _LITTLE * wall_us), None)
-    return [finding for finding in found if not finding.within_noise or finding is first]
 
 
 def _hidden(ranked: Sequence[Finding], visible: Sequence[Finding]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr
 
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import JobSummary
-from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, StepTimes
+from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, RunSteps, StepTimes
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import Doc
 from bottleneck.units import apportion_groups, format_share
@@ -117,8 +117,12 @@ TRUNCATED = "truncated"
 ONE_RANK = "one-rank"
 TWO_SIDED = "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
+# What the program's own process did is not what the program does.
+ELSEWHERE = "work-in-other-processes"
 DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED, SHARED_PROCESSOR})
-BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
+BROKEN_TRACE_SLUGS = frozenset(
+    {"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED, ELSEWHERE}
+)
 
 
 def regime_of(explained: float) -> Regime:
@@ -410,8 +414,15 @@ class Interval(Struct, frozen=True):
     high: Annotated[float, Doc("upper end")]
 
 
-# A predicted speedup is shown as an interval up to this ratio of its ends.
-_WIDEST = 3.0
+# A predicted speedup is shown as an interval up to this ratio of its ends, and is certain only up to it.
+_WIDEST = 2.5
+# A change that may make the step so much slower, or more, is no certain gain.
+_LEAST_CERTAIN = 0.95
+
+
+def is_certain(speedup: Interval) -> bool:
+    """True if a predicted speedup tells what to expect: its ends are near one another, and it may hardly cost time."""
+    return speedup.low >= _LEAST_CERTAIN and speedup.high <= _WIDEST * speedup.low
 
 
 class Finding(Struct, frozen=True):
@@ -421,7 +432,8 @@ class Finding(Struct, frozen=True):
     showed that it has to be; below 1 where it may cost time. ``predicted_gain_us`` is the same in time per step.
     ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
     ranked above it are done: over all findings it does not add up to more than the step. ``claims`` is the time that
-    the gain would come from; without any it is the whole step. ``tries`` names the changes
+    the gain would come from; without any it is the whole step. No gain exceeds the time of the accounts, the phase or
+    the lines that it comes from. ``tries`` names the changes
     that `bottleneck verify` applies for it, ``verify`` is the command. ``within_noise`` marks a gain that is smaller
     than what the step times of this recording can tell apart. Where ``per`` is "sample", the gain is that of as many
     samples as the recorded step had, in a step that takes longer.
@@ -477,19 +489,27 @@ class Finding(Struct, frozen=True):
         Interval | None,
         Doc("predicted_speedup as the rule's formula gives it, before trials of its advice made it wider", "ratio"),
     ] = None
+    comes_first: Annotated[
+        bool, Doc("whether it stands before all others, which are of a disturbed step or of a small part of the run")
+    ] = False
+    phase: Annotated[PhaseName | None, Doc("phase that all of the gain comes from; null where it is not one")] = None
+    lines: Annotated[
+        tuple[str, ...], Doc("source lines that all of the gain comes from; empty where it is more than these")
+    ] = ()
 
     def describe_speedup(self) -> str | None:
         """The predicted speedup in words; null where none is predicted.
 
         An interval whose ends are far apart predicts only its lower end: what is left of the step by the upper end is
-        smaller than the error of the rule.
+        smaller than the error of the rule. One that reaches far below 1 predicts nothing, and says so.
         """
         if self.predicted_speedup is None:
             return None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
         interval = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
         times = f"at least {low:.2f}" if high > _WIDEST * low >= _WIDEST else interval
-        return f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
+        words = f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
+        return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
 
 
 class RankSummary(Struct, frozen=True):
@@ -630,6 +650,9 @@ class StepAnalysis(Struct, frozen=True):
     ] = None
     pieces: Annotated[
         MeasuredPieces | None, Doc("pieces of the step that `bottleneck run` timed alone; null where it timed none")
+    ] = None
+    run: Annotated[
+        RunSteps | None, Doc("the steps of the whole run, and what is between them; null where they were not followed")
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA

@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import structs
 
-from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, DISTURBED_SLUGS, Analysis, Finding, StepAnalysis, Verdict
+from bottleneck.schema.analysis import (
+    BROKEN_TRACE_SLUGS,
+    DISTURBED_SLUGS,
+    ELSEWHERE,
+    Analysis,
+    Finding,
+    StepAnalysis,
+    Verdict,
+)
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import lines_in, place_of
 from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
@@ -123,6 +131,11 @@ class Evidence:
         return any(caveat.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS for caveat in self.analysis.caveats)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """True if most of the work was done by processes that were not recorded."""
+        return any(caveat.slug == ELSEWHERE for caveat in self.analysis.caveats)
+
+    @property
     def host_scale(self) -> float:
         """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
         profiled_us = self.linked.window.wall_us / self.steps
@@ -159,7 +172,8 @@ class Evidence:
         """Sums over the ops of the window, by name."""
         ops = self.linked.ops
         rows = _inside(self, ops["ts_us"].to_numpy())
-        return _sums(self, ops["name"].iloc[rows], ops["dur_us"].to_numpy()[rows], ops["self_us"].to_numpy()[rows])
+        durations = _until_the_end(self, ops, rows)
+        return _sums(self, ops["name"].iloc[rows], durations, np.minimum(ops["self_us"].to_numpy()[rows], durations))
 
     @property
     @remembered
@@ -168,7 +182,7 @@ class Evidence:
         events = self.linked.trace.events
         rows = np.flatnonzero((events["category"] == "annotation").to_numpy())
         rows = rows[_inside(self, events["ts_us"].to_numpy()[rows])]
-        durations = events["dur_us"].to_numpy()[rows]
+        durations = _until_the_end(self, events, rows)
         return _sums(self, events["name"].iloc[rows], durations, durations)
 
 
@@ -209,13 +223,20 @@ def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, s
     places = [place for source in chain(*sources, waits) if source is not None and (place := place_of(source))]
     named = dict.fromkeys(f"{place.file}:{place.line}" for place in places if not place.is_function)
     for finding in analysis.findings:
-        named.update(dict.fromkeys(lines_in(" ".join((finding.title, *finding.evidence, finding.advice)))))
+        told = map(place_of, lines_in(" ".join((finding.title, *finding.evidence, finding.advice))))
+        named.update(dict.fromkeys(f"{place.file}:{place.line}" for place in told if place is not None))
     return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
 
 
 def _inside(evidence: Evidence, at_us: "npt.NDArray[np.float64]") -> "npt.NDArray[np.int64]":
     low, high = evidence.linked.window.host_us
     return np.flatnonzero((at_us >= low) & (at_us < high))
+
+
+def _until_the_end(evidence: Evidence, table: pd.DataFrame, rows: "npt.NDArray[np.int64]") -> "npt.NDArray[np.float64]":
+    """Durations of these rows, cut at the window's end: what is open there may reach to the end of the trace."""
+    start, dur = (table[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
+    return np.asarray(np.minimum(dur, evidence.linked.window.host_us[1] - start))
 
 
 def _sums(

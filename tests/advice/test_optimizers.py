@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.optimizers import optimizer_share, unfused_optimizer
-from bottleneck.schema.analysis import Caveat
+from bottleneck.advice.ranking import rank
+from bottleneck.schema.analysis import Caveat, Interval
+from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, with_analysis
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 
@@ -106,3 +108,40 @@ def test_the_share_of_the_optimizer_is_what_lies_in_its_marks(tmp_path: Path) ->
     assert share.work_us == pytest.approx(24 * 4, rel=0.01)
     assert 0.3 < share.overhead < 0.8
     assert optimizer_share(case_of(tmp_path / "none", training(12)[:4])).ops == 0
+
+
+def test_a_step_that_is_open_when_the_profiler_stops_ends_with_the_window(tmp_path: Path) -> None:
+    events = training(12)
+    mark = next(event for event in events if event["name"].startswith("Optimizer.step"))
+    window_end = next(event for event in events if event["name"].startswith("ProfilerStep"))
+    later = window_end["ts"] + window_end["dur"]
+    stretched = [event | {"dur": 20_000} if event is mark else event for event in events]
+    ended = [event | {"dur": later - mark["ts"]} if event is mark else event for event in events]
+    case, other = case_of(tmp_path / "open", stretched), case_of(tmp_path / "ended", ended)
+    assert optimizer_share(case) == optimizer_share(other)
+    name = str(mark["name"])
+    assert case.mark_sums[name] == other.mark_sums[name]
+    assert case.mark_sums[name].us < 400
+    draft, same = unfused_optimizer(case), unfused_optimizer(other)
+    assert draft is not None and same is not None and draft.gain_us == same.gain_us
+
+
+def test_the_gain_comes_from_the_optimizers_phase_alone(tmp_path: Path) -> None:
+    case = case_of(tmp_path, training(12), unprofiled_us=250.0)
+    draft = unfused_optimizer(case)
+    assert draft is not None and draft.phase == "optimizer"
+    (finding,) = rank([replace(draft, gain_us=Interval(10.0, 240.0), claims={})], case.analysis)
+    (phase,) = (each for each in case.analysis.phases if each.name == "optimizer")
+    assert finding.predicted_gain_us is not None and finding.predicted_gain_us.high == pytest.approx(phase.us)
+
+
+def test_less_of_the_optimizer_is_gained_where_fewer_calls_disappear(tmp_path: Path) -> None:
+    parts = []
+    for per_parameter in (4, 12, 60):
+        case = case_of(tmp_path / str(per_parameter), training(per_parameter), unprofiled_us=250.0)
+        draft = unfused_optimizer(case)
+        (phase,) = (each for each in case.analysis.phases if each.name == "optimizer")
+        assert draft is not None and draft.gain_us is not None
+        parts.append(draft.gain_us.high / phase.us)
+    # 8, 24 and 120 ops, of which one call stays, beside what a step takes without them.
+    assert parts[0] < 0.6 < parts[1] < 0.8 < parts[2]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.advice.interval_table import Record
-from bottleneck.advice.ranking import Draft, rank, up_to
+from bottleneck.advice.ranking import Draft, rank, speedup_of, up_to
 from bottleneck.report.json_text import from_json, to_json
-from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.analysis import Analysis, Finding, Interval, is_certain
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from tests.report.samples import analysis, kernel
@@ -54,8 +54,37 @@ def test_a_gain_ends_where_the_step_holds_no_more_of_what_it_claims() -> None:
 
 @given(st.permutations([900.0, 300.0, 50.0, 600.0, None, None]))
 def test_most_time_saved_comes_first_and_what_predicts_nothing_last(gains: list[float | None]) -> None:
-    found = [each.predicted_gain_us for each in ranked(*map(draft, gains))]
+    certain = [None if us is None else Interval(0.95 * us, us) for us in gains]
+    found = [each.predicted_gain_us for each in ranked(*map(draft, certain))]
     assert [each and each.high for each in found] == [900.0, 600.0, 300.0, 50.0, None, None]
+
+
+@pytest.mark.parametrize("unsure", [Interval(-60.0, 700.0), Interval(150.0, 800.0)], ids=["may hurt", "is wide"])
+def test_a_gain_that_tells_little_stands_behind_one_that_is_certain(unsure: Interval) -> None:
+    found = ranked(draft(unsure, slug="unsure"), draft(Interval(160.0, 200.0), slug="certain"))
+    assert [each.slug for each in found] == ["certain", "unsure"]
+    narrow = Interval(200.0, unsure.high)
+    assert is_certain(speedup_of(Interval(300.0, 500.0), 1000.0))
+    assert not is_certain(speedup_of(narrow, 1000.0))
+    assert ranked(draft(narrow, slug="unsure"), draft(Interval(160.0, 200.0), slug="certain"))[0].slug == "unsure"
+
+
+def test_measured_time_that_a_change_removes_needs_no_record() -> None:
+    table = {"*": Record("*", 2.0, 0.2, 20, 5, 0.5, 0.9)}
+    removal = replace(draft(Interval(950.0, 980.0), slug="removal"), removes=True)
+    estimate = draft(Interval(300.0, 400.0), slug="estimate")
+    removed, estimated = rank([removal, estimate], case(), None, table, table)
+    assert removed.predicted_gain_us == Interval(950.0, 980.0)
+    assert estimated.predicted_gain_us is not None and estimated.predicted_gain_us.low < 0
+    # The whole step but 2 to 5 % of it is wide as a speedup, and still above all else.
+    assert removed.slug == "removal"
+
+
+def test_a_change_that_may_cost_much_says_so_and_predicts_nothing_else() -> None:
+    sure, hurting = ranked(draft(Interval(-60.0, 700.0)), draft(Interval(-40.0, 500.0)))
+    assert sure.predicted_gain_us == Interval(-40.0, 500.0)
+    assert (hurting.describe_speedup() or "").startswith("may help or hurt, try it: 0.94 to 3.33 times")
+    assert not (sure.describe_speedup() or "").startswith("may help")
 
 
 @given(st.permutations(["bound", "remedy", "small", "large"]))

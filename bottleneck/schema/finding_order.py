@@ -1,0 +1,58 @@
+"""Puts findings in the order in which people read them: the verdict's first step and the reports' first finding agree.
+
+Reports and verdict may not import one another, so that the order lies here.
+"""
+
+from collections.abc import Sequence
+
+from bottleneck.schema.analysis import Bound, Finding, is_certain
+
+# A finding that adds less than this part of its gain is another way to the same end.
+_SAME_TIME = 0.1
+# Of the step: less does not stand before another way to save more.
+LITTLE = 0.02
+
+
+def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> tuple[Finding, ...]:
+    """The findings that the run's own noise does not hide, the first to read first; ``found`` is in order of rank.
+
+    Those that add to the ones above come first, then other ways to save the same time and gains that may be losses,
+    then what adds too little of the step to be worth a place before those, then those without a gain.
+    """
+    return tuple(sorted(beyond_noise(found, wall_us), key=lambda finding: _place(finding, wall_us, bound)))
+
+
+def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
+    """The findings that the run's own noise does not hide; where it hides every gain, the first large one is kept.
+
+    It is still the best that is known to do. Noise does not hide that results are wrong.
+    """
+    seen = [each for each in found if each.corrects_results or each.comes_first or not each.within_noise]
+    if any(finding.predicted_gain_us is not None for finding in seen):
+        return seen
+    gains = ((each, each.predicted_gain_us) for each in found)
+    first = next((each for each, gain in gains if gain is not None and gain.high >= LITTLE * wall_us), None)
+    return [finding for finding in found if not finding.within_noise or finding is first]
+
+
+def adds(finding: Finding) -> bool:
+    """True unless the findings ranked above it save nearly all of the same time."""
+    gain, added = finding.predicted_gain_us, finding.added_gain_us
+    return gain is None or added is None or added.high >= _SAME_TIME * gain.high
+
+
+def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
+    """The group of a finding.
+
+    Where the device limits a step that cannot be modelled, a change without a figure comes before little gains.
+    """
+    gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
+    if finding.corrects_results or finding.comes_first:
+        return 0
+    if gain is None:
+        is_first = bound == "device" and finding.code is not None and finding.confidence != "low"
+        return 3 if is_first else 5
+    if not adds(finding) or (gain.low < 0 and speedup is not None and not is_certain(speedup)):
+        return 2
+    added = finding.added_gain_us or gain
+    return 1 if added.low + added.high >= 2 * LITTLE * wall_us else 4
