@@ -369,7 +369,7 @@ def main() -> None:
             if wrong or options.job is not None:
                 bad += bool(wrong)
                 print(f"job {number}: {'; '.join(wrong) or 'right'}\n  {job}", flush=True)
-            if done % 50 == 0:
+            if done % 10 == 0:
                 print(f"{done:,} jobs done", file=sys.stderr, flush=True)
     planted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(f"{sum(kinds.values()):,} jobs of {ranks:,} ranks ({planted}); {bad} reports wrong")
