@@ -54,7 +54,7 @@ _NONE = re.compile(r"\bNone\b")
 # Exit status of a case that failed in this harness.
 _LOST = 99
 _LARGEST_TRACE_BYTES = 400_000
-_TOLD_EVERY = 500
+_TOLD_EVERY = 100
 # What a field may hold that no program writes there.
 _ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 10**40, -0.5, 1e308, float("nan"), float("inf"), -float("inf")),

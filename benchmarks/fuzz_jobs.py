@@ -38,7 +38,7 @@ from tests.builders import H100, Event, complete, frame, kernel, launch, op, ste
 
 Fault = Literal["kernels", "python", "loader", "link"]
 FAULTS: tuple[Fault | None, ...] = ("kernels", "python", "loader", "link", None)
-SIZES = (4, 5, 6, 8, 8, 12, 12, 16, 16, 24, 32, 64)
+SIZES = (4, 4, 5, 6, 6, 8, 8, 8, 12, 12, 16, 24, 32, 64)
 _STEPS, _EPOCH_NS = 6, 1_700_000_000_000_000_000
 _LOADER_US, _PYTHON_US, _KERNEL_US, _TRANSFER_US, _NOISE = 400.0, 300.0, 2000.0, 500.0, 0.01
 # Of a step of 8 ms; those of groups and links add to the transfers of each step.
@@ -369,7 +369,7 @@ def main() -> None:
             if wrong or options.job is not None:
                 bad += bool(wrong)
                 print(f"job {number}: {'; '.join(wrong) or 'right'}\n  {job}", flush=True)
-            if done % 50 == 0:
+            if done % 10 == 0:
                 print(f"{done:,} jobs done", file=sys.stderr, flush=True)
     planted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(f"{sum(kinds.values()):,} jobs of {ranks:,} ranks ({planted}); {bad} reports wrong")

@@ -55,6 +55,11 @@ CONSEQUENCES = {
     "clamped-durations": ("durations", "events that had not ended were written with a negative length", ""),
     "odd-arguments": ("arguments", "the values of these arguments are unknown", ""),
     "large-ids": ("large ids", "such work is tied to its launch in other ways or not at all", ""),
+    "several-traces": (
+        "further traces",
+        "what was recorded in the others is missing",
+        "write each rank into a file of its own: prof.export_chrome_trace(f'trace.rank{rank}.json')",
+    ),
     "metadata-unreadable": ("description", "device and versions are unknown", "name the device: --device NAME"),
 }
 

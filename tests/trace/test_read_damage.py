@@ -1,6 +1,7 @@
 """Damaged files: readable events are read, and each repair or loss is reported."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,28 @@ def test_a_kernel_at_time_zero_in_an_epoch_trace_does_not_stretch_it(tmp_path: P
     assert names(trace) == ["aten::op0", "aten::op1", "aten::op2"]
     assert trace.events["ts_us"].tolist() == [0.0, 1.0, 2.0]
     assert "far away in time" in message_of(trace, "skipped-events")
+
+
+def _document(rank: int | None, events: int = 3) -> str:
+    info = {} if rank is None else {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}}
+    return json.dumps({"schemaVersion": 1, **info, "traceEvents": chain(events), "traceName": "t.json"})
+
+
+@pytest.mark.parametrize("between", ["", "\n", " \n\n"])
+@pytest.mark.parametrize("pack", [str.encode, lambda text: gzipped(text.encode())])
+def test_two_traces_in_one_file_are_told_and_the_first_is_read(
+    tmp_path: Path, between: str, pack: Callable[[str], bytes]
+) -> None:
+    trace = read_bytes(tmp_path, pack(_document(0) + between) + pack(_document(1, 5)))
+    assert len(trace.events) == 3 and trace.rank == 0 and slugs(trace) == ["several-traces"]
+    assert message_of(trace, "several-traces").startswith("two traces in one file: ranks 0 and 1; only the first")
+    three = read_bytes(tmp_path, pack(_document(0) + between + _document(0) + between + _document(1)))
+    assert message_of(three, "several-traces").startswith("3 traces in one file; only the first")
+
+
+def test_many_events_behind_the_first_trace_are_told(tmp_path: Path) -> None:
+    trace = read_bytes(tmp_path, (_document(0, 20_000) + _document(1, 20_000)).encode())
+    assert len(trace.events) == 20_000 and slugs(trace) == ["several-traces"]
 
 
 DAY_US = 86_400e6
@@ -318,7 +341,7 @@ def test_of_two_documents_glued_together_the_first_counts(tmp_path: Path, monkey
     monkeypatch.setattr("bottleneck.trace.inflate.BLOCK_BYTES", 900)
     trace = read_bytes(tmp_path, COMPLETE + COMPLETE.replace("aten::op", "aten::second"))
     assert_same(trace, read_bytes(tmp_path, COMPLETE), "caveats")
-    assert slugs(trace) == ["trailing-garbage"]
+    assert slugs(trace) == ["several-traces"]
 
 
 def test_zeros_of_a_preallocated_file_are_no_garbage(tmp_path: Path) -> None:
