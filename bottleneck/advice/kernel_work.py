@@ -205,7 +205,8 @@ def _covers(waits: tuple[Floats, Floats], at_us: Floats) -> Flags:
     return np.asarray((before >= 0) & (end[np.maximum(before, 0)] >= at_us))
 
 
-Sizes = tuple[tuple[int, ...], ...]
+Size = tuple[int, ...]
+Sizes = tuple[Size, ...]
 
 PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
 # Marks of what is no part of the model: another rule's, or a wait.
