@@ -11,7 +11,15 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import KernelWork, Size, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, outermost_spans
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import LEAST_SHARE, issued_by, main_source, removal_of, sequence_numbers, top_rows
+from bottleneck.advice.removal import (
+    LEAST_SHARE,
+    issued_by,
+    main_source,
+    removal_of,
+    sequence_numbers,
+    top_rows,
+    with_python,
+)
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import BACKWARD_OF, IN_PLACE, at_source, place_of
@@ -227,13 +235,14 @@ _WHOLE_NUMBER = re.compile(r"^-?\d{1,19}$")
 def constant_in_step(evidence: Evidence) -> Draft | None:
     """A tensor that depends on neither data nor weights is computed anew in each step: positions, masks, grids.
 
-    Gain: the time of the ops that make it, from 90 % of it. Ops that only fill a tensor are none.
+    Gain: the time of the ops that make it and of Python at their lines, from 90 % of it. Ops that only fill a tensor
+    are none.
     """
     ops, rows = evidence.linked.ops, _constant_rows(evidence)
     names: list[str] = ops["name"].astype(object).to_numpy()[list(rows)].tolist() if rows else []
     if all(name in _FILLED | _COUNTED | _SPACED | _VIEWS | _COPYING for name in names):
         return None
-    removal, work = removal_of(evidence, rows), work_of(evidence)
+    removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < LEAST_SHARE:
         return None
     us = ops.iloc[list(rows)].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)

@@ -12,7 +12,6 @@ from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
     format_times,
-    idle_rows,
     ops_in_window,
     outermost_frames,
     rows_of_events,
@@ -22,7 +21,6 @@ from bottleneck.advice.removal import (
     BYTES_OF_NUMBER,
     LEAST_SHARE,
     MOVES_AT,
-    Removal,
     forward_threads,
     issued_by,
     main_source,
@@ -31,6 +29,7 @@ from bottleneck.advice.removal import (
     roots_of,
     sequence_numbers,
     top_rows,
+    with_python,
 )
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -172,7 +171,6 @@ _DEEP_COPY = re.compile(r"(?:^|[/\\])copy\.py\(\d+\): deepcopy$|\): __deepcopy__
 _STATE_DICT = re.compile(r"\): state_dict$")
 _COPIES = re.compile(r"^aten::(?:clone|copy_|_to_copy|to)$")
 _LINES_OF_A_LOOP = 3
-_NEARLY_ALL = 0.9
 
 
 class _StateCopies(Struct, frozen=True):
@@ -229,11 +227,9 @@ def state_copies(evidence: Evidence) -> Draft | None:
     rows, work, ops = list(copied.rows), work_of(evidence), evidence.linked.ops
     under = issued_by(evidence, work, rows)
     moved_us = float(np.nan_to_num(work.roof("memory_us"))[under].sum()) * work.scale / evidence.steps
-    removal = removal_of(evidence, rows, certain=1.0)
-    line = main_source(evidence, rows)
-    python = _python_beside(evidence, rows)
-    high = removal.gain.high + python
-    if line is None or evidence.share_of_step(high) < LEAST_SHARE:
+    removal = with_python(evidence, removal_of(evidence, rows), rows)
+    line, high = main_source(evidence, rows), removal.gain.high
+    if line is None or evidence.share_of_step(removal.us) < LEAST_SHARE:
         return None
     low = float(max(high - moved_us / MOVES_AT, high / 2))
     count = np.count_nonzero(text_matches(ops["name"], _COPIES.search)[rows]) / evidence.steps
@@ -242,30 +238,16 @@ def state_copies(evidence: Evidence) -> Draft | None:
         title="All weights are copied in every step",
         evidence=(
             f"{copied.words} {at_source(line)} copies {counted(format_count(count), 'tensor')} per step",
-            f"that takes {format_per_step(evidence, high)}, with the Python between the copies",
+            f"that takes {format_per_step(evidence, removal.us)}, with the Python between the copies",
             *work.describe(under),
         ),
         advice=f"Copy {at_source(line)} only where the copy is kept (the best so far, every so many steps), or into "
         "tensors that were made once.",
         code="if loss < best:\n    torch._foreach_copy_(kept, list(model.state_dict().values()))  # kept: made once",
         gain_us=Interval(low, high),
-        claims={**removal.claims, **_python_claims(evidence, removal, python)},
+        claims=removal.claims,
         removes=True,
     )
-
-
-def _python_claims(evidence: Evidence, removal: Removal, us: float) -> dict[str, float]:
-    claimed = removal.claims.get("overhead.python", 0.0)
-    most_us = min(claimed + us, evidence.account_us("overhead.python"))
-    return {"overhead.python": most_us} if most_us > 0 else {}
-
-
-def _python_beside(evidence: Evidence, rows: Sequence[int]) -> float:
-    """Time per step in Python at lines whose outermost ops are nearly all among these, by their time."""
-    ops, top = evidence.linked.ops, top_rows(evidence)
-    mine, whole = (ops.iloc[each].groupby("source", observed=True)["dur_us"].sum() for each in (list(rows), top))
-    lines = {str(each) for each in mine.index if mine[each] >= _NEARLY_ALL * whole[each]}
-    return math.fsum(row.us for row in idle_rows(evidence, "python") if row.source in lines)
 
 
 def copies_on_purpose(evidence: Evidence) -> Flags:

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import KernelWork, work_of
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, ops_in_window
+from bottleneck.advice.quantities import idle_rows, ops_in_window
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
@@ -22,6 +22,8 @@ CERTAIN = 0.9
 # What stays to be moved is moved at this part of the bandwidth at worst.
 MOVES_AT = 0.4
 BYTES_OF_NUMBER = 4.0  # of a number in fp32
+_NEARLY_ALL = 0.9
+_DISPATCH = "overhead.dispatch"
 
 
 class Removal(Struct, frozen=True):
@@ -47,7 +49,7 @@ def issued_by(evidence: Evidence, work: KernelWork, roots: Iterable[int]) -> Fla
 
 
 def removal_of(evidence: Evidence, roots: Sequence[int], *, certain: float = CERTAIN, kept_us: float = 0.0) -> Removal:
-    """The saving of a step without these outermost ops: their work, and on a CPU what issuing it takes.
+    """The saving of a step without these outermost ops: their work, and on a CPU their part of dispatching, by ops.
 
     ``kept_us`` is the least time of what takes their place.
     """
@@ -55,15 +57,30 @@ def removal_of(evidence: Evidence, roots: Sequence[int], *, certain: float = CER
     rows = issued_by(evidence, work, roots)
     less = np.where(rows, work.us, 0.0)
     passes = work.gain(certain * less, less, rows)
-    issues: dict[str, float] = {}
-    if evidence.is_host_only:
-        spans_us = float(evidence.linked.ops["dur_us"].to_numpy()[list(roots)].sum()) / evidence.steps
-        beside_us = max(spans_us * evidence.host_scale - float(less.sum()), 0.0)
-        issues = claims_of(evidence, *ISSUE_ACCOUNTS, most_us=beside_us)
-    issued_us = math.fsum(issues.values())
+    issued_us = _part_of_ops(evidence, roots) * evidence.account_us(_DISPATCH) if evidence.is_host_only else 0.0
     low = max(float(passes.low) + certain * issued_us - kept_us / MOVES_AT, 0.0)
     high = max(float(passes.high) + issued_us - kept_us, low)
-    return Removal(float(less.sum()) + issued_us, Interval(low, high), {**work.claims(less), **issues})
+    claims = {_DISPATCH: issued_us} if issued_us > 0 else {}
+    return Removal(float(less.sum()) + issued_us, Interval(low, high), {**work.claims(less), **claims})
+
+
+def _part_of_ops(evidence: Evidence, roots: Sequence[int]) -> float:
+    """The part of the ops of the window that these outermost ops and those inside them are."""
+    inside = ops_in_window(evidence)
+    mine = np.isin(roots_of(evidence)[inside], roots)
+    return float(mine.mean()) if mine.size else 0.0
+
+
+def with_python(evidence: Evidence, removal: Removal, roots: Sequence[int], *, certain: float = CERTAIN) -> Removal:
+    """The same with the Python between ops at lines whose outermost ops are nearly all among these, by their time."""
+    ops, top = evidence.linked.ops, top_rows(evidence)
+    mine, whole = (ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum() for rows in (list(roots), top))
+    lines = {str(source) for source in mine.index if mine[source] >= _NEARLY_ALL * whole[source]}
+    us = math.fsum(row.us for row in idle_rows(evidence, "python") if row.source in lines)
+    if us <= 0:
+        return removal
+    gain = Interval(removal.gain.low + certain * us, removal.gain.high + us)
+    return Removal(removal.us + us, gain, {**removal.claims, "overhead.python": us})
 
 
 def moved_us(evidence: Evidence, nbytes: float) -> float:
