@@ -110,7 +110,9 @@ def _constants_in(evidence: Evidence, work: KernelWork, calls: Sequence[_OuterOp
         return []
     while chain and chain[-1].name in _VIEWS:
         chain.pop()
-    return chain
+    read = {size for call in chain for size in _tensor_sizes(work, call.signature)}
+    # What only data reads may be a state, which is written to.
+    return [call for call in chain if (made := _made_size(work, call)) is None or made in read]
 
 
 def _follow(
@@ -122,8 +124,9 @@ def _follow(
         made = _made_size(work, call)
         sizes = _tensor_sizes(work, call.signature)
         if made is not None:
-            constants[made] += 1
-            chain.append(call)
+            if made not in of_data:
+                constants[made] += 1
+                chain.append(call)
         elif _RANDOM.search(call.name):
             data |= set(sizes) | {_integers(text) for text in work.text_column("concrete", call.signature)}
         elif sizes and not call.makes_node and _are_constant(sizes, constants, of_data):

@@ -83,6 +83,10 @@ def test_ops_on_data_of_the_same_sizes_are_not_taken_for_constants(tmp_path: Pat
     zeros = made("aten::zeros", 10, 20, size)
     work = op("aten::sin", 100, 600, dims=[size])
     assert constant_in_step(case(tmp_path / "constant", [line(12, 1, 900), zeros, work])) is not None
+    # A tensor that data is written to, or that no constant is made of, is not counted with the others.
+    state = [made("aten::zeros", 720, 100, [300]), op("aten::scatter_", 850, 20, dims=[[300], [], [8], [8]])]
+    beside = constant_in_step(case(tmp_path / "state", [line(12, 1, 900), zeros, work, *state]))
+    assert beside is not None and beside.gain_us is not None and beside.gain_us.high < 650
     seen = op("aten::exp", 4, 3, dims=[size])
     assert constant_in_step(case(tmp_path / "data", [line(12, 1, 900), seen, zeros, work])) is None
     random = op("aten::rand", 4, 3, dims=[[], [], [], [], []], concrete=[str(size), "", "", "", ""])
