@@ -35,6 +35,8 @@ _TIMED = (1.0, 1.3)
 # Of the checks' own time, with ops alone recorded.
 _CHECKED = (0.9, 1.15)
 _HOST = ("overhead.dispatch", "overhead.python")
+# In these the host uses no processor.
+_WAITS = ("input", "sync", "wait")
 _LEAST = 0.01
 _FIRST = 0.1  # of the step: what makes it the first thing to do
 
@@ -108,7 +110,7 @@ def _captures_us(evidence: Evidence, mode: DebugMode | None, checks: _NanChecks 
     else from their number: one for each backward op.
     """
     if mode is not None and mode.share is not None:
-        timed_us = mode.share * evidence.step_us
+        timed_us = mode.share * (evidence.step_us - evidence.idle_us(*_WAITS))
         words = f"stack traces of forward ops take {format_per_step(evidence, timed_us)}, timed without the profiler"
         return Interval(_TIMED[0] * timed_us, _TIMED[1] * timed_us), words
     spans = outermost_frames(evidence, _CAPTURE)

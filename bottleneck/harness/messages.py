@@ -66,7 +66,8 @@ class RecordOptions:
     threads, both set before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not
     measured. With ``counting`` steps are profiled, and none is timed; with ``numerics`` what the first steps return and
     change is digested. ``timed_s`` is how long a step that can be repeated is timed. With ``follow_children`` the
-    processes that the program starts are ranks of the recording.
+    processes that the program starts are ranks of the recording. With ``inspect_padding`` the ids in the inputs of
+    embeddings are looked at.
     """
 
     steps: int | None = None
@@ -79,6 +80,7 @@ class RecordOptions:
     memory: bool | None = None
     batch_test: bool | None = None
     option_costs: bool = True
+    inspect_padding: bool = False
     counting: bool = False
     numerics: bool = False
     timed_s: float = TIMED_SECONDS
