@@ -515,8 +515,8 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
 
 def _leading(findings: Sequence[Finding]) -> str | None:
     """The finding without a gain of the step that stands before all others: it holds whatever the step is."""
-    found = (each for each in findings if each.comes_first and each.predicted_gain_us is None)
-    return next((_continuing(each.advice) for each in found), None)
+    first = next((each for each in findings if each.comes_first), None)
+    return None if first is None or first.predicted_gain_us is not None else _continuing(first.advice)
 
 
 def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
