@@ -2,6 +2,7 @@
 
 python -m benchmarks.gate [--runs 3] [--slowdown 0 5 10] [--load 1] [--beside 0] [--results FILE]
 python -m benchmarks.gate --results FILE --table [--resample 2000] [--write docs/explanation/accuracy/gate.md]
+python -m benchmarks.gate --results FILE --made 2000 [--write docs/explanation/gate_statistics.md]
 
 The step is that of examples/mlp.py with 19 layers. The candidate has as many, or one or two more: 5 and 10 % more work,
 by its ops and FLOPs, which are counted. Every run measures as `bottleneck gate` does, on two folders that
@@ -13,6 +14,7 @@ has one process that computes at its side, and two while a pair of the other sta
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -101,9 +103,15 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="the file that every run is added to")
     parser.add_argument("--table", action="store_true", help="print what the file holds; make no run")
     parser.add_argument("--resample", type=int, default=0, help="draw so many runs more from the pairs in the file")
+    parser.add_argument("--made", type=int, default=0, help="judge so many made samples of each known slowdown instead")
     parser.add_argument("--write", type=Path, help="write the table into this page")
     asked = parser.parse_args()
     runs = list(read(asked.results)) if asked.results is not None and asked.results.exists() else []
+    if asked.made:
+        print(text := made(runs, asked.made))
+        if asked.write is not None:
+            write_between_markers(asked.write, "made", text)
+        return
     if not asked.table:
         for run in make_runs(asked.slowdown * asked.runs, asked.load, asked.beside):
             runs.append(run)
@@ -308,6 +316,33 @@ def resampled(runs: Sequence[Run], times: int, seed: int = 0) -> str:
             found = [_resample(logs, draw) for _ in range(times)]
             lines.append(f"| +{first.slowdown} % | {_company(first)} | {len(logs)} | {_shares(found)} |")
     return "\n".join(lines)
+
+
+# By how many percent made samples are slower: not at all, by the usual budget, and well beyond it.
+MADE = (0, 3, 8)
+
+
+def made(runs: Sequence[Run], times: int, seed: int = 0) -> str:
+    """The verdicts on made samples: the noise of recorded unchanged steps, slower by a known share.
+
+    Each sample takes its pairs from one recorded run, so that quiet and disturbed runs stay what they were: what they
+    differ by from the mean of that run, which is 0 but for chance, widened by what a mean of so few takes away.
+    """
+    draw = random.Random(seed)
+    lines = ["| slower by | noise of | runs | red | green | undecided | pairs |", "|---|---|---:|---:|---:|---:|---:|"]
+    for group in _groups([run for run in runs if not run.slowdown and len(run.pairs) > 1]):
+        for percent in MADE:
+            shift = math.log1p(percent / 100)
+            sources = [_residuals(draw.choice(group).pairs) for _ in range(times)]
+            found = [_resample([log + shift for log in logs], draw) for logs in sources]
+            cells = (f"{percent} %", f"unchanged steps beside {_company(group[0])}", len(group), _shares(found))
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def _residuals(logs: Sequence[float]) -> list[float]:
+    mean, widened = statistics.fmean(logs), math.sqrt(len(logs) / (len(logs) - 1))
+    return [(log - mean) * widened for log in logs]
 
 
 def _resample(logs: Sequence[float], draw: random.Random) -> TimeResult:

@@ -12,7 +12,8 @@ import pandas as pd
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.advice.interval_table import RuleTrial
-from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
+from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
+from bottleneck.analysis.between_ops import Stretches
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
@@ -26,7 +27,13 @@ from bottleneck.analysis.scaling import (
     subtract_profiler_overhead,
 )
 from bottleneck.analysis.summary import assemble
-from bottleneck.analysis.telemetry import find_conditions, find_contention, read_telemetry, samples_of_trace
+from bottleneck.analysis.telemetry import (
+    find_conditions,
+    find_contention,
+    read_telemetry,
+    samples_of_trace,
+    tell_profiler_from_load,
+)
 from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
@@ -209,21 +216,20 @@ def digest_all(
     results = dict(reading.results(partial(digest, options=options), sources, told, on_trace))
     errors = [(sources[at], found) for at, found in results.items() if isinstance(found, BottleneckError)]
     digests = [(found, sources[at]) for at, found in results.items() if isinstance(found, RankDigest)]
-    have_steps = any(one.steps.source != "whole" for one, _ in digests)
-    cut_off = [one for one, _ in digests if one.is_cut_off and one.steps.source == "whole" and have_steps]
-    digests = [pair for pair in digests if all(pair[0] is not one for one in cut_off)]
-    left_out = [
-        *(_left_out(str(source.trace), error) for source, error in errors),
-        *(LeftOut(one.path, one.rank, "the file is cut off before the end of its first step") for one in cut_off),
-    ]
     if not digests:
         raise _none_usable([error for _, error in sorted(errors, key=lambda pair: str(pair[0].trace))])
-    return digests, sorted(left_out, key=lambda one: one.path)
+    from bottleneck.analysis.rank_numbers import number_ranks  # noqa: PLC0415 - for several ranks only
+
+    numbered = number_ranks([one for one, _ in digests], [source.rank for _, source in digests])
+    pairs = [(one, digests[at][1]) for one, at in zip(numbered.digests, numbered.positions, strict=True)]
+    left_out = [*(_left_out(source, error) for source, error in errors), *numbered.left_out]
+    return pairs, sorted(left_out, key=lambda one: one.path)
 
 
-def _left_out(path: str, error: BottleneckError) -> LeftOut:
+def _left_out(source: TraceSource, error: BottleneckError) -> LeftOut:
     """The trace and the error, which names the file: beside its path it is "it"."""
-    return LeftOut(path, error.rank, error.what.replace(path, "it"))
+    path = str(source.trace)
+    return LeftOut(path, source.rank if error.rank is None else error.rank, error.what.replace(path, "it"))
 
 
 def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:
@@ -287,7 +293,7 @@ def examine(
         return _with_sides_told(evidence, told, replace(sides, is_one_step=True))
     which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
     message = f"the {which} is explained, the other is left out: --window {other}"
-    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", 1.0 - side.wall_us / window.wall_us)
+    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
     return _with_sides_told(_examine(trace, side, source, options), told, None)
 
 
@@ -316,7 +322,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     return_freed_memory()
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
     return_freed_memory()
-    profiled_ledger, host = _ledger(costed.linked, roofline, device)
+    profiled_ledger, host = _ledger(costed.linked, roofline, device, None if light is None else light.stretches)
     ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
     return_freed_memory()
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
@@ -328,6 +334,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_profiler_cost(costed.linked, ledger.ledger, unprofiled),
         *sensor_caveats,
         *find_disturbance(source.extras, unprofiled),
+        *find_work_elsewhere(source.recording),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
         *find_contention(
             telemetry, threads, profiled_ledger, roofline["explained"].to_numpy(dtype=np.float64), ledger.ledger
@@ -335,6 +342,8 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *clock_caveats,
     )
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)
+    processors = None if source.recording is None else source.recording.processors
+    step = replace(step, caveats=tell_profiler_from_load(step.caveats, telemetry, threads, processors))
     evidence = Evidence(
         analysis=step if options.has_own_window else add_measurements(step, source.recording, source.extras),
         linked=costed.linked,
@@ -352,11 +361,13 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     return evidence
 
 
-def _ledger(linked: Linked, roofline: pd.DataFrame, device: Device) -> tuple[LedgerResult, Host | None]:
+def _ledger(
+    linked: Linked, roofline: pd.DataFrame, device: Device, light: Stretches | None
+) -> tuple[LedgerResult, Host | None]:
     """The ledger, and what the host did, which a replay needs too: null for a trace too large to replay."""
     host = read_host(linked)
     return_freed_memory()
-    return build_ledger(linked, roofline, device, host), host if _is_replayed(linked) else None
+    return build_ledger(linked, roofline, device, host, light), host if _is_replayed(linked) else None
 
 
 def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmounts | None:

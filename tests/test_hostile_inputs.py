@@ -15,6 +15,7 @@ import pytest
 
 from bottleneck.cli import _run
 from bottleneck.errors import TraceError
+from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, try_lock
 from bottleneck.pipeline import analyse
 from bottleneck.schema.recording import read_recording, write_recording
 from tests.builders import H100, Event, frame, kernel, launch, op, step, write_trace
@@ -117,9 +118,11 @@ def _set(*path: Any) -> Callable[[Any], None]:
         _set("kernels", 0, "explained", 7.5),
         _set("kernels", 0, "share", -0.1),
         _set("kernels", 0, "us", 1e308),
+        _set("kernels", 0, "bytes_low", 5e-324),
         _set("steps", "wall_us", -1.0),
         _set("steps", "wall_us", 1e308),
         _set("device", "bandwidth_bytes_per_s", 0.0),
+        _set("device", "bandwidth_by_bytes", [[1e6, 0.0]]),
         _set("verdict", "shares", {"compute": 2.0}),
     ],
 )
@@ -309,3 +312,44 @@ def test_reports_at_once_on_one_recording_are_alike(recording: Path) -> None:
     assert [process.returncode for process in at_once] == [0] * 4
     assert len(set(said)) == 1 and said[0][0]
     assert {path.name: path.read_bytes() for path in recording.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (),
+        (".fresh.trace.rank0.json.gz",),
+        (".partial.trace.rank0.json.gz", ".notes.rank0.json"),
+        ("trace.rank0.json.gz",),
+        ("trace.rank0.json.gz", ".recording.json.1"),
+    ],
+    ids=lambda files: files[-1] if files else "nothing yet",
+)
+@pytest.mark.parametrize("command", ["report", "doctor", "whatif", "compare"])
+def test_a_recording_that_is_still_being_written_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, files: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "recording"
+    folder.mkdir()
+    whole = (SAMPLES / "mlp" / "trace.rank0.json.gz").read_bytes()
+    for name in files:
+        (folder / name).write_bytes(whole if "trace" in name and "fresh" not in name else whole[:1000])
+    (folder / CLAIM_FILE).write_text("{}")
+    lock = try_lock(folder / LOCK_FILE)
+    assert lock is not None
+    try:
+        others = [str(SAMPLES / "mlp")] if command == "compare" else []
+        assert _run([command, str(folder), *others]) == 3
+        assert "is still being recorded" in capsys.readouterr().err
+    finally:
+        lock.release()
+
+
+def test_a_recording_whose_program_goes_on_is_reported(tmp_path: Path, recording: Path) -> None:
+    (recording / CLAIM_FILE).write_text("{}")
+    lock = try_lock(recording / LOCK_FILE)
+    assert lock is not None
+    try:
+        assert _run(["report", str(recording)]) == 0
+    finally:
+        lock.release()

@@ -53,6 +53,9 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
     if draft.slug not in MEASURABLE:
         return draft
     pieces = _pieces_of(evidence, draft)
+    if pieces and (others := _crowd(evidence)) is not None:
+        words = f"{BY_FORMULA}its pieces were timed beside other programs, which kept {others:.1f} processors busy"
+        return draft if draft.gain_us is None else replace(draft, evidence=(*draft.evidence, words))
     library = [piece for piece in pieces if piece.change == LIBRARY_OP]
     own = [piece for piece in pieces if piece.change != LIBRARY_OP]
     draft = replace(draft, evidence=(*draft.evidence, *_library_words(library)))
@@ -128,6 +131,24 @@ def _why_not_measured(evidence: Evidence, draft: Draft) -> str:
     return f"{BY_FORMULA}its pieces found no time (bottleneck run --probe-budget 60 has more)"
 
 
+# Other programs may take so much of a processor beside those that the program has no threads for.
+_ROOM = 0.3
+
+
+def _crowd(evidence: Evidence) -> float | None:
+    """Processors that other programs took while pieces were timed, where they left too few for the program's threads.
+
+    Null where they left enough, and where a device does the work or the load is not known.
+    """
+    recording = evidence.recording
+    if recording is None or recording.pieces is None or not evidence.is_host_only:
+        return None
+    others, threads = recording.pieces.other_processors, recording.pieces.threads
+    if others is None or not threads or not recording.processors:
+        return None
+    return others if others > max(recording.processors - threads, 0) + _ROOM else None
+
+
 def _pieces_of(evidence: Evidence, draft: Draft) -> list[MeasuredPiece]:
     recorded = None if evidence.recording is None else evidence.recording.pieces
     known = () if recorded is None else recorded.pieces
@@ -140,7 +161,7 @@ def measured_layout_us(evidence: Evidence) -> Interval | None:
     Pooling and normalization are left out: a compiler that lays images by pixels makes these loops itself.
     """
     recorded = None if evidence.recording is None else evidence.recording.pieces
-    pieces = () if recorded is None else recorded.pieces
+    pieces = () if recorded is None or _crowd(evidence) is not None else recorded.pieces
     known = [each for each in pieces if each.kind == _LAYOUT and each.ratio is not None and _CONVOLVES.match(each.what)]
     return _gain_of_all(evidence, known) if known else None
 

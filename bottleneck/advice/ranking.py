@@ -38,7 +38,8 @@ class Draft(Struct, frozen=True):
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
     The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
     ``measured`` is set where pieces of the step gave it. No formula can tell the gain of a draft ``only_measured``: it
-    becomes a finding only where timed pieces show that it gains.
+    becomes a finding only where timed pieces show that it gains. ``comes_first`` marks a draft that stands before all
+    others: what they say is of a step that it disturbs.
     """
 
     slug: str
@@ -63,6 +64,7 @@ class Draft(Struct, frozen=True):
     lines: tuple[str, ...] = ()
     most_us: float = math.inf
     removes: bool = False
+    comes_first: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -145,6 +147,7 @@ def rank(
                 changes=() if draft.transformation is None else draft.transformation.changes,
                 measured=draft.measured,
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
+                comes_first=draft.comes_first,
                 phase=draft.phase,
                 lines=draft.lines,
             )
@@ -247,8 +250,9 @@ def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us:
     ]
     keys: list[_Key] = []
     for (draft, gain_us), part in zip(known, parts, strict=True):
-        if draft.corrects_results or gain_us is None:
-            keys.append((_CORRECTS if draft.corrects_results else _REMARK, 0.0, False))
+        is_first = draft.corrects_results or draft.comes_first
+        if is_first or gain_us is None:
+            keys.append((_CORRECTS if is_first else _REMARK, 0.0, False))
             continue
         worth_us = middle_us = part * (gain_us.low + gain_us.high) / 2
         if not is_certain(speedup_of(gain_us, step_us)):

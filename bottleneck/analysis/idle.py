@@ -240,7 +240,7 @@ def _with_copy(name: str | None, copy: str | None) -> str | None:
 # A thread of which nothing is recorded for so long does something else than calling ops.
 _LONG_SILENCE_US, SILENCE = 1000.0, "long stretches without any record"
 
-IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops")
+IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops", "lightly_us")
 _SYNC, _INPUT, _ALLOCATOR, _PYTHON = (IDLE_CAUSES.index(each) for each in ("sync", "input", "allocator", "python"))
 
 
@@ -278,6 +278,7 @@ class Waits(Struct, frozen=True):
     """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, length, and the occasion of each.
 
     ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.
+    ``lightly_us`` is how long each takes in a window with the fewest options; null where none tells.
     """
 
     cause: Codes
@@ -288,6 +289,7 @@ class Waits(Struct, frozen=True):
     occasion: Integers
     frames: Floats | None = None
     ops: Floats | None = None
+    lightly_us: Floats | None = None
 
 
 def fold(waits: Waits) -> pd.DataFrame:

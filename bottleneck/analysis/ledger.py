@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, owned_segments, read_host
+from bottleneck.analysis.between_ops import Stretches, parts_left
+from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, own_stretches, owned_segments, read_host
 from bottleneck.analysis.idle import (
     FAULTS,
     FREED,
@@ -59,7 +60,7 @@ from bottleneck.units import format_share
 
 # Ops that do nothing but wait for a collective.
 _WAIT_OP = re.compile(r"^_?c10d_functional::wait_tensor$")
-_PYTHON, _DISPATCH = (IDLE_CAUSES.index(cause) for cause in ("python", "dispatch"))
+_PYTHON, _DISPATCH, _WAIT = (IDLE_CAUSES.index(cause) for cause in ("python", "dispatch", "wait"))
 # PLACES names a function that is in a long call of a built-in one so; a thread that waits in the library is in one.
 _IN_A_CALL = " > "
 
@@ -125,13 +126,13 @@ def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
 
     Without Python frames it is taken to have waited.
     """
-    in_python = pieces.cause == _PYTHON
+    in_python, waits = pieces.cause == _PYTHON, pieces.cause == _WAIT
     if linked.places is None:
-        return np.asarray(in_python | (pieces.cause == _DISPATCH))
+        return np.asarray(in_python | waits | (pieces.cause == _DISPATCH))
     is_call = text_matches(linked.places["frame"], lambda label: _IN_A_CALL in label)
     row = host.places.get(host.main_thread, NOTHING).at((pieces.start + pieces.end) / 2)
     called = np.append(is_call, False)[row]
-    return np.asarray((in_python & called) | (pieces.cause == _DISPATCH))
+    return np.asarray((in_python & called) | waits | (pieces.cause == _DISPATCH))
 
 
 def fault_us(linked: Linked, roofline: pd.DataFrame, allocates: Flags, device: Device | None) -> Floats:
@@ -242,7 +243,8 @@ class IdleTimes(Struct, frozen=True):
     """Idle time, piece by piece: its cause (index in IDLE_CAUSES), when the host caused it, and its part of a step.
 
     ``start`` and ``end`` are on the clock of EVENTS, alike where it is an instant, NaN where that is not known;
-    ``thread`` is a code of EVENTS.thread, -1 for none.
+    ``thread`` is a code of EVENTS.thread, -1 for none. ``lightly_us`` is that part in a window with the fewest options,
+    ``us`` itself where none tells.
     """
 
     cause: Codes
@@ -250,13 +252,14 @@ class IdleTimes(Struct, frozen=True):
     end: Floats
     thread: Codes
     us: Floats
+    lightly_us: Floats
 
     def scaled(self, factor: float | Floats) -> "IdleTimes":
         """The same with its amounts multiplied."""
-        return replace(self, us=self.us * factor)
+        return replace(self, us=self.us * factor, lightly_us=self.lightly_us * factor)
 
 
-NO_IDLE_TIMES = IdleTimes(*(np.zeros(0, dtype=kind) for kind in (np.int64, float, float, np.int64, float)))
+NO_IDLE_TIMES = IdleTimes(*(np.zeros(0, dtype=kind) for kind in (np.int64, float, float, np.int64, float, float)))
 
 
 class LedgerResult(Struct, frozen=True):
@@ -303,17 +306,22 @@ class _DeviceLedger(Struct, frozen=True):
 
 
 def build_ledger(
-    linked: Linked, roofline: pd.DataFrame, ceilings: Device | None = None, host: Host | None = None
+    linked: Linked,
+    roofline: pd.DataFrame,
+    ceilings: Device | None = None,
+    host: Host | None = None,
+    light: Stretches | None = None,
 ) -> LedgerResult:
     """The partition of the window's wall time, per step.
 
     With device work: per device, then the mean over the devices used. Without: the threads that run ops, less the page
-    faults whose cost ``ceilings`` state. ``host`` is that of ``read_host`` for the trace, where it is known already.
+    faults whose cost ``ceilings`` state. ``host`` is that of ``read_host`` for the trace, where it is known already;
+    ``light`` what a window with the fewest options tells of the time between ops.
     """
     host = read_host(linked) if host is None else host
     account, devices = accounts_of(linked, roofline, host), devices_used(linked)
     if linked.is_host_only:
-        parts = [_charge_host(linked, host, account, page_times(linked, roofline, ceilings))]
+        parts = [_charge_host(linked, host, account, page_times(linked, roofline, ceilings), light)]
     else:
         parts = [_charge_device(linked, host, device, account) for device in devices]
     steps = max(len(linked.window.steps), 1)
@@ -322,7 +330,11 @@ def build_ledger(
     account_us = tally(account, kernel_us, len(ACCOUNTS))
     account_us[IDLE_ACCOUNTS] += cause_us
     return LedgerResult(
-        ledger=ledger_of(dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)), linked.window.wall_us / steps),
+        ledger=ledger_of(
+            dict(zip(_NAMES, (account_us / steps).tolist(), strict=True)),
+            linked.window.wall_us / steps,
+            _rounding_us(linked) / steps,
+        ),
         kernel_us=kernel_us,
         account=account,
         idle=_mean_idle([part.idle for part in parts], steps),
@@ -341,11 +353,25 @@ def is_wait(account: Integers) -> Flags:
     return np.isin(account, [code for _, code in _WAITS])
 
 
-def ledger_of(account_us: Mapping[str, float], wall_us: float) -> Ledger:
-    """The ledger of these accounts; rounding, at most 1e-9 of the wall time, goes to the largest."""
+def _rounding_us(linked: Linked) -> float:
+    """By how much stretches between the instants of a trace may miss their sum.
+
+    An instant is rounded to the spacing of numbers of its size, up or down by chance: so the sum of many stretches is
+    off by the root of their number.
+    """
+    window = linked.window
+    latest_us = max(abs(window.start_us), abs(window.end_us))
+    return float(np.spacing(latest_us)) * (2.0 + math.sqrt(len(linked.trace.events)))
+
+
+def ledger_of(account_us: Mapping[str, float], wall_us: float, rounding_us: float = 0.0) -> Ledger:
+    """The ledger of these accounts; rounding goes to the largest: 1e-9 of the wall time, or of the instants."""
     amounts = {account: us for account, us in account_us.items() if us > 0} or {"overhead.unknown": wall_us}
     rest = wall_us - math.fsum(amounts.values())
-    assert abs(rest) <= 1e-9 * wall_us, f"accounts miss the wall time of {wall_us} us by {rest} us"
+    assert abs(rest) <= 1e-9 * wall_us + rounding_us, f"accounts miss the wall time of {wall_us} us by {rest} us"
+    if -rest >= max(amounts.values()) > 0:  # a step shorter than the spacing of its instants
+        factor = wall_us / math.fsum(amounts.values())
+        amounts = {account: us * factor for account, us in amounts.items()}
     largest = max(amounts, key=lambda account: amounts[account])
     amounts[largest] = math.fsum([wall_us, *(-us for account, us in amounts.items() if account != largest)])
     entries = [
@@ -488,10 +514,13 @@ def _times_on_device(pieces: Pieces, idle: Gaps, linked: Linked, host: Host) -> 
             np.where(pieces.thread < 0, THREAD(host.main_thread), pieces.thread),
         ),
         us=pieces.us,
+        lightly_us=pieces.us,
     )
 
 
-def _charge_host(linked: Linked, host: Host, account: Integers, page_us: Mapping[str, Floats]) -> _DeviceLedger:
+def _charge_host(
+    linked: Linked, host: Host, account: Integers, page_us: Mapping[str, Floats], light: Stretches | None
+) -> _DeviceLedger:
     timeline = host_timeline(linked, host)
     kernel_us, idle, pieces = timeline.kernel_us, timeline.idle, timeline.pieces
     waits = is_wait(account)
@@ -506,13 +535,15 @@ def _charge_host(linked: Linked, host: Host, account: Integers, page_us: Mapping
         rows = np.flatnonzero(us)
         tables.append(fold(explain_pages(rows, us[rows], linked, what)))
         at, event = (linked.ops[name].to_numpy()[rows] for name in ("ts_us", "event"))
-        times.append(IdleTimes(np.full(rows.size, _ALLOCATOR), at, at, thread[event], us[rows]))
+        times.append(IdleTimes(np.full(rows.size, _ALLOCATOR), at, at, thread[event], us[rows], us[rows]))
         kernel_us = kernel_us - us
         cause_us[_ALLOCATOR] += us.sum()
-    outside = fold(explain(pieces, idle, linked, host))
+    part = parts_left(linked, own_stretches(linked.trace.events), idle.following[pieces.gap], light)
+    lightly_us = pieces.us if part is None else pieces.us * part
+    outside = fold(replace(explain(pieces, idle, linked, host), lightly_us=None if part is None else lightly_us))
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
     main = np.full(pieces.cause.size, host.main_thread, dtype=np.int64)
-    times.append(IdleTimes(pieces.cause, pieces.start, pieces.end, main, pieces.us))
+    times.append(IdleTimes(pieces.cause, pieces.start, pieces.end, main, pieces.us, lightly_us))
     told = pd.concat((*tables, outside), ignore_index=True)
     return _DeviceLedger(kernel_us, cause_us, told, busy_us, joined(times))
 

@@ -4,18 +4,21 @@ A recording may hold a second window with the fewest options of the profiler. Th
 and the first one, with shapes, stacks and memory, only tells what they consist of.
 """
 
+import statistics
 from collections.abc import Container, Mapping
 
 import numpy as np
 import pandas as pd
 from msgspec import Struct
 
+from bottleneck.analysis.between_ops import Stretches, calm_steps, measure_stretches
+from bottleneck.analysis.host import own_stretches, read_host
 from bottleneck.analysis.idle import IDLE_TEXTS, RECORDS
 from bottleneck.analysis.ledger import IdleTimes, LedgerResult, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
-from bottleneck.schema.intervals import Flags, Floats, joined, tally
-from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.intervals import Flags, Floats, joined, tally, union
+from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from bottleneck.units import format_share, format_us
@@ -30,8 +33,8 @@ _LEAST_AGREEMENT = 2 / 3
 # that is not the profiler's.
 _MOST_US_PER_EVENT = 2.0
 # Causes that Python frames tell: in a window without them, all of this time is Python or unknown.
-_TOLD_BY_FRAMES = ("profiler", "gc", "compile", "input", "python", "unknown")
-_WORK, _PYTHON, _UNKNOWN = "work", "overhead.python", "overhead.unknown"
+_TOLD_BY_FRAMES = ("gc", "compile", "input", "wait", "python", "unknown")
+_WORK, _PYTHON, _UNKNOWN, _PROFILER = "work", "overhead.python", "overhead.unknown", "overhead.profiler"
 
 
 class LightAmounts(Struct, frozen=True):
@@ -40,7 +43,7 @@ class LightAmounts(Struct, frozen=True):
     A kind is an account that such a window can tell, or ``work``: that of the device, on a CPU all time in ops.
     ``profiled_us`` is the step in that window, ``agreement`` the unprofiled one over its work (at most 1). ``op_us`` is
     the mean time of an op itself by name, empty where a device works; ``ops`` is how many records of ops a step holds,
-    of those without a parent the half that falls inside them.
+    of those without a parent the half that falls inside them. ``stretches`` are the times between ops on a CPU.
     """
 
     us: Mapping[str, float]
@@ -48,6 +51,7 @@ class LightAmounts(Struct, frozen=True):
     agreement: float
     op_us: Mapping[str, float]
     ops: float
+    stretches: Stretches | None = None
 
 
 def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | None) -> LightAmounts | None:
@@ -64,9 +68,10 @@ def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | N
     own = _without_events(linked, each_us, floor_us)
     bound = np.where(own.kernels["kind"] == "collective", "communication", "unknown")
     family = pd.Categorical([None] * len(bound), categories=["other"])
-    result = build_ledger(own, pd.DataFrame({"bound": pd.Categorical(bound), "family": family}))
-    us = _by_kind(result, own_parts(own), {entry.account for entry in result.ledger.entries})
-    inside = _inside(linked)
+    roofline = pd.DataFrame({"bound": pd.Categorical(bound), "family": family})
+    us = _typical_amounts(own, roofline)
+    inside = _inside(linked) & _in_calm_steps(linked)
+    steps = len(calm_steps(linked.window)) if host_only else steps
     outermost = inside & linked.ops["parent"].isna().to_numpy()
     around_us = each_us * np.count_nonzero(outermost) / 2 / steps
     us = _shortened(us, {_PYTHON}, around_us)
@@ -75,6 +80,7 @@ def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | N
         at_ops = {kind for kind in us if is_op[kind] and ACCOUNTS[kind].cause not in _TOLD_BY_FRAMES}
         us = _shortened(us, at_ops, each_us * np.count_nonzero(inside) / steps - around_us)
     scaled = _scaled_accounts(host_only=False)
+    us[_PROFILER] = 0.0  # the unprofiled step has none of it
     is_fixed = {kind for kind in us if not host_only and (kind == _WORK or kind not in scaled)}
     fixed_us, rest_us = (
         sum(amount for kind, amount in us.items() if (kind in is_fixed) is chosen) for chosen in (True, False)
@@ -86,12 +92,40 @@ def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | N
     us[_UNKNOWN] = max(unprofiled.median - sum(us.values()), 0.0)
     means = _mean_by_name(own, inside) if host_only else {}
     records = (np.count_nonzero(inside) - np.count_nonzero(outermost) / 2) / steps
-    return LightAmounts(us, result.ledger.wall_us, agreement, means, records)
+    stretches = measure_stretches(linked, own_stretches(linked.trace.events), each_us) if host_only else None
+    profiled_us = linked.window.wall_us / len(linked.window.steps)
+    return LightAmounts(us, profiled_us, agreement, means, records, stretches)
+
+
+def _typical_amounts(linked: Linked, roofline: pd.DataFrame) -> dict[str, float]:
+    """Time per step by kind; on a CPU of the steps that nothing held up, each of which is a window of its own."""
+    calm, window = calm_steps(linked.window), linked.window
+    windows = [window]
+    if linked.is_host_only and len(calm) < len(window.steps):
+        windows = [Window(step.start_us, step.end_us, (step,), window.source) for step in calm]
+    host, parts, total = read_host(linked), own_parts(linked), dict[str, float]()
+    for chosen in windows:
+        result = build_ledger(replace(linked, window=chosen), roofline, None, host)
+        known = {entry.account for entry in result.ledger.entries}
+        for kind, us in _by_kind(result, parts, known).items():
+            total[kind] = total.get(kind, 0.0) + us / len(windows)
+    return total
+
+
+def _in_calm_steps(linked: Linked) -> Flags:
+    """Mask of the ops that begin in a step that nothing held up; of all where a device works."""
+    start = linked.ops["ts_us"].to_numpy()
+    if not linked.is_host_only:
+        return np.ones(start.size, dtype=bool)
+    calm = calm_steps(linked.window)
+    return union(*(np.array([getattr(step, name) for step in calm]) for name in ("start_us", "end_us"))).hold(start)
 
 
 def _kind_of(account: str, host_only: bool, known: Container[str]) -> str:
     """The kind of time that an account is part of; ``known`` are the kinds or accounts of the lighter window."""
     cause = ACCOUNTS[account].cause
+    if account == _PROFILER:
+        return account
     if cause in _TOLD_BY_FRAMES:
         return account if account in known and account != _UNKNOWN else _PYTHON
     return account if account == "communication" or (cause is not None and not host_only) else _WORK
@@ -158,11 +192,12 @@ def scale_to_unprofiled(
     on_host = np.array([account in scaled for account in ACCOUNTS])[result.account]
     own = np.where(on_host, 1.0, own)
     kept = _kept_parts(result, own)
-    host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled)
+    host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled and entry.account != _PROFILER)
     trusted_us = sum(entry.us * kept[entry.account] for entry in result.ledger.entries if entry.account not in scaled)
     host = min(max((wall_us - trusted_us) / host_us, 0.0), _MOST_STRETCH) if host_us > 0 else 0.0
     device = min(wall_us / trusted_us, 1.0) if trusted_us > 0 else 1.0
     factors = {account: host if account in scaled else device for account in ACCOUNTS}
+    factors[_PROFILER] = 0.0
     unexplained_us = wall_us - host * host_us - device * trusted_us
     more = {_UNKNOWN: unexplained_us} if unexplained_us > 1e-9 * wall_us else {}
     return _rescaled(result, wall_us, factors, own, more, _caveats(result.ledger.wall_us, wall_us, (host, device)))
@@ -175,36 +210,53 @@ _LEAST_LEFT = 0.05
 def _without_frames(result: LedgerResult, light: LightAmounts) -> LedgerResult:
     """The result with what Python took longer than in the lighter window taken off where events were recorded.
 
-    Half of an op's record falls inside the op, where its cost is seen; the other half is beside it. What Python took
-    longer than that, it was recording its calls.
+    Where the lighter window tells the time between the same ops, that is the amount. Else half of an op's record falls
+    inside the op, where its cost is seen; the other half is beside it. What Python took longer than that, it was
+    recording its calls.
     """
     idle = result.idle
     accounts = [f"overhead.{cause}" for cause in idle["cause"]]
     is_python = np.array([_kind_of(account, result.host_only, light.us) == _PYTHON for account in accounts], dtype=bool)
     us = idle["us"].to_numpy(np.float64)
     frames, ops = (np.where(is_python, idle[name].to_numpy(np.float64), 0.0) for name in ("frames", "ops"))
+    lightly_us = np.where(is_python, idle["lightly_us"].to_numpy(np.float64), us)
+    if lightly_us[is_python].any():
+        causes = [IDLE_CAUSES.index(cause) for cause in {*idle["cause"][is_python]}]
+        times = result.idle_times
+        shorter = np.where(np.isin(times.cause, causes), times.lightly_us, times.us)
+        return _with_idle(result, lightly_us, replace(times, us=shorter))
     longer_us = us[is_python].sum() - light.us.get(_PYTHON, 0.0)
     if longer_us <= 0 or not (frames.any() or ops.any()):
         return result
     recorded = _by_kind(result, np.ones(result.kernel_us.size), light.us)
-    inside_us = sum(max(amount - light.us.get(kind, 0.0), 0.0) for kind, amount in recorded.items() if kind != _PYTHON)
+    work = {kind: amount for kind, amount in recorded.items() if kind not in {_PYTHON, _PROFILER}}
+    inside_us = sum(max(amount - light.us.get(kind, 0.0), 0.0) for kind, amount in work.items())
     at_ops_us = min(longer_us, inside_us / max(light.ops, 1.0) / 2 * ops.sum()) if frames.any() else longer_us
     beside, during = (
         amount * count / count.sum() if count.any() else count
         for amount, count in ((at_ops_us, ops), (longer_us - at_ops_us, frames))
     )
     left = np.maximum(us - beside - during, _LEAST_LEFT * us)
-    before = {entry.account: entry for entry in result.ledger.entries}
-    by_account = {account: entry.us for account, entry in before.items()}
-    for account, less in zip(accounts, us - left, strict=True):
-        by_account[account] = by_account.get(account, 0.0) - less
-    factors = {name: by_account[name] / entry.us for name in by_account if (entry := before.get(name)) and entry.us > 0}
-    return replace(
-        result,
-        idle=idle.assign(us=left),
-        idle_times=_scaled_times(result.idle_times, factors, {}),
-        ledger=ledger_of(by_account, sum(by_account.values())),
-    )
+    by_account = _shorter_accounts(result, left)
+    before = {entry.account: entry.us for entry in result.ledger.entries}
+    factors = {name: by_account[name] / before_us for name, before_us in before.items() if before_us > 0}
+    return _with_idle(result, left, _scaled_times(result.idle_times, factors, {}))
+
+
+def _with_idle(result: LedgerResult, us: Floats, times: IdleTimes) -> LedgerResult:
+    """The result with these amounts of idle time, row by row and piece by piece."""
+    by_account = _shorter_accounts(result, us)
+    wall_us = sum(by_account.values())
+    return replace(result, idle=result.idle.assign(us=us), idle_times=times, ledger=ledger_of(by_account, wall_us))
+
+
+def _shorter_accounts(result: LedgerResult, us: Floats) -> dict[str, float]:
+    """The amounts of the ledger, idle time being these amounts, row by row of ``idle``."""
+    by_account = {entry.account: entry.us for entry in result.ledger.entries}
+    for cause, before_us, after_us in zip(result.idle["cause"], result.idle["us"], us, strict=True):
+        account = f"overhead.{cause}"
+        by_account[account] = by_account.get(account, 0.0) - before_us + after_us
+    return by_account
 
 
 def _rescaled(
@@ -264,7 +316,8 @@ def _scaled_times(times: IdleTimes, factors: Mapping[str, float], more: Mapping[
     factor = np.array([factors.get(f"overhead.{cause}", 1.0) for cause in IDLE_CAUSES])
     nowhere, nobody = np.full(len(more), np.nan), np.full(len(more), -1)
     causes = np.array([IDLE_CAUSES.index(ACCOUNTS[account].cause or "unknown") for account in more], dtype=np.int64)
-    extra = IdleTimes(causes, nowhere, nowhere, nobody, np.array([*more.values()], dtype=np.float64))
+    amounts = np.array([*more.values()], dtype=np.float64)
+    extra = IdleTimes(causes, nowhere, nowhere, nobody, amounts, amounts)
     return joined([times.scaled(factor[times.cause]), extra])
 
 
@@ -351,6 +404,8 @@ _RECORDED = ("op", "annotation", "collective", "python")
 def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
     """Microseconds that one recorded event costs: what the profiled steps took longer, over the events in them.
 
+    Our own hooks do not count, neither their time nor the events in them.
+
     The cost is one per event and not per second (0.7 to 1.1 us by option), so a program of tiny ops is stretched
     several times and one of large ops hardly at all. 0 when no undisturbed step time is known.
     """
@@ -360,8 +415,11 @@ def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
     events = linked.trace.events
     start = events["ts_us"].to_numpy()
     inside = (start >= window.start_us) & (start < window.end_us) & events["category"].isin(_RECORDED).to_numpy()
-    count = int(np.count_nonzero(inside))
-    return max(0.0, window.wall_us - steps * unprofiled.median) / count if count else 0.0
+    own = own_stretches(events)
+    count = int(np.count_nonzero(inside & ~own.hold(start)))
+    own_us = float(own.covered_between(np.array([window.start_us]), np.array([window.end_us]))[0])
+    profiled_us = steps * statistics.median(step.us for step in window.steps) if linked.is_host_only else window.wall_us
+    return max(0.0, profiled_us - own_us - steps * unprofiled.median) / count if count else 0.0
 
 
 def subtract_profiler_overhead(

@@ -9,7 +9,15 @@ from msgspec import Struct, field
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.errors import TraceError
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import CONTENDED, SHARED_PROCESSOR, Caveat, Ledger, TelemetrySummary
+from bottleneck.schema.analysis import (
+    CONTENDED,
+    DISTURBED,
+    SHARED_PROCESSOR,
+    STRETCHED,
+    Caveat,
+    Ledger,
+    TelemetrySummary,
+)
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.linked_trace import Linked
@@ -128,9 +136,20 @@ def summarise_samples(
         process_processors=_rate(host, spans, "process_cpu_s", lambda sample: sample.elapsed_s),
         host_utilization=None if busy is None else min(busy, 1.0),
         host_memory_used_bytes=_median(host, "memory_used_bytes"),
+        other_processors=_others(samples),
         **{name: _median(device, name) for name in _DEVICE_READINGS},
         **{name: _median(host, name) for name in ("cpu_clock_mhz", "process_memory_bytes")},
     )
+
+
+def _others(samples: Sequence[Sample]) -> float | None:
+    """Processors that other programs kept busy, from the first sample of the host to the last; null if too short."""
+    columns = ("busy_cpu_s", "process_cpu_s")
+    known = [each for each in samples if each.sensor == HOST and all(name in each.values for name in columns)]
+    if len(known) < 2 or (length_s := known[-1].elapsed_s - known[0].elapsed_s) < _SHORTEST_RATE_S:
+        return None
+    busy_s, own_s = (known[-1].values[name] - known[0].values[name] for name in columns)
+    return max(busy_s - own_s, 0.0) / length_s if busy_s >= 0 and own_s >= 0 else None
 
 
 def _median(samples: Sequence[Sample], column: str) -> float | None:
@@ -267,6 +286,25 @@ def _caveats(conditions: Conditions, clock_mhz: float, device: Device) -> tuple[
         f"judged against {left} of them, bytes against the whole bandwidth"
     )
     return (Caveat("low-clocks", message),)
+
+
+# Less than a processor that others may take of those that the program leaves: sensors and the system need some.
+_ROOM = 0.2
+
+
+def tell_profiler_from_load(
+    caveats: Sequence[Caveat], telemetry: TelemetrySummary | None, threads: int | None, processors: int | None
+) -> tuple[Caveat, ...]:
+    """The caveats, those that blame other programs as the profiler's own doing where these left processors enough."""
+    others = None if telemetry is None else telemetry.other_processors
+    if others is None or not threads or not processors or others > processors - threads + _ROOM:
+        return tuple(caveats)
+    message = (
+        f"the profiler made the steps far longer than it usually does: other programs kept only {others:.1f} of "
+        f"{counted(processors, 'processor')} busy, and the program has {counted(threads, 'thread')}; the amounts are "
+        "scaled to the steps without it"
+    )
+    return tuple(replace(each, slug=STRETCHED, message=message) if each.slug == DISTURBED else each for each in caveats)
 
 
 # Processors that were all at work, and of those that the program wanted, the part that it did not get.

@@ -10,6 +10,8 @@ from msgspec import Struct
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
+    DISTURBED_SLUGS,
+    ELSEWHERE,
     GRAPH_CAPTURE,
     GROUPS,
     HALF_RECORDED,
@@ -34,6 +36,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, in_reading_order
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
+from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.
@@ -52,12 +55,16 @@ _GROUP_WORDS = {
 
 # Caveat -> what to record instead, where it concerns more than half of what was recorded.
 _RECORD_INSTEAD: Mapping[str, str] = {
+    ELSEWHERE: "record these processes, if they import torch: bottleneck run --follow-children",
     HALF_RECORDED: "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     GRAPH_CAPTURE: "record later steps, which replay the graph: this window captures it",
     ONE_OFF: "record later steps, after warm-up: {message}",
 }
 _MOST = 0.5
 _START_UP = "overhead.start_up"
+_HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group == "overhead")
+# Rounding may leave nothing of a step that only waits.
+_LEAST_JUDGED = 1e-6
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work is unmodelled -> what would make it modelled.
@@ -89,7 +96,8 @@ class Grounds(Struct, frozen=True):
 
     ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
     this trace shows something else than the program at work; ``straggler`` is a sentence on the rank that the others
-    wait for.
+    wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
+    is the reason why times are longer than the program's own, null where they are not.
     """
 
     ledger: Ledger
@@ -102,6 +110,8 @@ class Grounds(Struct, frozen=True):
     straggler: str | None = None
     is_one_of_several: bool = False
     cut_off: str | None = None
+    serving: Serving | None = None
+    disturbed: str | None = None
 
 
 class BoundDecision(Struct, frozen=True):
@@ -122,18 +132,22 @@ class BoundDecision(Struct, frozen=True):
 def grounds_of(evidence: Evidence) -> Grounds:
     """The part of the evidence that a verdict rests on."""
     analysis = evidence.analysis
-    broken = next((caveat.message for caveat in analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)
+    incomplete, disturbed = BROKEN_TRACE_SLUGS - DISTURBED_SLUGS, BROKEN_TRACE_SLUGS & DISTURBED_SLUGS
+    caveats = sorted(analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
+    broken = next((caveat.message for caveat in caveats if caveat.slug in incomplete), None)
     return Grounds(
         ledger=Ledger(analysis.steps.wall_us, analysis.ledger),
         kernels=analysis.kernels,
         idle=analysis.idle,
         host_only=evidence.linked.is_host_only,
         broken=broken,
-        instead=_record_instead(analysis.caveats),
+        instead=_record_instead(caveats),
         sides=evidence.sides,
         straggler=evidence.straggler,
         is_one_of_several=any(caveat.slug == ONE_RANK for caveat in analysis.caveats),
         cut_off=next((caveat.message for caveat in analysis.caveats if caveat.slug == TRUNCATED), None),
+        serving=serving_of(evidence),
+        disturbed=next((caveat.message for caveat in analysis.caveats if caveat.slug in disturbed), None),
     )
 
 
@@ -155,24 +169,63 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     ``mixed`` when the largest known group holds under half and the next is within 10 points. Where more than half, or
     more than in any other group, is unmodelled: ``device`` if a device works nearly all of the time, else the bound
     that such kinds of work usually have; so too where unmodelled work of such kinds would overturn the bound.
-    ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted.
+    ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted; where other programs
+    disturbed it, only if the bound depends on which part of the time they took.
     """
+    if grounds.disturbed is not None:
+        return _bound_in_spite_of_load(grounds)
     shares = grounds.ledger.group_shares()
-    judged = _set_start_up_aside(grounds.ledger, shares)
+    judged = _set_aside(grounds, shares)
     ranked = _ranked(judged)
     if grounds.broken is not None:
         return BoundDecision("inconclusive", None, shares[ranked[0]], shares, ranked)
-    likely = _set_start_up_aside(grounds.ledger, _likely_shares(grounds))
+    likely = _set_aside(grounds, _likely_shares(grounds))
     by_kind = replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
     if not _is_mostly_unknown(judged, ranked):
         known = _bound_of(grounds, judged, shares, ranked)
-        return by_kind if _is_in_doubt(grounds.ledger, known) and by_kind.bound != known.bound else known
-    busy = _busy_share(grounds.ledger)
+        return by_kind if _is_in_doubt(grounds, known) and by_kind.bound != known.bound else known
+    busy = _busy_share(grounds)
     if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
         return BoundDecision("device", None, busy, shares, ranked)
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
     return by_kind
+
+
+# Of the host's own time, what may have been waiting for a processor that two threads share.
+_LEAST_OWN = 0.5
+
+
+def _bound_in_spite_of_load(grounds: Grounds) -> BoundDecision:
+    """The bound if it stays when ops take no longer than they need, or the host half its time; else inconclusive."""
+    calm = replace(grounds, disturbed=None)
+    found = find_bound(calm)
+    others = (_with_less(calm, _needed_parts(grounds)), _with_less(calm, dict.fromkeys(_HOST_ACCOUNTS, _LEAST_OWN)))
+    if all(find_bound(each).bound == found.bound for each in others):
+        return found
+    return BoundDecision("inconclusive", None, found.share, found.shares, found.ranked)
+
+
+def _needed_parts(grounds: Grounds) -> dict[str, float]:
+    """Part of the time of each account of work that its floors explain; none where they are not known."""
+    parts = {}
+    for account in ("compute", "memory"):
+        rows = [row for row in grounds.kernels if row.bound == account]
+        total_us = math.fsum(row.us for row in rows)
+        needed_us = math.fsum((row.explained or 0.0) * row.us for row in rows)
+        parts[account] = min(needed_us / total_us, 1.0) if total_us > 0 else 0.0
+    return parts
+
+
+def _with_less(grounds: Grounds, parts: Mapping[str, float]) -> Grounds:
+    """The grounds of a step in which these accounts take only a part of their time."""
+    us = [entry.us * parts.get(entry.account, 1.0) for entry in grounds.ledger.entries]
+    wall_us = math.fsum(us)
+    entries = tuple(
+        replace(entry, us=each, share=each / wall_us if wall_us > 0 else 0.0)
+        for entry, each in zip(grounds.ledger.entries, us, strict=True)
+    )
+    return replace(grounds, ledger=Ledger(wall_us, entries))
 
 
 def _start_up_share(ledger: Ledger) -> float:
@@ -181,11 +234,22 @@ def _start_up_share(ledger: Ledger) -> float:
     return share if share <= _MOST else 0.0
 
 
-def _set_start_up_aside(ledger: Ledger, shares: Mapping[str, float]) -> dict[str, float]:
-    """The shares of the groups in the step without start-up that is paid once."""
-    aside = _start_up_share(ledger)
+def _accounts_aside(grounds: Grounds) -> frozenset[str]:
+    """The accounts that are not judged: start-up that is paid once, and the time in which a server has no requests."""
+    aside = {_START_UP} if _start_up_share(grounds.ledger) else set()
+    return frozenset(aside | ({WAIT} if grounds.serving is not None else set()))
+
+
+def _share_aside(grounds: Grounds) -> float:
+    aside = _accounts_aside(grounds)
+    return math.fsum(entry.share for entry in grounds.ledger.entries if entry.account in aside)
+
+
+def _set_aside(grounds: Grounds, shares: Mapping[str, float]) -> dict[str, float]:
+    """The shares of the groups in the step without what is not judged."""
+    aside = _share_aside(grounds)
     return {
-        group: max(share - (aside if group == "overhead" else 0.0), 0.0) / (1.0 - aside)
+        group: max(share - (aside if group == "overhead" else 0.0), 0.0) / max(1.0 - aside, _LEAST_JUDGED)
         for group, share in shares.items()
     }
 
@@ -235,30 +299,88 @@ def _is_thin_product(kernel: KernelSummary) -> bool:
     return bool(_PRODUCT.match(kernel.op or "")) and 0 < kernel.flops < _FEW_FLOPS_PER_BYTE * kernel.bytes_low
 
 
-def _busy_share(ledger: Ledger) -> float:
-    """Share of the step in which the device works: all but the causes of idle time; start-up is set aside."""
-    aside = _start_up_share(ledger)
+def _busy_share(grounds: Grounds) -> float:
+    """Share of the judged part of the step in which the device works: all but the causes of idle time."""
     idle = math.fsum(
-        entry.share for entry in ledger.entries if entry.account in ACCOUNTS and ACCOUNTS[entry.account].cause
+        entry.share for entry in grounds.ledger.entries if entry.account in ACCOUNTS and ACCOUNTS[entry.account].cause
     )
-    return (1.0 - idle) / (1.0 - aside)
+    return (1.0 - idle) / max(1.0 - _share_aside(grounds), _LEAST_JUDGED)
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     """The verdict; its first step is the first finding whose gain shows, else what the largest account advises.
 
-    Advice to record anew stays first, whatever the findings are.
+    Advice to record anew stays first, whatever the findings on the step are.
     """
     decision = find_bound(grounds)
-    first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, decision, findings)
+    first_step = (
+        _leading(findings)
+        or _recording_advice(grounds, decision, findings)
+        or _first_finding(grounds, decision, findings)
+    )
     step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
     sides = describe_sides(grounds.sides) if grounds.sides else None
     aside = _start_up_share(grounds.ledger)
     start_up = f"Start-up that is paid once takes {format_share(aside)} and is set aside" if aside else None
-    parts = (_opening(grounds, decision) + _doubt(grounds, decision), start_up, sides, f"First: {step}")
+    sure = _sure(grounds, decision, findings)
+    parts = (
+        _pace(grounds),
+        sure,
+        _opening(grounds, decision) + _doubt(grounds, decision),
+        start_up,
+        sides,
+        f"First: {step}",
+    )
     cut_off = f"The file was cut off, so this judges only a part: {grounds.cut_off}." if grounds.cut_off else None
     sentence = " ".join([*filter(None, [cut_off, grounds.straggler]), *(f"{part}." for part in parts if part)])
     return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
+
+
+# Findings that rest on what the program does, so that a busy machine does not make them doubtful.
+SURE_FINDINGS = frozenset(
+    {
+        "anomaly-detection",
+        "blocking-launches",
+        "caching-allocator-off",
+        "compiling-in-step",
+        "debug-settings",
+        "double-precision",
+        "every-rank-reads-all",
+        "gc-pauses",
+        "gradient-check",
+        "graph-breaks",
+        "host-sync",
+        "item-calls",
+        "loader-without-workers",
+        "looped-op",
+        "side-work",
+        "step-sleeps",
+        "too-many-threads",
+        "traced-python",
+        "unfused-attention",
+        "unfused-optimizer",
+    }
+)
+_MOST_SURE = 2
+
+
+def _sure(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+    """What is known of a program whose times say nothing, because other programs ran beside it; null elsewhere."""
+    if grounds.disturbed is None or decision.bound != "inconclusive":
+        return None
+    titles = [finding.title for finding in findings if finding.slug in SURE_FINDINGS][:_MOST_SURE]
+    return f"Whatever the load: {'; '.join(map(_continuing, titles))}" if titles else None
+
+
+def _pace(grounds: Grounds) -> str | None:
+    """A sentence on the time in which a server has no requests, which is no fault of its model; null elsewhere."""
+    if grounds.serving is None:
+        return None
+    idle = format_share(math.fsum(entry.share for entry in grounds.ledger.entries if entry.account == WAIT))
+    return (
+        f"The program waits for requests {idle} of the time, which is no fault of the model: "
+        f"{describe_pace(grounds.serving)}. The rest is judged"
+    )
 
 
 def name_in_sentence(name: str) -> str:
@@ -278,8 +400,9 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
 
 def _opening(grounds: Grounds, decision: BoundDecision) -> str:
     wall = format_us(grounds.ledger.wall_us)
-    if grounds.broken is not None:
-        return f"Inconclusive: {grounds.broken}"
+    untrue = grounds.broken or grounds.disturbed
+    if decision.bound == "inconclusive" and untrue is not None:
+        return f"Inconclusive: {untrue}"
     if decision.bound == "inconclusive":
         most = _largest_kernel(grounds, ("unknown",))
         reason = f", most of it {_label(most)} ({most.reason or 'no cost formula'})" if most else ""
@@ -333,18 +456,20 @@ def _kind_of_work(account: str) -> str:
     return "other work" if account == UNMODELLED else phrase_of(account).removeprefix("unmodelled ")
 
 
-def _is_in_doubt(ledger: Ledger, decision: BoundDecision) -> bool:
-    """True if unmodelled work, were it of the next group, would overturn the bound. Both leave start-up aside."""
+def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
+    """True if unmodelled work, were it of the next group, would overturn the bound; of what is judged."""
     # Unknown work is work: it may be compute or memory, never overhead or communication.
-    shares, first = _set_start_up_aside(ledger, decision.shares), decision.ranked[0]
+    shares, first = _set_aside(grounds, decision.shares), decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
     is_open = decision.bound in {"inconclusive", "device"} or decision.by_kind
     return not is_open and 0 < shares["unknown"] >= shares[first] - rival
 
 
 def _doubt(grounds: Grounds, decision: BoundDecision) -> str:
-    """Addition where unmodelled work could overturn the verdict; else empty."""
-    if not _is_in_doubt(grounds.ledger, decision):
+    """Addition where unmodelled work could overturn the verdict, or times are not the program's own; else empty."""
+    if grounds.disturbed is not None and decision.bound != "inconclusive":
+        return "; other programs took a part of this time, which changes how long it is but not what it is"
+    if not _is_in_doubt(grounds, decision):
         return ""
     return f"; another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
 
@@ -375,6 +500,9 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
     """
     if grounds.instead is not None or grounds.broken is not None:
         return grounds.instead or "record it again"
+    if decision.bound == "inconclusive" and grounds.disturbed is not None:
+        sure = next((each for each in findings if each.slug in SURE_FINDINGS), None)
+        return "record it again while nothing else runs" if sure is None else _continuing(sure.advice)
     if decision.bound == "inconclusive":
         return _account_advice(grounds, decision)
     if decision.bound == "communication" and grounds.is_one_of_several:
@@ -383,6 +511,12 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
         return None if most_us > decision.share * grounds.ledger.wall_us / 2 else _ALL_RANKS
     parted = grounds.sides is not None and not grounds.sides.is_one_step
     return "judge the sides apart, with a recording of warmed-up steps" if parted else None
+
+
+def _leading(findings: Sequence[Finding]) -> str | None:
+    """The finding without a gain of the step that stands before all others: it holds whatever the step is."""
+    found = (each for each in findings if each.comes_first and each.predicted_gain_us is None)
+    return next((_continuing(each.advice) for each in found), None)
 
 
 def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
@@ -397,7 +531,7 @@ def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence
         return None
     gain = finding.predicted_gain_us
     is_large = gain is not None and (gain.low + gain.high) / 2 >= LITTLE * wall_us > 0
-    if not is_large and not finding.corrects_results:
+    if not is_large and not finding.corrects_results and not finding.comes_first:
         return None
     noise = ", less than these step times can show" if finding.within_noise else ""
     gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
@@ -444,8 +578,8 @@ def describe_sides(sides: TwoSided) -> str:
 
 
 def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
-    aside = _START_UP if _start_up_share(grounds.ledger) else None
-    entries = [entry for entry in grounds.ledger.entries if entry.group == group and entry.account != aside]
+    aside = _accounts_aside(grounds)
+    entries = [entry for entry in grounds.ledger.entries if entry.group == group and entry.account not in aside]
     empty = "overhead.unknown" if group == "overhead" else group
     return max(entries, key=lambda entry: entry.us, default=LedgerEntry(empty, group, 0.0, 0.0))
 

@@ -78,7 +78,8 @@ def _counts(workload: "LockedWorkload", project: "Project", *, quiet: bool) -> "
     from bottleneck.gate.acceptance import last_counts, last_path, write_last
 
     counts = last_counts(workload, project)
-    if counts is None:
+    lacks_outputs = counts is not None and workload.lock.counts.numerics is not None and counts.numerics is None
+    if counts is None or lacks_outputs:
         progress_printer(quiet=quiet)(f"counting {workload.name}")
         counts = _count(workload, project)
         write_last(last_path(project.root, workload.name), counts)
@@ -93,4 +94,5 @@ def _count(workload: "LockedWorkload", project: "Project") -> "Counts":
     program = find_program(shlex.join(workload.lock.program), project)
     with tempfile.TemporaryDirectory(prefix="bottleneck-accept-", ignore_cleanup_errors=True) as scratch:
         side = Side("this folder", project.root, project.settings.environment)
-        return count_program(program, Path(scratch), side).counts
+        has_outputs = workload.lock.counts.numerics is not None
+        return count_program(program, Path(scratch), side, numerics=has_outputs).counts

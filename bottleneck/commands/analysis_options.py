@@ -142,11 +142,7 @@ def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
 
     TraceError for a recording that is not finished.
     """
-    from bottleneck.harness.folder import is_unfinished
-
-    for path in paths:
-        if is_unfinished(path):
-            _refuse_unfinished(path)
+    refuse_unfinished(paths)
     if options.device is not None:
         return options
     from bottleneck.schema.recording import is_recording, read_recording
@@ -157,6 +153,15 @@ def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
 
     kept = [kept_ceilings(path) for path in paths]
     return replace(options, device=kept[0]) if all(each == kept[0] for each in kept) else options
+
+
+def refuse_unfinished(paths: Sequence[Path]) -> None:
+    """TraceError for a recording that a run is still writing, or that a killed one has left."""
+    from bottleneck.harness.folder import is_unfinished
+
+    for path in paths:
+        if is_unfinished(path):
+            _refuse_unfinished(path)
 
 
 def _refuse_unfinished(folder: Path) -> None:

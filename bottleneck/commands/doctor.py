@@ -52,9 +52,12 @@ def doctor_command(
 def _check(paths: Sequence[Path]) -> "list[Checkup]":
     """The check-up of each trace, or of this machine where there is none."""
     if paths:
+        from bottleneck.commands.analysis_options import refuse_unfinished
         from bottleneck.doctor.trace_checks import examine_traces
+        from bottleneck.system.files import located
 
-        return examine_traces(paths)
+        refuse_unfinished(paths)
+        return examine_traces([located(path) for path in paths])
     from bottleneck.doctor.environment_checks import examine_environment
 
     return [examine_environment()]

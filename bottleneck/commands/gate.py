@@ -5,6 +5,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
@@ -46,7 +47,10 @@ def gate_command(
         typer.Option(metavar="counters|time", help="Gate the counters alone, or the time."),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Count each workload twice and write its lock-file; gate nothing.")
+        bool, typer.Option("--update", help="Count each workload four times and write its lock-file; gate nothing.")
+    ] = False,
+    numerics: Annotated[
+        bool, typer.Option("--numerics", help="Hold what the step computes against the lock-file too.")
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 5 for whatever was not measured or not decided.")
@@ -98,10 +102,11 @@ def gate_command(
     from bottleneck.gate.settings import read_project
 
     chosen = _checked_formats(formats, output)
-    project = read_project(Path.cwd(), seed)
+    project = _with_numerics(read_project(Path.cwd(), seed), is_asked=numerics)
     texts = tuple(workloads or ())
     if recordings := _recordings(texts, against):
-        before = _recording_before(recordings, against, is_rerun=update or selftest or only == "time")
+        is_rerun = update or selftest or numerics or only == "time"
+        before = _recording_before(recordings, against, is_rerun=is_rerun)
         with answered():
             done = gate_recordings(recordings, before, project.settings, is_strict=strict)
             _present(done, output, chosen)
@@ -134,6 +139,13 @@ def gate_command(
             done = gate_programs(run, programs)
         _present(done, output, chosen)
     raise typer.Exit(done.exit_code)
+
+
+def _with_numerics(project: "Project", *, is_asked: bool) -> "Project":
+    """The project, with outputs held to the lock-file where that is asked for."""
+    if not is_asked:
+        return project
+    return replace(project, settings=replace(project.settings, numerics=True))
 
 
 def _programs(texts: Sequence[str], project: "Project") -> "list[Program]":

@@ -119,6 +119,10 @@ def run_command(
     nproc_per_node: Annotated[
         str | None, typer.Option(metavar="N", help="Start N ranks with torchrun, each with a trace.")
     ] = None,
+    follow_children: Annotated[
+        bool,
+        typer.Option("--follow-children", help="Record the Python processes that it starts and that import torch."),
+    ] = False,
     shapes: Annotated[
         bool | None, typer.Option("--shapes/--no-shapes", help="Record shapes, which the costs of ops need.")
     ] = None,
@@ -178,6 +182,7 @@ def run_command(
         step=step,
         stop=stop,
         nproc_per_node=nproc_per_node,
+        follow_children=follow_children,
         shapes=shapes,
         stacks=stacks,
         memory=memory,
@@ -204,6 +209,7 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
     """The exit status of the program; UsageError before it starts when the options make no sense."""
     from bottleneck.harness.rank_coordination import check_ranks, launched_rank
 
+    _check_following(program, record)
     check_ranks(record.nproc_per_node, program.form, program.target, os.environ)
     job = launched_rank(os.environ) if record.nproc_per_node is None else None
     if job is not None:
@@ -220,6 +226,19 @@ def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int
             return _run(options, plan, folder)
     finally:
         folder.give_up()
+
+
+def _check_following(program: "Program", record: "RecordOptions") -> None:
+    """UsageError where processes cannot be followed in this way of running."""
+    others = {"--nproc-per-node": record.nproc_per_node is not None, "--stop": record.stop}
+    for option, is_given in others.items() if record.follow_children else ():
+        if is_given:
+            raise UsageError(f"--follow-children and {option} do not go together", fix="leave one of them out")
+    if record.follow_children and program.form != "script":
+        raise UsageError(
+            f"{program.target} is a {program.form}, whose step is repeated in one process",
+            fix="leave --follow-children out, or run a script that starts processes",
+        )
 
 
 def _announce(plan: "Plan", probe_budget_s: float = 0.0) -> None:
@@ -278,7 +297,9 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
         is_quiet=options.quiet,
         probe_budget_s=options.probe_budget_s,
     )
-    follower = Follower(Path(plan.folder), reporter.report_early)
+    # Nobody knows how many processes there will be: the report waits for the end of the program.
+    early = (lambda _: None) if plan.options.follow_children else reporter.report_early
+    follower = Follower(Path(plan.folder), early)
     kills = MemoryKills(count_memory_kills())
 
     def accompany(child: Child) -> None:

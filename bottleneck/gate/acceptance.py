@@ -12,20 +12,21 @@ import msgspec
 
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.experiment.git_clone import find_commit, find_root, git_in, identify
-from bottleneck.gate.judge import is_compared, is_red, judge_counts
+from bottleneck.gate.judge import NUMERICS, is_compared, is_red, judge_counts, judge_outputs
 from bottleneck.gate.lockfile import kept, read_lock, read_lock_at
 from bottleneck.gate.settings import MODULE_PREFIX, Project, lock_path, split_module_metric, workload_name
-from bottleneck.report.ci.phrases import amounts, format_change, growth
+from bottleneck.report.ci.phrases import amounts, describe_output, format_change, growth
 from bottleneck.report.output import make_folder, write_bytes
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings
+from bottleneck.schema.numerics import OutputChange
 from bottleneck.system.files import read_file
 
 _Modules = Mapping[str, Mapping[str, int]]
 
 _FOLDER = Path(".bottleneck") / "last"
 _IGNORE_ALL = "# Made by bottleneck, for this machine only.\n*\n"
-_ACCEPTABLE = frozenset({"broken", "gone", "improved", "within budget", "new"})
+_ACCEPTABLE = frozenset({"broken", "gone", "removed", "improved", "within budget", "new"})
 
 
 # Variables that CI services set for their jobs; most of them set CI.
@@ -121,13 +122,36 @@ def accept_counts(
             why=next((change.reason for change in changes if change.reason), ""),
             fix="write it anew: bottleneck gate --update",
         )
-    accepted = chosen(changes, metrics)
+    outputs = _accepted_outputs(workload.lock, counts, metrics)
+    others = [metric for metric in metrics if metric != NUMERICS]
+    accepted = chosen(changes, others) if others or not metrics else ()
     clone = find_root(project.root)
     identity = None if clone is None else identify(clone)
     stamp = Stamp(datetime.now(UTC).date().isoformat(), "" if identity is None else identity.commit, reason)
     lock = accept(workload.lock, counts, accepted, stamp) if accepted else workload.lock
+    lock = _with_outputs(lock, counts, outputs, stamp) if outputs else lock
     creep = [row for row in judge_counts(lock, counts, project.settings) if row.is_creep and is_red(row)]
-    return lock, describe_acceptance(workload.file, workload.name, accepted, creep, stamp)
+    told = [describe_output(change) for change in outputs]
+    return lock, describe_acceptance(workload.file, workload.name, accepted, creep, stamp, told)
+
+
+def _accepted_outputs(lock: Lock, counts: Counts, metrics: Sequence[str]) -> tuple[OutputChange, ...]:
+    """The outputs that differ, if all is accepted or they are named; UsageError for named ones that cannot be."""
+    judged = judge_outputs(lock, counts)
+    if NUMERICS in metrics and judged.verdict not in {"differs", "same"}:
+        fix = "write the lock-file anew: bottleneck gate --update --numerics"
+        raise UsageError("the outputs cannot be accepted", why=judged.reason or "", fix=fix)
+    return judged.changes if not metrics or NUMERICS in metrics else ()
+
+
+def _with_outputs(lock: Lock, counts: Counts, changes: Sequence[OutputChange], stamp: Stamp) -> Lock:
+    """The lock with the outputs of now; what differs from run to run stays left out."""
+    before, after = lock.counts.numerics, counts.numerics
+    assert before is not None and after is not None
+    tensors = {name: each for name, each in after.tensors.items() if name not in before.unstable}
+    merged = replace(after, tensors=tensors, unstable={**before.unstable, **after.unstable})
+    row = Acceptance(stamp.date, stamp.commit, NUMERICS, 0, len(changes), stamp.reason)
+    return kept(replace(lock, counts=replace(lock.counts, numerics=merged), accepted=(*lock.accepted, row)))
 
 
 def move_anchor(workload: LockedWorkload, ref: str, *, is_required: bool) -> tuple[Lock, str]:
@@ -193,7 +217,7 @@ def chosen(changes: Sequence[CounterChange], metrics: Sequence[str]) -> tuple[Co
     """The changes to accept: those of the metrics, or all beyond their budget; UsageError where one cannot be."""
     of_step = [change for change in changes if not change.is_creep]
     if not metrics:
-        red = [change for change in of_step if change.verdict in {"broken", "gone"}]
+        red = [change for change in of_step if is_red(change)]
         return tuple(_acceptable(change) for change in red)
     by_name = {change.metric: change for change in of_step}
     found = [_named(metric, by_name) for metric in dict.fromkeys(metrics)]
@@ -298,15 +322,22 @@ def _only(counts: Mapping[str, int], counter: str) -> dict[str, int]:
 
 
 def describe_acceptance(
-    file: str, name: str, changes: Sequence[CounterChange], creep: Sequence[CounterChange], stamp: Stamp
+    file: str,
+    name: str,
+    changes: Sequence[CounterChange],
+    creep: Sequence[CounterChange],
+    stamp: Stamp,
+    outputs: Sequence[str] = (),
 ) -> str:
     """The text on what an acceptance gives up, and on the creep budgets that stay exceeded."""
-    lines = [f"{name}: {'accepted in ' + file if changes else 'nothing to accept, and ' + file + ' is as it was'}"]
+    is_edited = bool(changes or outputs)
+    lines = [f"{name}: {'accepted in ' + file if is_edited else 'nothing to accept, and ' + file + ' is as it was'}"]
     for change in changes:
         is_win = change.before is not None and change.after is not None and change.after < change.before
         verb = "keeps" if is_win else "takes" if change.before is None else "gives up"
         lines.append(f"  {verb}: {growth_words(change)}")
-    if changes:
+    lines += [f"  other output: {text}" for text in outputs]
+    if is_edited:
         lines += [f"  reason: {stamp.reason}", f"commit it: git add {shlex.quote(file)}"]
     lines += [
         f"still red: {growth_words(change)} {change.reason}, beyond its creep budget"

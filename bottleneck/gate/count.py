@@ -49,7 +49,7 @@ class ThreadSpans:
         offset = self.thread[order] * len(ends)
         reach_us = ends[np.maximum.accumulate(offset + rank) - offset]
         row = latest_row(self.thread[order], self.start_us[order], thread, at_us)
-        return np.asarray((row >= 0) & (at_us < reach_us[row]))
+        return np.asarray((row >= 0) & (at_us < np.append(reach_us, -np.inf)[row]))
 
 
 def latest_row(thread: Integers, start_us: Floats, at_thread: Integers, at_us: Floats) -> Integers:
@@ -222,7 +222,7 @@ def _place_at(
     order = np.lexsort((places["ts_us"].to_numpy(), of_place))
     start_us, end_us = (places[name].to_numpy()[order] for name in ("ts_us", "end_us"))
     row = latest_row(of_place[order], start_us, thread, at_us)
-    return np.where((row >= 0) & (at_us < end_us[row]), order[row], -1)
+    return np.where((row >= 0) & (at_us < np.append(end_us, -np.inf)[row]), np.append(order, -1)[row], -1)
 
 
 def _places(table: pd.DataFrame) -> dict[str, tuple[Integers, list[str]]]:

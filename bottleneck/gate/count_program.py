@@ -9,10 +9,12 @@ from bottleneck.errors import UndecidedError, WorkloadError
 from bottleneck.experiment.record_once import LOG_FILE, ProgramFailed, Recorder
 from bottleneck.experiment.side import Side
 from bottleneck.gate.count import count, spread
+from bottleneck.gate.numerics import merge_numerics, with_precision
 from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.pipeline import Options, examine, finish
 from bottleneck.schema.counters import Counts, Site
 from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.sources import find_traces
 
 # Optimizers make their state in the first step, autotuners choose in the second; a step like the others must follow.
@@ -34,29 +36,37 @@ class Counted:
 
 
 def count_program(
-    program: Program, folder: Path, side: Side, runs: int = 1, tell: Callable[[str], None] = lambda _: None
+    program: Program,
+    folder: Path,
+    side: Side,
+    runs: int = 1,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    numerics: bool = False,
 ) -> Counted:
     """The counters of a step of a workload, a bare model or a script, from so many processes one after the other.
 
     Each starts in the side's folder, from which the target is named, with the program's seed and, unless the side's
-    environment says otherwise, one thread; it leaves its recording in ``folder``. WorkloadError where the program
-    fails, UndecidedError where it has no steps or runs cannot be merged.
+    environment says otherwise, one thread; it leaves its recording in ``folder``. With ``numerics`` the outputs of its
+    first steps are digested. WorkloadError where the program fails, UndecidedError where it has no steps or runs cannot
+    be merged.
     """
     counted: list[Counted] = []
     for number in range(runs):
         tell(f"counting {program.target} in {side.label}" + (f", run {number + 1}" if runs > 1 else ""))
-        counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), side))
+        counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), side, numerics=numerics))
     counts = merge_counts([each.counts for each in counted])
     return Counted(counts, tuple(path for each in counted for path in each.recordings), counted[-1].case)
 
 
-def _count_once(program: Program, folder: Path, side: Side) -> Counted:
+def _count_once(program: Program, folder: Path, side: Side, *, numerics: bool) -> Counted:
     folder.mkdir(parents=True, exist_ok=True)
     chosen = {**_ENVIRONMENT, **side.variables}
     # Torch uses as many threads as MKL, which reads this variable before the other.
     environment = {**os.environ, "MKL_NUM_THREADS": chosen["OMP_NUM_THREADS"], **chosen}
     try:
-        recording, _ = Recorder(environment, side.folder).record(program, folder, _OPTIONS)
+        options = replace(_OPTIONS, numerics=numerics)
+        recording, notes = Recorder(environment, side.folder).record(program, folder, options)
     except ProgramFailed as failed:
         fix = f"see all that it said in {folder / LOG_FILE}"
         raise WorkloadError(f"{program.target} failed in {side.label}", why=failed.reason, fix=fix) from None
@@ -68,7 +78,19 @@ def _count_once(program: Program, folder: Path, side: Side) -> Counted:
         )
     # Every step, those too that took their time: a step that does something else is what is looked for.
     case = finish(examine(find_traces(folder)[0], Options(steps=slice(None))))
-    return Counted(count(case, side.folder), (folder,), case)
+    counts = count(case, side.folder)
+    if numerics:
+        counts = replace(counts, numerics=_numerics(notes.numerics or _NO_OUTPUTS, case, counts))
+    return Counted(counts, (folder,), case)
+
+
+_NO_OUTPUTS = Numerics(reason="what a script computes is not known; of workload() and of a bare model it is")
+
+
+def _numerics(numerics: Numerics, case: Explanation, counts: Counts) -> Numerics:
+    """The digests with what their tolerance follows from."""
+    dtypes = [row.dtype for row in case.analysis.kernels if row.flops]
+    return with_precision(numerics, dtypes, counts.ops)
 
 
 RUNS_DIFFER = "runs differ"
@@ -100,6 +122,7 @@ def merge_counts(runs: Sequence[Counts]) -> Counts:
         unstable=dict(sorted(unstable.items())),
         steps=min(run.steps for run in runs),
         runs=sum(run.runs for run in runs),
+        numerics=merge_numerics([run.numerics for run in runs]),
     )
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from bottleneck.gate.culprits import find_culprits
+from bottleneck.gate.numerics import judge_numerics
 from bottleneck.gate.settings import MODULE_PREFIX, default_budgets, split_module_metric
 from bottleneck.gate.source_files import Read, read_nothing
-from bottleneck.report.ci.phrases import describe_culprit, format_change, time_change_words
+from bottleneck.report.ci.phrases import describe_culprit, describe_output, format_change, time_change_words
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import COUNTERS, Counts, Lock, Value
 from bottleneck.schema.gate_result import (
@@ -24,14 +25,17 @@ from bottleneck.schema.gate_result import (
     Touched,
     WorkloadResult,
 )
+from bottleneck.schema.numerics import NumericsResult
 from bottleneck.schema.op_names import at_source
 from bottleneck.units import counted, format_us
 
 # Of what must exist, less than this share of what was counted is a broken measurement until somebody accepts it.
 _COLLAPSED = 0.5
 _UPDATE = "bottleneck gate --update"
-_RED = frozenset({"broken", "gone"})
+_RED = frozenset({"broken", "gone", "removed"})
 _COMPARED = frozenset({"same", "improved", "within budget", "broken", "accepted"})
+# The name by which other outputs are accepted, beside those of the counters.
+NUMERICS = "numerics"
 # Almost any change affects these counters, so they are listed after the more specific ones.
 _LISTED_LAST = (
     "graphs", "ops", "launches", "flops", "autograd_nodes", "module_calls", "allocations", "allocated_bytes",
@@ -80,6 +84,14 @@ def judge_counts(
         for change in (*_judge_counters(sides), *_judge_creep(sides, settings.creep))
     ]
     return tuple(sorted([*counters, *_judge_modules(sides)], key=_order))
+
+
+def judge_outputs(lock: Lock | None, counts: Counts) -> NumericsResult:
+    """The outputs of a step held against the lock-file, where that is of the same torch, libraries and arguments."""
+    if lock is None:
+        return judge_numerics(None, counts)
+    sides = _sides(lock, counts, {})
+    return judge_numerics(lock, counts, sides.portable_gap or sides.backend_gap or sides.input_gap)
 
 
 def is_red(change: CounterChange) -> bool:
@@ -138,9 +150,16 @@ def _known(names: Mapping[str, object]) -> list[str]:
 def _judge_counters(sides: _Sides) -> Iterator[CounterChange]:
     ours, theirs = sides.counts, sides.lock.counts
     seen = (ours.values, theirs.values, ours.unstable, theirs.unstable, ours.unknown, theirs.unknown)
-    for name in _known({name: None for names in seen for name in names}):
+    removed = frozenset(sides.lock.removed)
+    for name in _known({name: None for names in (*seen, removed) for name in names}):
+        if name in removed:
+            yield CounterChange(name, None, ours.values.get(name), "removed", sides.limits[name], _REMOVED)
+            continue
         change = _without_gap(name, sides)
         yield _with_input_gap(change, sides.input_gap) if sides.input_gap else change
+
+
+_REMOVED = "somebody took it out of the lock-file, which lists it as counted"
 
 
 def _without_gap(name: str, sides: _Sides) -> CounterChange:
@@ -250,19 +269,26 @@ def _order(change: CounterChange) -> tuple[bool, bool, int]:
     return not is_red(change), is_red(change) and change.metric in _LISTED_LAST, place
 
 
-def verdict_of(changes: Sequence[CounterChange], time: TimeResult | None) -> GateVerdict:
+def verdict_of(
+    changes: Sequence[CounterChange], time: TimeResult | None, numerics: NumericsResult | None = None
+) -> GateVerdict:
     """The verdict on one workload.
 
-    A counter that vanished means that nothing was measured, whatever the others show; one beyond its budget and a
-    slowdown fail. Without any counter in common and without a time there is nothing to judge.
+    A counter that vanished means that nothing was measured, whatever the others show; one beyond its budget or taken
+    out of the lock-file, a slowdown and other outputs fail. Without any counter in common and without a time there is
+    nothing to judge, nor where outputs are asked for and the lock-file holds none.
     """
     if any(change.verdict == "gone" for change in changes):
         return "nothing measured"
-    if any(change.verdict == "broken" for change in changes) or (time is not None and time.verdict == "slower"):
+    is_other = numerics is not None and numerics.verdict == "differs"
+    is_broken = any(change.verdict in {"broken", "removed"} for change in changes) or is_other
+    if is_broken or (time is not None and time.verdict == "slower"):
         return "fail"
     has_time = time is not None and time.verdict in {"fine", "faster"}
     if time is not None and time.verdict == "undecided":
         return "undecided"
+    if numerics is not None and numerics.verdict == "new":
+        return "nothing measured"
     return "pass" if has_time or is_compared(changes) else "nothing measured"
 
 
@@ -342,6 +368,13 @@ def _summarise(result: WorkloadResult) -> _Lines:
     if result.verdict == "undecided" and time is not None:
         fix = "run it on a quieter machine, or with more --pairs"
         return f"undecided: {time_change_words(time)}", [time.reason] if time.reason else [], fix
+    outputs = result.numerics
+    if result.verdict == "nothing measured" and not result.is_new and outputs is not None and outputs.verdict == "new":
+        return (
+            "its outputs could not be compared",
+            [outputs.reason or ""],
+            "bottleneck gate --update --numerics, and commit the lock-file",
+        )
     if result.verdict == "nothing measured":
         what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
         update = "bottleneck gate --update, and commit the lock-file"
@@ -353,13 +386,28 @@ def _summarise(result: WorkloadResult) -> _Lines:
 def _summarise_failure(result: WorkloadResult) -> _Lines:
     """The summary of counters beyond their budgets, of a slower step, or of both."""
     broken = [change for change in result.counters if change.verdict == "broken"]
+    removed = [change.metric for change in result.counters if change.verdict == "removed"]
     parts, why = [_counter_changes(broken)] if broken else [], _causes(broken)
+    if removed:
+        parts.append(f"{', '.join(removed)}: taken out of the lock-file")
+    if result.numerics is not None and result.numerics.changes:
+        parts.append(_outputs_words(result.numerics))
+        why += [describe_output(change) for change in result.numerics.changes]
     is_slower = result.time is not None and result.time.verdict == "slower"
     if result.time is not None and is_slower:
         parts.append(time_change_words(result.time))
         why += _rows(result.comparison) if result.comparison is not None else []
-    fix = _fix(result.name, broken, why, is_slower=is_slower)
+    refused = [*broken, *(change for change in result.counters if change.verdict == "removed")]
+    is_other = result.numerics is not None and bool(result.numerics.changes)
+    fix = _fix(result.name, refused, why, is_slower=is_slower, is_other=is_other)
     return "; ".join(parts), why, fix if result.lock else "undo that, or raise the budget in pyproject.toml"
+
+
+def _outputs_words(numerics: NumericsResult) -> str:
+    """'3 of 9 outputs differ, the first is returned of step 1'."""
+    number = len(numerics.changes)
+    verb = "differs" if number == 1 else "differ"
+    return f"{number} of {counted(numerics.compared, 'output')} {verb}, the first is {numerics.changes[0].name}"
 
 
 def _counter_changes(broken: Sequence[CounterChange]) -> str:
@@ -399,11 +447,14 @@ def _rows(comparison: Comparison) -> list[str]:
     return [text for _, text in sorted(grown, reverse=True)[:_LISTED]]
 
 
-def _fix(name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_slower: bool) -> str:
+def _fix(
+    name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_slower: bool, is_other: bool = False
+) -> str:
     undo = "undo that" if why else "see what changed: bottleneck compare"
-    if not broken:
+    if not broken and not is_other:
         return f"{undo}, or raise the budget of step_us in pyproject.toml" if is_slower else undo
-    metrics = ",".join(sorted({change.metric for change in broken if not change.is_creep}))
+    accepted = {change.metric for change in broken if not change.is_creep} | ({NUMERICS} if is_other else set())
+    metrics = ",".join(sorted(accepted))
     if not metrics:
         return f"{undo}, or move the anchor in the lock-file"
     time = " raise the budget of step_us and:" if is_slower else ":"
@@ -415,5 +466,7 @@ def _pass_sentence(result: WorkloadResult) -> str:
     better = sum(change.verdict == "improved" for change in result.counters)
     parts = [f"{counted(kept, 'counter')} within budget"] if kept else []
     parts += [f"{better} better"] if better else []
+    numerics = result.numerics
+    parts += [f"{counted(numerics.compared, 'output')} the same"] if numerics and numerics.verdict == "same" else []
     parts += [time_change_words(result.time)] if result.time is not None and result.time.ratio is not None else []
     return "; ".join(parts)

@@ -9,7 +9,7 @@ import math
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from bottleneck import __version__
@@ -29,14 +29,15 @@ from bottleneck.schema.counters import (
     Tier,
     Value,
 )
+from bottleneck.schema.numerics import Numerics, TensorDigest
 
 _HEAD = """\
 # What one step of this workload counts. Commit this file; limits stand in pyproject.toml.
 # Written by `bottleneck gate --update`, changed by `bottleneck accept --reason "…"`.
 """
 _FIX = "restore it from git, or write it anew: bottleneck gate --update"
-_TABLES = ("fingerprint", "counters", "unstable", "unknown", "top", "sites", "anchor", "accepted")
-_KEYS = ("schema", "workload", "program", "input_sha", "steps", "runs", *_TABLES)
+_TABLES = ("fingerprint", "counters", "unstable", "unknown", "numerics", "top", "sites", "anchor", "accepted")
+_KEYS = ("schema", "workload", "program", "input_sha", "steps", "runs", "counted", *_TABLES)
 _ACCEPTED_KEYS = ("date", "commit", "metric", "from", "to", "reason")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Lines without text are listed by number, ":57"; a text of that form gets one more colon.
@@ -59,6 +60,7 @@ def read_lock(path: Path) -> Lock:
         counts=_read_counts(root),
         anchor=_read_anchor(root),
         accepted=tuple(_read_acceptance(row) for row in root.sections("accepted")),
+        counted=_read_counted(root),
     )
 
 
@@ -80,7 +82,9 @@ def kept(lock: Lock) -> Lock:
     A source line is known by its text, and has no number there (0): an import at the top of a file would change all of
     them. Lines of one file with the same text are one. What each line calls is left out, as are counts of nothing.
     """
-    return replace(lock, counts=replace(lock.counts, sites=_kept_sites(lock.counts.sites)), schema=LOCK_SCHEMA)
+    counts = replace(lock.counts, sites=_kept_sites(lock.counts.sites))
+    counted = {*(lock.counted or ()), *counts.values, *counts.unstable, *counts.unknown} & COUNTERS.keys()
+    return replace(lock, counts=counts, schema=LOCK_SCHEMA, counted=tuple(sorted(counted)))
 
 
 def line_text(text: str) -> str:
@@ -108,6 +112,7 @@ def _blocks(lock: Lock) -> Iterable[list[str]]:
         f"input_sha = {_quoted(counts.input_sha)}",
         f"steps = {counts.steps}",
         f"runs = {counts.runs}",
+        f"counted = [{', '.join(map(_quoted, lock.counted or ()))}]",
     ]
     for name in _FINGERPRINT_KEYS:
         yield from _block(f"fingerprint.{name}", getattr(counts.fingerprint, name))
@@ -115,6 +120,7 @@ def _blocks(lock: Lock) -> Iterable[list[str]]:
     yield from _block("counters.backend", _of_tier(counts.values, "backend"))
     yield from _block("unstable", counts.unstable)
     yield from _block("unknown", counts.unknown)
+    yield from _numerics_blocks(counts.numerics)
     yield from _block("top.ops", counts.ops)
     yield from _block("top.modules", counts.modules)
     yield from _block("top.kernels", counts.kernels)
@@ -125,6 +131,25 @@ def _blocks(lock: Lock) -> Iterable[list[str]]:
         values = (row.date, row.commit, row.metric, row.before, row.after, row.reason)
         rows = [f"{key} = {_value(value)}" for key, value in zip(_ACCEPTED_KEYS, values, strict=True)]
         yield ["[[accepted]]", *rows]
+
+
+# What is written though it is 0: without these a change by the steps is not known.
+_ALWAYS = ("moved", "moved_projection")
+
+
+def _numerics_blocks(numerics: Numerics | None) -> Iterable[list[str]]:
+    if numerics is None:
+        return
+    facts = {name: getattr(numerics, name) for name in ("steps", "precision", "reductions", "reason")}
+    yield from _block("numerics", {name: value for name, value in facts.items() if value})
+    rows = {}
+    for name, digest in numerics.tensors.items():
+        row = {each.name: getattr(digest, each.name) for each in fields(digest)}
+        row["shape"] = "x".join(map(str, digest.shape))
+        rows[name] = {key: value for key, value in row.items() if value not in (None, "") and (value or key in _ALWAYS)}
+    # In the order of their making, by which the first that differs is named.
+    yield ["[numerics.tensors]", *(f"{_key(name)} = {_value(row)}" for name, row in rows.items())]
+    yield from _block("numerics.unstable", numerics.unstable)
 
 
 def _site_blocks(sites: Iterable[Site]) -> Iterable[list[str]]:
@@ -200,6 +225,50 @@ def _read_counts(root: TomlTable) -> Counts:
         input_sha=root.text("input_sha", ""),
         steps=root.whole("steps", 0),
         runs=root.whole("runs", 1),
+        numerics=_read_numerics(root),
+    )
+
+
+def _read_counted(root: TomlTable) -> tuple[str, ...]:
+    """The counters that its writer knew; the first version wrote all of today's and no list of them."""
+    return root.texts("counted") if "counted" in root.data else tuple(COUNTERS)
+
+
+def _read_numerics(root: TomlTable) -> Numerics | None:
+    if "numerics" not in root.data:
+        return None
+    section = root.section("numerics")
+    section.refuse_others([each.name for each in fields(Numerics)])
+    tensors = section.section("tensors")
+    return Numerics(
+        steps=section.whole("steps", 0),
+        tensors={name: _read_digest(tensors.section(name)) for name in tensors.data},
+        unstable=section.section("unstable").plain_texts(),
+        precision=section.text("precision", ""),
+        reductions=section.whole("reductions", 0),
+        reason=section.text("reason", ""),
+    )
+
+
+_SHAPE = re.compile(r"(?:[0-9]{1,18}(?:x[0-9]{1,18})*)?")
+
+
+def _read_digest(row: TomlTable) -> TensorDigest:
+    row.refuse_others([each.name for each in fields(TensorDigest)])
+    shape = row.text("shape", "")
+    if not _SHAPE.fullmatch(shape):
+        raise row.error("shape", f"sizes are written as 8x32, and this is {shown(shape)}")
+    has_moved = "moved" in row.data or "moved_projection" in row.data
+    return TensorDigest(
+        dtype=row.text("dtype"),
+        shape=tuple(int(size) for size in shape.split("x") if size),
+        nan=row.whole("nan", 0),
+        inf=row.whole("inf", 0),
+        norm=row.number("norm"),
+        mean=row.number("mean"),
+        projection=row.number("projection"),
+        moved=row.number("moved") if has_moved else None,
+        moved_projection=row.number("moved_projection") if has_moved else None,
     )
 
 

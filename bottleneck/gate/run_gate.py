@@ -27,8 +27,16 @@ from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.experiment.worktree import Base, base_side, lacks
 from bottleneck.gate.acceptance import last_path, write_last
 from bottleneck.gate.count import count
-from bottleneck.gate.count_program import Counted, count_program
-from bottleneck.gate.judge import exit_code, judge_counts, sentence_of, verdict_of, with_accepted, with_summary
+from bottleneck.gate.count_program import Counted, count_program, merge_counts
+from bottleneck.gate.judge import (
+    exit_code,
+    judge_counts,
+    judge_outputs,
+    sentence_of,
+    verdict_of,
+    with_accepted,
+    with_summary,
+)
 from bottleneck.gate.lockfile import read_lock, read_lock_at, write_lock
 from bottleneck.gate.settings import STEP, Project, lock_path, workload_name
 from bottleneck.gate.source_files import read_below
@@ -39,6 +47,7 @@ from bottleneck.schema.counters import Counts, Lock
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Limit, TimeResult, Touched, WorkloadResult
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.recording import is_recording
 from bottleneck.schema.sources import find_traces
 from bottleneck.units import counted
@@ -153,15 +162,27 @@ def gate_program(run: GateRun, program: Program, workloads: int = 1) -> Workload
     return replace(result, seconds=time.monotonic() - started)
 
 
-def update_lock(run: GateRun, program: Program) -> tuple[Lock | None, Path, Lock]:
-    """The lock before, the file, and the new lock, with the counts of the program in two processes.
+# Two runs of a workload that does one of two things at random agree every other time, these one time in eight.
+UPDATE_RUNS = 4
 
-    Its anchor and acceptances are kept.
+
+def update_lock(run: GateRun, program: Program) -> tuple[Lock | None, Path, Lock]:
+    """The lock before, the file, and the new lock, with the counts of the program in several processes.
+
+    Its anchor and acceptances are kept. It holds outputs where these are asked for, or were in it before.
     """
     name = workload_name(program.words)
     path = run.lock_file(name)
     before = _lock(path)
-    counted = count_program(program, run.scratch / f"update-{name}", run.candidate, runs=2, tell=run.say)
+    has_outputs = before is not None and before.counts.numerics is not None
+    counted = count_program(
+        program,
+        run.scratch / f"update-{name}",
+        run.candidate,
+        runs=UPDATE_RUNS,
+        tell=run.say,
+        numerics=run.settings.numerics or has_outputs,
+    )
     lock = Lock(
         name,
         program.words,
@@ -182,18 +203,36 @@ def _gate(run: GateRun, program: Program, result: WorkloadResult, workloads: int
     counted: Counted | None = None
     changes: tuple[CounterChange, ...] = ()
     if run.only != "time":
-        counted = count_program(program, run.scratch / f"count-{result.name}", run.candidate, tell=run.say)
+        counted, changes = _count_and_judge(run, program, lock, result.name)
         write_last(last_path(run.root, result.name), counted.counts)
-        changes = judge_counts(lock, counted.counts, run.settings, run.touched, read_below(run.root))
         if lock is not None:
             changes = with_accepted(changes, lock, read_lock_at(run.base.commit, file))
     timed = None if run.only == "counters" else _time(run, program, workloads)
     counts = None if counted is None else counted.counts
-    verdict = verdict_of(changes, timed)
-    result = replace(result, verdict=verdict, counters=changes, time=timed, counts=counts)
+    outputs = judge_outputs(lock, counts) if counts is not None and run.settings.numerics else None
+    verdict = verdict_of(changes, timed, outputs)
+    result = replace(result, verdict=verdict, counters=changes, time=timed, counts=counts, numerics=outputs)
     if verdict == "fail":
         result = _explain(run, program, result, counted)
     return with_summary(result)
+
+
+def _count_and_judge(
+    run: GateRun, program: Program, lock: Lock | None, name: str
+) -> tuple[Counted, tuple[CounterChange, ...]]:
+    """The counts of the program and their verdicts; what is beyond its budget is counted once more.
+
+    A step that does one of two things at random would fail now and then: what two runs disagree on is unstable.
+    """
+    numerics, read = run.settings.numerics, read_below(run.root)
+    counted = count_program(program, run.scratch / f"count-{name}", run.candidate, tell=run.say, numerics=numerics)
+    changes = judge_counts(lock, counted.counts, run.settings, run.touched, read)
+    if any(change.verdict == "broken" for change in changes):
+        run.say("counting again, to see whether it is so in every run")
+        again = count_program(program, run.scratch / f"again-{name}", run.candidate, tell=run.say, numerics=numerics)
+        counted = replace(counted, counts=merge_counts([counted.counts, again.counts]))
+        changes = judge_counts(lock, counted.counts, run.settings, run.touched, read)
+    return counted, changes
 
 
 def _lock(path: Path) -> Lock | None:
@@ -280,7 +319,18 @@ def describe_update(path: str, before: Lock | None, after: Lock) -> str:
     lines = [head, *(["  it is new: commit it"] if before is None else changed or ["  nothing changed"])]
     lines += [f"  not locked: {name} ({why})" for name, why in sorted(counts.unstable.items()) if ":" not in name]
     lines += [f"  unknown here: {name} ({why})" for name, why in sorted(counts.unknown.items())]
+    lines += _outputs_lines(counts.numerics)
     return "\n".join(lines) + "\n"
+
+
+def _outputs_lines(numerics: Numerics | None) -> list[str]:
+    """The number of outputs that are held, or why none are, and those that differ from run to run."""
+    if numerics is None:
+        return []
+    if numerics.reason:
+        return [f"  no outputs: {numerics.reason}"]
+    held = f"  {counted(len(numerics.tensors), 'output')} after {counted(numerics.steps, 'step')}"
+    return [held, *(f"  not held: {name} ({why})" for name, why in numerics.unstable.items())]
 
 
 _WHY_ADVISORY = (

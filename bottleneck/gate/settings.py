@@ -165,7 +165,7 @@ _FIX = "see docs/reference/gate.md for the keys of [tool.bottleneck.gate]"
 _FILE = "pyproject.toml"
 _KEYS = (
     "workloads", "against", "lock", "alpha", "on_undecided", "on_new", "time_limit", "setup", "seed", "env", "budget",
-    "creep",
+    "creep", "numerics",
 )  # fmt: skip
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|min|h)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -216,6 +216,7 @@ def read_settings(pyproject: Path | None) -> GateSettings:
         environment=_environment(section.section("env")),
         budgets={**default_budgets(), **read_limits(section.section("budget"))},
         creep=read_limits(section.section("creep"), of_anchor=True),
+        numerics=_switch(section, "numerics"),
     )
 
 
@@ -306,6 +307,13 @@ def _policy(section: TomlTable, key: str, usual: Policy) -> Policy:
     if text in get_args(Policy):
         return cast("Policy", text)
     raise section.error(key, f"this has to be pass, warn or fail, and is {shown(text)}")
+
+
+def _switch(section: TomlTable, key: str) -> bool:
+    value = section.data.get(key, False)
+    if not isinstance(value, bool):
+        raise section.error(key, f"this has to be true or false, and is {shown(value)}", f"write {key} = true")
+    return value
 
 
 def _seconds(section: TomlTable, key: str, usual: float) -> float:

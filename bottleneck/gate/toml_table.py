@@ -15,6 +15,7 @@ _LIMIT_BYTES = 4_000_000
 _QUOTES_AND_DOTS = re.compile(r"\\.|[\"'.]")
 _CONFLICTS = ("<<<<<<< ", ">>>>>>> ", "||||||| ")
 _LARGEST = 2**63 - 1
+_MOST = 1e300
 _SHOWN_CHARACTERS = 80
 
 
@@ -80,6 +81,13 @@ class TomlTable:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
             raise self.error(key, _expected("a whole number, 0 or more", value))
         return value
+
+    def number(self, key: str) -> float:
+        """A finite number; 0 where it is missing."""
+        value = self.data.get(key, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST <= value <= _MOST:
+            raise self.error(key, _expected("a finite number", value))
+        return float(value)
 
     def wholes(self) -> dict[str, int]:
         """This table, all of whose values are whole numbers."""

@@ -13,6 +13,7 @@ from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session, Setting
+from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import GUARD, Detail
 
 # One for all blocks: what is compiled in one may run in the next.
@@ -53,7 +54,7 @@ class BlockMeasurement:
         _INDUCTOR.resume()
         if torch is not None:
             # What the program profiled earlier is over; of what it profiles now we were not told.
-            GUARD.yielded = _is_profiled(torch)
+            GUARD.yielded = is_pytorch(torch) and _is_profiled(torch)
             self._script.on_torch(torch)
 
     def finish(self) -> None:

@@ -4,25 +4,31 @@ Started by its path (`python child.py MODULE:FUNCTION ARGUMENTS…`), so that no
 package.
 """
 
-import importlib
-import os
 import sys
-from types import ModuleType
+
+# What Python itself loads before any script; the rest of the modules here are ours.
+_AT_START = frozenset(sys.modules)
+
+import importlib  # noqa: E402
+import os  # noqa: E402
+from types import ModuleType  # noqa: E402
 
 
-def _import_ours(name: str) -> ModuleType:
-    """Makes `bottleneck` importable once, from where this file lies, and leaves sys.path as Python made it."""
+def _import_ours(*names: str) -> list[ModuleType]:
+    """Imports modules of ours once, from where this file lies, and leaves sys.path as Python made it."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - before anything is imported
     root = os.path.dirname(os.path.dirname(here))  # noqa: PTH120
     if not sys.flags.safe_path:
         del sys.path[0]
     sys.path.insert(0, root)
     try:
-        return importlib.import_module(name)
+        return [importlib.import_module(name) for name in names]
     finally:
         sys.path.remove(root)
 
 
 if __name__ == "__main__":
     _module, _, _function = sys.argv[1].partition(":")
-    getattr(_import_ours(_module), _function)(*sys.argv[2:])
+    _program, _entry = _import_ours("bottleneck.harness.program", _module)
+    _program.note_modules_at_start(_AT_START)
+    getattr(_entry, _function)(*sys.argv[2:])

@@ -175,11 +175,12 @@ def training_step(module: ModuleType) -> Step:
     model, call = module.model.train(), _bind_inputs(module)
     optimizer = sys.modules["torch"].optim.AdamW(model.parameters())
 
-    def step() -> None:
+    def step() -> Any:
         optimizer.zero_grad()
         loss = sum(output.float().mean() for output in _floating(call(model)))
         loss.backward()
         optimizer.step()
+        return loss
 
     return with_injection(step)
 

@@ -6,20 +6,21 @@ line of each call, but only its event tree tells, and no export writes it.
 The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function.
 """
 
+import bisect
 import linecache
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
-from bottleneck.schema.op_names import PYTHON_FRAME
+from bottleneck.schema.op_names import PYTHON_FRAME, file_of, numbered_cell
 from bottleneck.schema.recording import kept_source
 from bottleneck.system.files import read_file
 
@@ -36,6 +37,7 @@ class Line:
     end_ns: int
     process: int
     thread: int
+    category: str = CATEGORY
 
     def name(self) -> str:
         """The frame's name with the line of the call: 'train.py(57): main'."""
@@ -59,7 +61,7 @@ class Line:
 
     def type(self) -> str:
         """The category."""
-        return CATEGORY
+        return self.category
 
     def _none(self) -> int:
         return 0
@@ -75,12 +77,17 @@ class WithLines:
     """The results of a profiler with the lines among its activities.
 
     ``followed`` are stretches that tell every line of the program: then they stand for the profiler's own frames of its
-    files, whose clock is another. ``lines`` are those among the activities, once these were asked for.
+    files, whose clock is another. ``lines`` are those among the activities, once these were asked for. ``own`` are the
+    stretches of our own hooks. Where the profiler records no frames (``has_frames``), no lines are looked for.
     """
 
-    def __init__(self, results: Any, followed: Sequence[Line] = ()) -> None:
+    def __init__(
+        self, results: Any, followed: Sequence[Line] = (), own: Sequence[Line] = (), has_frames: bool = True
+    ) -> None:
         self._results = results
         self._followed = followed
+        self._own = own
+        self._has_frames = has_frames
         self.lines = followed
 
     def __getattr__(self, name: str) -> Any:
@@ -90,10 +97,11 @@ class WithLines:
         """All activities; without lines where this version of torch does not tell them."""
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
-            return [*(each for each in activities if not _is_own_frame(each.name())), *self._followed]
+            mine = (each for each in activities if not _is_own_frame(each.name()))
+            return [*_named(mine), *_named(self._followed), *self._own]
         if self.siblings:
             self.lines = find_lines(self.siblings, activities)
-        return [*activities, *self.lines]
+        return [*_named(activities), *_named(self.lines), *self._own]
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
@@ -102,7 +110,47 @@ class WithLines:
         Read once: the tree of a window takes as long to read as its activities.
         """
         tree = getattr(self._results, "experimental_event_tree", None)
-        return [] if tree is None or self._followed else list(siblings_in(tree()))
+        if tree is None or self._followed or not self._has_frames:
+            return []
+        return list(siblings_in(tree()))
+
+
+class _Renamed:
+    """An activity under another name."""
+
+    def __init__(self, activity: Any, name: str) -> None:
+        self._activity, self._name = activity, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._activity, name)
+
+    def name(self) -> str:
+        """The other name."""
+        return self._name
+
+
+def _named(activities: Iterable[Any]) -> Iterable[Any]:
+    """The activities; those of a notebook's cells by the numbers of the cells."""
+    if not _cell_numbers():
+        return activities
+    pairs = ((each, each.name()) for each in activities)
+    return [each if (new := with_cell_numbers(name)) == name else _Renamed(each, new) for each, name in pairs]
+
+
+def with_cell_numbers(name: str) -> str:
+    """The name of a frame; of one in a notebook's cell with the number of the cell, where IPython tells it."""
+    path, parenthesis, rest = name.partition("(")
+    number = _cell_numbers().get(path) if parenthesis else None
+    numbered = None if number is None else numbered_cell(path, number)
+    return name if numbered is None else f"{numbered}({rest}"
+
+
+def _cell_numbers() -> Mapping[str, int]:
+    """The number of each cell by the name of its file; empty outside of notebooks, and where IPython tells none."""
+    shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
+    compiler = getattr(getattr(shell, "_instance", None), "compile", None)
+    found = getattr(compiler, "_filename_map", None)  # what IPython names cells by in tracebacks
+    return found if isinstance(found, dict) else {}
 
 
 def _is_readable(activity: Any) -> bool:
@@ -194,7 +242,7 @@ def _places(wanted: dict[int, _Call], activities: list[Any]) -> dict[int, tuple[
 @cache
 def is_program(file: str) -> bool:
     """True if a file, whose name the profiler may have cut at an entry of sys.path, is neither installed nor ours."""
-    if file.startswith("<") or any(part in file for part in _INSTALLED):
+    if (file.startswith("<") and not file.startswith("<ipython-input-")) or any(part in file for part in _INSTALLED):
         return False
     package = file.replace(os.sep, "/").split("/")[0].removesuffix(".py")
     if Path(file).is_absolute() or not package:
@@ -226,12 +274,25 @@ def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) ->
     for label, _ in spent_ns.most_common(_MOST_TEXTS):
         match = PYTHON_FRAME.match(label)
         if match is not None:
-            name, number = match["path"].replace(os.sep, "/"), int(match["line"])
+            number = int(match["line"])
             found = read(match["path"])
             text = kept_source(found[number - 1]) if 0 < number <= len(found) else ""
-            key = f"{name.rpartition('/')[2]}:{number}"
+            key = f"{file_of(with_cell_numbers(label).partition('(')[0])}:{number}"
             texts[key] = text if texts.get(key, text) == text else ""
     return {key: text for key, text in texts.items() if text}
+
+
+def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[str]:
+    """The lines, 'model.py:57', that half of the steps between these marks or more were at."""
+    steps: dict[str, set[int]] = {}
+    for line in lines:
+        match = PYTHON_FRAME.match(line.label)
+        step = bisect.bisect_right(marks_ns, line.end_ns)
+        if match is not None and step > 0:
+            key = f"{os.path.basename(match['path'])}:{match['line']}"  # noqa: PTH119 - as plain text
+            steps.setdefault(key, set()).add(step)
+    least = max(1, (len(marks_ns) - 1) / 2)
+    return frozenset(key for key, found in steps.items() if len(found) >= least)
 
 
 def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
@@ -249,7 +310,44 @@ def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
         return ()
 
 
-_OURS = str(Path(__file__).parents[1]) + os.sep
+# The files of a program that are looked through; a large one has more, which come later.
+_MOST_FILES = 200
+
+
+def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[str]]]:
+    """The loaded files of the program with their lines, that of `__main__` first; not those that were written since.
+
+    The files are read as text; nothing of the program is called.
+    """
+    main = sys.modules.get("__main__")
+    modules = [module for module in (main, *sys.modules.values()) if type(module) is ModuleType]
+    files = dict.fromkeys(
+        file
+        for module in modules
+        if isinstance(file := module.__dict__.get("__file__"), str) and file.endswith(".py")
+        if is_own_file(file)
+    )
+    for file in list(files)[:_MOST_FILES]:
+        try:
+            if Path(file).stat().st_mtime <= loaded_s:
+                yield file, read_file(Path(file), _LARGEST_FILE_BYTES).decode("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            continue
+
+
+def texts_at(places: Collection[str]) -> dict[str, str]:
+    """The text of these lines ('model.py:57') of the program's loaded files in short, without secrets."""
+    texts: dict[str, str] = {}
+    for file, lines in program_lines() if places else ():
+        name = os.path.basename(file)  # noqa: PTH119 - as plain text
+        for place in places:
+            number = place.removeprefix(f"{name}:")
+            if number != place and number.isdecimal() and 0 < int(number) <= len(lines):
+                texts.setdefault(place, kept_source(lines[int(number) - 1]))
+    return texts
+
+
+OURS = str(Path(__file__).parents[1]) + os.sep
 # The profiler's clock and ours may be apart by less than what lies between a line's beginning and its first op.
 _LEAD_NS = 500
 
@@ -316,12 +414,17 @@ class LineTracer:
         name = frame.f_code.co_filename
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = not name.startswith((_OURS, _torch_folder())) and is_program(name)
+            known = self._known[name] = is_own_file(name)
         return known
 
 
+def is_own_file(file: str) -> bool:
+    """True for a whole path to a file of the program's own: neither installed, nor torch's, nor ours."""
+    return not file.startswith((OURS, _torch_folder())) and is_program(file)
+
+
 def _torch_folder() -> str:
-    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or _OURS).parent) + os.sep
+    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or OURS).parent) + os.sep
 
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:

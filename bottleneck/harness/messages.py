@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.recording import Form, LightWindow, Measured, StepSource
 
 # By launcher: the variables of the rank and of the number of ranks. Those of torchrun come first, which Slurm may have
@@ -63,8 +64,9 @@ class RecordOptions:
     soon as it is measured. ``nproc_per_node`` is how many ranks torchrun starts. ``changes`` are applied to the step of
     a workload or a model, by their names there; ``device`` is torch's default one and ``threads`` its number of
     threads, both set before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not
-    measured. With ``counting`` steps are profiled, and none is timed. ``timed_s`` is how long a step that can be
-    repeated is timed.
+    measured. With ``counting`` steps are profiled, and none is timed; with ``numerics`` what the first steps return and
+    change is digested. ``timed_s`` is how long a step that can be repeated is timed. With ``follow_children`` the
+    processes that the program starts are ranks of the recording.
     """
 
     steps: int | None = None
@@ -78,10 +80,12 @@ class RecordOptions:
     batch_test: bool | None = None
     option_costs: bool = True
     counting: bool = False
+    numerics: bool = False
     timed_s: float = TIMED_SECONDS
     changes: tuple[str, ...] = ()
     device: str | None = None
     threads: int | None = None
+    follow_children: bool = False
 
     @property
     def wanted_steps(self) -> int:
@@ -160,3 +164,4 @@ class Notes(Measured):
     is_measured: bool = False
     stopped: bool = False
     is_complete: bool = False
+    numerics: Numerics | None = None

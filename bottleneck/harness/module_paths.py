@@ -16,6 +16,7 @@ from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PREFIX, MOST_
 # A module that several models hold is named in one of the first that do.
 _MOST_OWNERS = 4
 _MOST_MODULES = 100_000
+_DEEPEST = 100
 
 
 class ModelPath(NamedTuple):
@@ -57,6 +58,65 @@ def _find(module: Any) -> Mapping[int, Held]:
             if len(mine) < _MOST_OWNERS:
                 mine.append(ModelPath(root, model, path))
     return {number: Held(id(type(alive[number])), tuple(mine)) for number, mine in places.items() if number in alive}
+
+
+def named_tensors(torch: Any) -> list[tuple[str, Any]]:
+    """The parameters and buffers of all models that the program holds, by names as 'Net.head.weight', each once.
+
+    Wrappers of a model (of torch.compile, of DistributedDataParallel) leave its names as they are; of two models of one
+    class the second is 'Net#2'. Empty where they cannot be read.
+    """
+    try:
+        return list(_tensors(torch.nn.Module))
+    except Exception:  # as in find_modules
+        return []
+
+
+_WRAPPED = ("_orig_mod", "module")
+
+
+def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
+    kinds = set(_subclasses(module))
+    alive = [found for found in gc.get_objects() if type(found) in kinds]
+    inner = {id(child) for each in alive for _, child in _children(each)}
+    seen: set[int] = set()
+    models: Counter[str] = Counter()
+    for root in (each for each in alive if id(each) not in inner):
+        model = _unwrapped(root)
+        found = [(name, tensor) for name, tensor in _own_tensors(model, "") if id(tensor) not in seen]
+        if not found:
+            continue
+        kind = type(model).__name__
+        models[kind] += 1
+        prefix = kind if models[kind] == 1 else f"{kind}#{models[kind]}"
+        for name, tensor in found:
+            if id(tensor) not in seen:  # a weight that two layers share
+                seen.add(id(tensor))
+                yield f"{prefix}.{name}", tensor
+
+
+def _unwrapped(module: Any) -> Any:
+    children = _children(module)
+    while len(children) == 1 and children[0][0] in _WRAPPED and not _held(module):
+        module = children[0][1]
+        children = _children(module)
+    return module
+
+
+def _held(module: Any) -> list[tuple[str, Any]]:
+    """Parameters and buffers of the module itself."""
+    tables = (module.__dict__.get(name) for name in ("_parameters", "_buffers"))
+    return [
+        (name, one) for table in tables if isinstance(table, dict) for name, one in table.items() if one is not None
+    ]
+
+
+def _own_tensors(module: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for name, tensor in _held(module):
+        yield f"{path}{name}", tensor
+    if depth < _DEEPEST:
+        for name, child in _children(module):
+            yield from _own_tensors(child, f"{path}{name}.", depth + 1)
 
 
 def _subclasses(kind: Any) -> Iterator[Any]:

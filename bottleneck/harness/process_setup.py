@@ -48,7 +48,7 @@ def seeders(seed: int | None) -> dict[str, Callable[[Any], None]]:
 
 def sow(seed: int | None, torch: Any) -> None:
     """Sets torch's generators, those of GPUs included, unless the seed is null."""
-    if seed is not None:
+    if seed is not None and hasattr(torch, "manual_seed"):  # else it is another module of this name
         torch.manual_seed(seed)
         if "numpy" in sys.modules:
             _sow_numpy(seed, sys.modules["numpy"])

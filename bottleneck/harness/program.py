@@ -5,14 +5,22 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
-from importlib.machinery import PathFinder, SourceFileLoader
+from collections.abc import Sequence, Set
+from importlib.machinery import FrozenImporter, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 # With os.path throughout: it says what the interpreter's own C code does to a path, which pathlib would normalise.
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 _LONGEST_ERROR = 300
+# The modules that `python FILE` has loaded before the file; null in a process that is not to look like it.
+_at_start: Set[str] | None = None
+
+
+def note_modules_at_start(names: Set[str]) -> None:
+    """Notes the modules that plain Python has loaded too when a program starts."""
+    global _at_start  # noqa: PLW0603 - of the whole process, like sys.modules
+    _at_start = names
 
 
 def run_file(path: str, arguments: Sequence[str]) -> None:
@@ -22,7 +30,7 @@ def run_file(path: str, arguments: Sequence[str]) -> None:
     absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
     if os.path.isdir(path) or _is_archive(path):  # noqa: PTH112
         sys.path.insert(0, absolute)
-        _leave_the_name_to(absolute)
+        _leave_names_to(absolute)
         _fresh_main()
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
@@ -106,28 +114,49 @@ def _print(error: BaseException, trace: TracebackType | None) -> None:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+    """The traceback without our frames, and without those of an import that is ours on the way: Python hides these."""
+    shown: list[TracebackType] = []
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith(_OURS):
+            shown.append(trace)
+        else:
+            while shown and shown[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib."):
+                shown.pop()
         trace = trace.tb_next
-    return trace
+    for each, following in zip(shown, [*shown[1:], None], strict=False):
+        each.tb_next = following
+    return shown[0] if shown else None
 
 
 def _put_on_path(directory: str) -> None:
     if not sys.flags.safe_path:
         sys.path.insert(0, directory)
-        _leave_the_name_to(directory)
+        _leave_names_to(directory)
 
 
-def _leave_the_name_to(directory: str) -> None:
-    """Lets a program import what it calls `bottleneck` itself: ours goes on, no longer found by its name.
+def _leave_names_to(directory: str) -> None:
+    """Lets a program import its own modules by the names of those that we have loaded before it, ours among them.
 
-    A block of a residual network is called so, and often its file. No module of ours imports another at run time.
+    Ours go on, no longer found by their names: no module of this package imports another at run time. Many a program
+    has a `random.py` beside it, and a block of a residual network is called `bottleneck`.
     """
-    name = __name__.partition(".")[0]
+    own = __name__.partition(".")[0]
+    names = {name.partition(".")[0] for name in sys.modules}
+    shadowed = {name for name in names - (_at_start or names - {own}) if _is_shadowed(name, directory)}
+    for known in [known for known in sys.modules if known.partition(".")[0] in shadowed]:
+        del sys.modules[known]
+
+
+def _is_shadowed(name: str, directory: str) -> bool:
+    """True if plain Python finds another module of this name in the directory, which is the first on its path."""
+    if name in sys.builtin_module_names or FrozenImporter.find_spec(name) is not None:
+        return False
     found = PathFinder.find_spec(name, [directory])
     if found is None or found.origin is None or found.origin.startswith(_OURS):
-        return
-    for known in [known for known in sys.modules if known.partition(".")[0] == name]:
-        del sys.modules[known]
+        return False
+    loaded = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+    return loaded is None or os.path.realpath(found.origin) != os.path.realpath(loaded)
 
 
 def _is_archive(path: str) -> bool:

@@ -5,12 +5,13 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from bottleneck.harness import forms, marks, program
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.process_setup import prefer_roots, prepare_torch, seeders
 from bottleneck.harness.script import Script
-from bottleneck.harness.session import Session
+from bottleneck.harness.session import PARENT, Session
 from bottleneck.harness.stopwatch import Step
 from bottleneck.harness.torch_state import TorchHook
 from bottleneck.harness.window import GUARD
@@ -27,7 +28,7 @@ def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None 
     """Runs the program; returns, raises and exits as the program does. ``changed_step`` serves plans with changes."""
     plan = Plan.from_words(plan_text, *arguments)
     prefer_roots()
-    session = Session(plan)
+    session = _new_session(plan)
     _leave_forks_quietly(session)
     marks.supervise(lambda: session.warn(_HAS_BLOCK))
     try:
@@ -47,9 +48,21 @@ def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None 
         _unless_interrupted(lambda: _finish(session))
 
 
+def _new_session(plan: Plan) -> Session:
+    if not plan.options.follow_children:
+        return Session(plan)
+    from bottleneck.harness.follow import FollowedRanks
+
+    return Session(plan, PARENT, FollowedRanks(Path(plan.folder), is_parent=True))
+
+
 def _run_script(session: Session) -> None:
     script = Script(session)
     script.hook().install()
+    if session.options.follow_children:
+        from bottleneck.harness.follow import follow_children
+
+        follow_children(session.plan, script)
     ours = session.plan.program
     run = program.run_module if ours.module else program.run_file
     try:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import weakref
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.machine import measure_child_work
 from bottleneck.harness.main_thread import (
     DEADLY,
     SaveOnSignal,
@@ -20,9 +22,10 @@ from bottleneck.harness.main_thread import (
 )
 from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
+from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
-from bottleneck.harness.torch_state import TorchHook, describe_torch
+from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
@@ -149,12 +152,13 @@ def keep_remainder(
     elif session.has_trace:
         session.warn(f"{what} ended after {steps}, of which one was profiled; {_enough(session)}")
     elif not keep_start(session, opening, is_bounded=session.setting.is_bounded):
-        session.warn(f"{what} ended before it did anything that could be profiled{_work_of_children()}")
+        session.warn(f"{what} ended before it did anything that could be profiled{_work_elsewhere(session)}")
     else:
         found, hint = "no step boundary was found", session.setting.hint
         if seen:
             found, hint = f"{what} ended after {steps}", _enough(session)
-        session.warn(f"{found}, so its start was profiled as if it were one step; {hint}{_work_of_children()}")
+        elsewhere = _work_elsewhere(session)
+        session.warn(f"{found}, so its start was profiled as if it were one step{elsewhere or f'; {hint}'}")
 
 
 def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -> bool:
@@ -167,15 +171,12 @@ def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -
     return True
 
 
-def _work_of_children() -> str:
+def _work_elsewhere(session: Session) -> str:
     """A remark where the processes that the program started worked longer than it did, as ranks do; else empty."""
-    spent = os.times()
-    if spent.children_user + spent.children_system <= spent.user + spent.system:
+    work = session.notes.child_work
+    if work is None or work.children_share <= 0.5:
         return ""
-    return (
-        "; most of the work was done by processes that it started, which are not followed: let bottleneck start ranks "
-        "(--nproc-per-node N, for a program that reads RANK and WORLD_SIZE)"
-    )
+    return f"; {work.describe()}: --follow-children records those that import torch"
 
 
 def _enough(session: Session) -> str:
@@ -230,6 +231,11 @@ class Windows:
     def lighten(self) -> None:
         """Has all further windows record with the fewest options."""
         self.detail, self.is_light, self._attempts = self.detail.least, True, 0
+
+    @property
+    def may_repeat(self) -> bool:
+        """True if another window of this kind may follow."""
+        return self._attempts < ATTEMPTS
 
     def stop(self) -> ProfilerWindow:
         """The window, stopped."""
@@ -295,14 +301,20 @@ class Script:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._torch: Any = None
+        self._without_torch = f"{session.setting.what} never imported torch: there is nothing to profile"
         self._boundaries = Boundaries(self._boundary, self._start_over, session.options.step, session.setting.thread)
         self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
         self._windows = Windows(session, self._handlers, self._cut_off)
-        self._shared_window = SharedWindow(session.files.folder, session.files.rank, session.notes.ranks)
         self._opening: Opening | None = None
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
-        self._seen = self._allowed_steps = 0
+        self._seen = self._allowed_steps = self._budget_steps = 0
+        self._log = RunLog()
+
+    @functools.cached_property
+    def _shared_window(self) -> SharedWindow:
+        files = self._session.files  # which also tells how many ranks there are
+        return SharedWindow(files.folder, files.rank, self._session.notes.ranks)
 
     def hook(self) -> TorchHook:
         """Calls us when the program imports torch, and those parts of it that make steps or mind hooks."""
@@ -310,6 +322,7 @@ class Script:
             **seeders(self._session.plan.program.seed),
             "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
+            "torch.export._unlift": lambda _: self._boundaries.watch_exported(),
             **self._session.inductor.watchers(),
         }
         return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
@@ -317,20 +330,26 @@ class Script:
     def _on_import(self, torch: Any) -> None:
         sow(self._session.plan.program.seed, torch)
         self.on_torch(torch)
-        if threading.current_thread() is not threading.main_thread():
+        if self._torch is not None and threading.current_thread() is not threading.main_thread():
             with contextlib.suppress(Exception):  # then no step is profiled
                 prime(torch)
 
     def on_torch(self, torch: Any) -> None:
         """Begins to watch; called when the program has imported torch."""
+        if not is_pytorch(torch):
+            place = getattr(torch, "__file__", None) or "a folder without __init__.py"
+            self._without_torch = f"the module torch is not PyTorch ({place}): there is nothing to profile"
+            return
         self._torch = torch
         try:
             GUARD.watch(torch)
             self._boundaries.watch(torch)
             if self._session.setting.takes_signals:
                 make_wakeable()
-            self._opening = Opening(torch, detail_of(self._session.options, self._session.setting.opening))
-            self._opening.start()
+            opening = self._session.setting.opening
+            if opening is not None:
+                self._opening = Opening(torch, detail_of(self._session.options, opening))
+                self._opening.start()
             os.register_at_fork(before=weakly(self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
             self._session.warn(f"the measurement could not begin: {type(exc).__name__}: {exc}")
@@ -351,21 +370,36 @@ class Script:
 
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
-        self._session.note(is_complete=True)
+        self._session.note(is_complete=True, child_work=measure_child_work())
         if self._torch is None:
-            self._session.warn(f"{self._session.setting.what} never imported torch: there is nothing to profile")
+            self._session.warn(f"{self._without_torch}{_work_elsewhere(self._session)}")
             return
         phase = self._next
         self.leave()
         self._note_steps()
+        with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
+            self._log.step_lines = self._session.step_lines
+            self._session.note(run=self._log.summarise())
         self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         if phase not in (self._rest, self._exit):
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
         self._session.save()
 
     def _boundary(self) -> None:
+        self._log.mark()
+        if self._windows.current is None:
+            self._end_step()
+        else:
+            stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
+            self._end_step()
+            stopwatch.own_since(began_ns)
+        self._log.note_own(is_profiled=self._windows.current is not None)
+
+    def _end_step(self) -> None:
         self._seen += 1
+        self._session.end_debugged_step()
         if GUARD.yielded:
             self._end()
             return
@@ -382,6 +416,7 @@ class Script:
         if self._windows.is_light:
             self._windows = Windows(self._session, self._handlers, self._cut_off)
         self._seen, self._next = 0, self._first_step
+        self._log.restart()
 
     def _first_step(self) -> None:
         if self._opening is not None:
@@ -401,10 +436,15 @@ class Script:
         self._stopwatch.mark()
         window, wanted = self._windows.stop(), self._session.options.wanted_steps
         events = max(1, window.event_count())
-        self._allowed_steps = min(wanted, EVENT_BUDGET // events - 1)
+        self._budget_steps = EVENT_BUDGET // events - 1
+        self._allowed_steps = min(wanted, self._budget_steps)
         self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         self._session.keep(window, self._stopwatch)
         self._session.warn_of_budget(self._allowed_steps, wanted, events)
+        self._session.begin_debugged_step()
+        self._session.look_at_memory()
+        self._looked_at = self._seen
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
         self._settle()
@@ -450,6 +490,7 @@ class Script:
 
     def _take_times(self) -> None:
         self._session.time(self._stopwatch)
+        self._session.note_memory_growth(self._seen - self._looked_at)
         self._next = self._reopen
         self._reopen()
 
@@ -461,7 +502,11 @@ class Script:
             self._open(then=self._lead_in)
 
     def _reopen_lightly(self, most: int) -> None:
-        """Has another window follow, with the fewest options and so many steps at most, where it tells anything."""
+        """Has another window follow, with the fewest options and so many steps at most, where it tells anything.
+
+        Short steps are more where the budget allows them: the export before has emptied the caches.
+        """
+        most = max(most, min(self._session.wanted_steps, self._budget_steps))
         self._allowed_steps = self._session.light_steps(self._windows.detail, most)
         if self._allowed_steps:
             self._windows.lighten()
@@ -489,10 +534,11 @@ class Script:
             self._session.warn(
                 f"profiled {steps} of {counted(self._allowed_steps, 'step')}: the window had reached {passed}"
             )
-        if not is_calm and not self._shared_window.is_alone:
-            # A second window would show other steps than those of the other ranks.
+        # With other ranks a second window would show other steps than theirs.
+        is_last = not (self._shared_window.is_alone and self._windows.may_repeat)
+        if not is_calm and is_last:
             self._session.warn_of_disturbance()
-        if is_calm or passed is not None or not self._shared_window.is_alone:
+        if is_calm or passed is not None or is_last:
             self._reopen_lightly(steps)
 
     def _offer(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
@@ -520,13 +566,14 @@ class Script:
     def _retire(self) -> None:
         """Tells that nothing more will be measured: the supervisor may report."""
         phase = self._next
-        self.leave()
+        self._let_go()
         self._note_steps()
         if GUARD.yielded:
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
         with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out
             self._session.note(**describe_torch(self._torch))
+        self._session.note_debug_modes()
         self._session.finish_measuring()
 
     def _time_what_there_is(self, phase: Callable[[], None]) -> None:
@@ -562,9 +609,23 @@ class Script:
         if self._boundaries.problem is not None:
             self._session.warn(f"steps could not be followed any more: {self._boundaries.problem}")
 
+    def _let_go(self) -> None:
+        """Leaves a script alone, except that ends of steps are noted and the stack is sampled between them."""
+        is_followed = self._session.setting.takes_signals and not self._session.options.stop and not GUARD.yielded
+        if not is_followed or self._session.options.counting or not self._seen:
+            self.leave()
+            return
+        self._handlers.remove()
+        make_unwakeable()
+        self._next = self._rest
+        if self._boundaries.only_tell(self._log.mark, self._log.stop_sampling):
+            self._log.start_sampling()
+
     def leave(self) -> None:
         """Leaves the program alone: nothing more is watched, and nothing kept."""
+        self._log.stop_sampling()
         self._boundaries.forget()
+        self._session.end_debugged_step()
         self._handlers.remove()
         make_unwakeable()
         self._next = self._rest

@@ -7,15 +7,17 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from bottleneck.harness.debug_modes import DebugWatch
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.lines import texts_of
+from bottleneck.harness.lines import lines_of_steps, texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
+from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
@@ -32,20 +34,23 @@ class Setting:
     """Assumptions of a measurement, and its name for the thing that it measures.
 
     ``hint`` is what helps where no step was found. ``is_bounded`` tells whether the start and the end of what is
-    measured are those of a step, ``opening`` is what the window at the start records. ``thread`` is the only one in
-    which steps are looked for; null for any.
+    measured are those of a step, ``opening`` is what the window at the start records (null: there is none).
+    ``thread`` is the only one in which steps are looked for; null for any.
     """
 
     what: str
     hint: str
     takes_signals: bool
     is_bounded: bool
-    opening: Detail
+    opening: Detail | None
     thread: int | None = None
 
 
 # From here on a step is long: few of them go into a second window, and none where the first made them hardly longer.
 LONG_US, _LONG_STEPS, _HARDLY_LONGER = 100_000.0, 3, 1.02
+
+# Short steps are repeated until they fill this much time, unless that takes more of them than this.
+PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
 
 # Without stacks: a library that the script imports next would be recorded call by call.
 PROGRAM = Setting(
@@ -55,23 +60,40 @@ PROGRAM = Setting(
     is_bounded=False,
     opening=Detail(stacks=False),
 )
+# The start of a program whose processes are followed is not what it does. And a fork of a process that has used the
+# profiler had better not use it again.
+PARENT = dataclasses.replace(PROGRAM, opening=None)
+
+
+class RankSource(Protocol):
+    """The ranks of a recording, of which a process takes one."""
+
+    def take(self) -> tuple[RankFiles, int]:
+        """The files of the rank that this process takes, and the number of ranks of its job."""
 
 
 class Session:
     """The notes grow as the measurement goes on and reach the disk at each stage, so that a crash leaves the rest."""
 
-    def __init__(self, plan: Plan, setting: Setting = PROGRAM) -> None:
+    def __init__(self, plan: Plan, setting: Setting = PROGRAM, places: RankSource | None = None) -> None:
+        """``places`` gives this process its rank as soon as it has something to keep; null where it is known now."""
         self.plan, self.options, self.setting = plan, plan.options, setting
         rank, ranks = rank_of(os.environ)
-        self.files = RankFiles(Path(plan.folder), rank)
+        self._places = places
+        self._files = RankFiles(Path(plan.folder), rank) if places is None else None
         self.notes = Notes(ranks=ranks)
         self.inductor = Inductor()
         self.status = 0
+        self._debugging = DebugWatch()
+        self._memory: MemoryLook | None = None
+        # Of lines that no window shows.
+        self._more_texts: dict[str, str] = {}
         self._undisturbed_us: list[float] = []
         self._quickest_us = math.inf
         self._process = os.getpid()
         # Where the program starts, wherever it goes.
         self._folder = _working_folder()
+        self.step_lines: frozenset[str] = frozenset()
 
     @property
     def is_here(self) -> bool:
@@ -79,9 +101,18 @@ class Session:
         return os.getpid() == self._process
 
     @property
+    def files(self) -> RankFiles:
+        """The files of this process's rank, which it takes now where it has none."""
+        if self._files is None:
+            assert self._places is not None, "a process without a rank has to be given one"
+            self._files, ranks = self._places.take()
+            self.note(ranks=ranks)
+        return self._files
+
+    @property
     def has_trace(self) -> bool:
         """True if a trace was kept."""
-        return self.files.partial.exists()
+        return self._files is not None and self._files.partial.exists()
 
     @property
     def has_profiled_steps(self) -> bool:
@@ -101,9 +132,46 @@ class Session:
         if message not in self.notes.warnings:
             self.note(warnings=(*self.notes.warnings, message))
 
+    def note_debug_modes(self) -> None:
+        """Adds the aids to debugging that are on now. Call it while no window is open."""
+        with contextlib.suppress(Exception):  # a tool of the program's own may answer in any way
+            self.note(debug_modes=self._debugging.read(self.notes.debug_modes, sys.modules.get("torch")))
+            self._show_text(mode.source for mode in self.notes.debug_modes)
+
+    def _show_text(self, places: Iterable[str | None]) -> None:
+        """Keeps what these lines of the program say."""
+        wanted = {place for place in places if place is not None} - self._more_texts.keys()
+        self._more_texts.update(texts_at(wanted))
+        self.note(source_texts={**self.notes.source_texts, **self._more_texts})
+
+    def begin_debugged_step(self) -> None:
+        """Begins a step, one that is not measured, in which the time of these aids is taken."""
+        self._debugging.begin_step(self.notes.debug_modes)
+
+    def end_debugged_step(self) -> None:
+        """Ends that step, if one has begun."""
+        if self._debugging.is_timing:
+            self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
+
+    def look_at_memory(self, step: object = None) -> None:
+        """Looks at the memory now, at a step boundary outside of what is measured; see ``note_memory_growth``."""
+        with contextlib.suppress(Exception):  # the program's variables may be of any kind
+            self._memory = MemoryLook(sys.modules.get("torch"), step)
+
+    def note_memory_growth(self, steps: int, step: object = None) -> None:
+        """Adds what has grown in so many steps since that look."""
+        before, self._memory = self._memory, None
+        if before is None:
+            return
+        with contextlib.suppress(Exception):
+            torch = sys.modules.get("torch")
+            self.note(memory_growth=growth_between(before, MemoryLook(torch, step), steps, torch))
+            if self.notes.memory_growth is not None:
+                self._show_text(keeper.source for keeper in self.notes.memory_growth.keepers)
+
     def save(self) -> None:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
-        if self.is_here:
+        if self.is_here and self._files is not None:
             try:
                 write_whole(self.files.notes, json.dumps(dataclasses.asdict(self.notes)))
             except OSError:
@@ -155,6 +223,14 @@ class Session:
                 f"and the budget is {EVENT_BUDGET}"
             )
 
+    @property
+    def wanted_steps(self) -> int:
+        """The steps to profile; left to us, more of them where they are short, since a stall spoils more of those."""
+        timing = self.notes.unprofiled
+        if self.options.steps is not None or timing is None or not timing.median > 0:
+            return self.options.wanted_steps
+        return max(self.options.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
+
     def light_steps(self, detail: Detail, most: int) -> int:
         """Steps of a second window with the fewest options; 0 where the first, with this detail, is as good.
 
@@ -175,31 +251,32 @@ class Session:
             return False
         before = None if self.notes.light is None else self.notes.light.profiled
         is_better = before is None or profiled.n > before.n or profiled.median < before.median
-        if is_better and self._export(window, self.files.partial_light):
+        if is_better and self._export(window, self.files.partial_light, stopwatch):
             self.note(light=LightWindow(self.files.light.name, tuple(stopwatch.marks_ns), profiled))
             self.save()
         return not is_disturbed(stopwatch.durations_us(), self._undisturbed_us)
 
     def keep(self, window: ProfilerWindow, stopwatch: Stopwatch) -> None:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
-        if not self._export(window, self.files.partial):
+        if not self._export(window, self.files.partial, stopwatch):
             return
+        self.step_lines = lines_of_steps(window.lines, stopwatch.marks_ns)
         self.note(
             compilation=describe_compilation(self._folder),
             search_path=search_path(self._folder),
-            source_texts=texts_of(window.lines, self._folder),
+            source_texts={**texts_of(window.lines, self._folder), **self._more_texts},
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),
             profiled=stopwatch.timing(),
             page_faults=dataclasses.replace(self._page_faults, profiled=stopwatch.page_faults),
         )
         self.save()
 
-    def _export(self, window: ProfilerWindow, path: Path) -> bool:
+    def _export(self, window: ProfilerWindow, path: Path, stopwatch: Stopwatch) -> bool:
         """True if the trace of the window is there now, and beside it the kernels that the program compiled."""
         fresh = self.files.fresh
         kernels = fresh.with_name(f".fresh.{self.files.compiled.name}")
         try:
-            window.export(fresh)
+            window.export(fresh, stopwatch.own_ns)
             if self.inductor.has_something_to_tell:
                 kernels.write_text(self.inductor.as_text(), encoding="utf-8")
                 kernels.replace(self.files.compiled)

@@ -79,6 +79,21 @@ class Stopwatch:
         self._ticks_ns: list[int] = []
         self._page_faults: list[int] = []
         self._offset_ns: int | None = None
+        self._own: list[tuple[int, int]] = []
+
+    def now_ns(self) -> int:
+        """Nanoseconds of the clock that only runs forward."""
+        return self._clocks.tick_ns()
+
+    def own_since(self, began_ns: int) -> None:
+        """Notes that the time since then, by ``now_ns``, was our own and none of the program's."""
+        self._own.append((began_ns, self._clocks.tick_ns()))
+
+    @property
+    def own_ns(self) -> list[tuple[int, int]]:
+        """The stretches that were our own, by the wall clock as the marks are."""
+        offset_ns = self._offset_ns or 0
+        return [(begin + offset_ns, end + offset_ns) for begin, end in self._own]
 
     def mark(self) -> None:
         """Marks a boundary."""
@@ -210,7 +225,9 @@ def mark_steps(step: Step, stopwatch: Stopwatch, steps: int) -> None:
     stopwatch.mark()
     for _ in range(steps):
         step()
+        began_ns = stopwatch.now_ns()
         stopwatch.mark()
+        stopwatch.own_since(began_ns)
     stopwatch.wait()
 
 

@@ -88,12 +88,45 @@ def _deferred_signals() -> Iterator[None]:
             signal.raise_signal(late)
 
 
-class Child:
-    """A process that leads a group of its own, and that the system ends when this one dies.
+class _LeaderlessGroup:
+    """A process group of which no program is the leader: only a process that is not the leader can call `setsid`.
 
-    On Linux, by the signal ``at_our_death``: by default one that lets it save what was recorded. ``prepare`` is called
-    in the new process before it becomes the command. ``settings`` are those of ``subprocess.Popen``. Whoever sends it a
-    signal can be sure that its number is not another's by now.
+    Its leader ends as soon as the program is in the group, and is waited for at ``close``: until then the number of the
+    group cannot become another's, wherever the program goes.
+    """
+
+    def __init__(self) -> None:
+        until, held_open = os.pipe()
+        self.number = os.fork()
+        if self.number == 0:
+            os.setpgid(0, 0)
+            os.close(held_open)
+            os.read(until, 1)
+            os._exit(0)
+        with contextlib.suppress(PermissionError):  # as shells do: whichever of the two comes first
+            os.setpgid(self.number, self.number)
+        os.close(until)
+        self._held_open: int | None = held_open
+
+    def release_leader(self) -> None:
+        """Lets the leader end, now that another process is in the group."""
+        if self._held_open is not None:
+            os.close(self._held_open)
+            self._held_open = None
+
+    def close(self) -> None:
+        """Gives the number back."""
+        self.release_leader()
+        os.waitpid(self.number, 0)
+
+
+class Child:
+    """A process in a group of its own, which the system ends when this one dies.
+
+    The process leads the group, unless ``process_group`` names another. On Linux it is ended by the signal
+    ``at_our_death``: by default one that lets it save what was recorded. ``prepare`` is called in the new process
+    before it becomes the command. ``settings`` are those of ``subprocess.Popen``. Whoever sends it a signal can be sure
+    that its number is not another's by now.
     """
 
     def __init__(
@@ -122,6 +155,7 @@ class Child:
             self._popen.wait()
             raise
         self.process = self._popen.pid
+        self.group: int = settings.get("process_group") or self.process
         self.end: End | None = None
         self._lock = threading.Lock()
 
@@ -136,7 +170,10 @@ class Child:
         with self._lock:
             if self.end is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended by itself
-                    (os.killpg if to_group else os.kill)(self.process, number)
+                    if to_group:
+                        os.killpg(self.group, number)
+                    else:
+                        os.kill(self.process, number)
 
     def change(self) -> int | None:
         """The wait status if it has stopped or ended since the last call."""
@@ -173,6 +210,7 @@ class Child:
         finally:
             started |= _descendants(self.process)
             self.send(signal.SIGKILL, to_group=True)
+            self.send(signal.SIGKILL, to_group=False)  # it may have left the group
             _kill(started)
             self.wait()
 
@@ -222,28 +260,30 @@ def supervise(command: list[str], started: Callable[[Child], None]) -> End:
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
 
     def prepare() -> None:
-        terminal.give_to(os.getpid())
+        terminal.give_to(os.getpgrp())
         # What comes from now on is for the program, and must not run our handlers on the way to it.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
-    try:
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(signal.pthread_sigmask, signal.SIG_SETMASK, previous)
+        group = _LeaderlessGroup()
+        at_end.callback(group.close)
         try:
-            child = Child(command, prepare=prepare, process_group=0, close_fds=False)
+            child = Child(command, prepare=prepare, process_group=group.number, close_fds=False)
         except OSError as error:
             if error.filename is None:  # not the command: there can be no further process
                 raise
             print(f"error: cannot start {command[0]}: {error}\n  fix: see that this file runs", file=sys.stderr)
             return End(_CANNOT_START, 0)
+        group.release_leader()
         started(child)
         end = _watch(child, terminal)
-        terminal.take_back_from(child.process)
+        terminal.take_back_from(child.group)
         _forget_pending()
         return end
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _watch(child: Child, terminal: "_Terminal") -> End:
@@ -255,7 +295,7 @@ def _watch(child: Child, terminal: "_Terminal") -> End:
             if end is not None:
                 return end
         elif info.si_signo == signal.SIGCONT:
-            terminal.give_to(child.process)
+            terminal.give_to(child.group)
             child.send(signal.SIGCONT, to_group=True)
         else:
             # The terminal signals a whole group, `kill` one process.
@@ -266,7 +306,7 @@ def _ended(child: Child, terminal: "_Terminal") -> End | None:
     """The end of the child. If it was only stopped, this process stops too until it is resumed."""
     while child.end is None and child.change() is not None:
         if child.end is None:
-            terminal.take_back_from(child.process)
+            terminal.take_back_from(child.group)
             os.kill(os.getpid(), signal.SIGSTOP)
     return child.end
 
@@ -283,13 +323,13 @@ class _Terminal:
     def __init__(self) -> None:
         self._own_group = os.getpgrp()
 
-    def give_to(self, child: int) -> None:
-        """Puts the program in the foreground if this process is there."""
-        self._hand_over(self._own_group, child)
+    def give_to(self, group: int) -> None:
+        """Puts the program's group in the foreground if this process is there."""
+        self._hand_over(self._own_group, group)
 
-    def take_back_from(self, child: int) -> None:
-        """Puts this process back in the foreground if the program is there."""
-        self._hand_over(child, self._own_group)
+    def take_back_from(self, group: int) -> None:
+        """Puts this process back in the foreground if the program's group is there."""
+        self._hand_over(group, self._own_group)
 
     @staticmethod
     def _hand_over(giver: int, taker: int) -> None:

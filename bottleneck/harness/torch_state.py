@@ -15,6 +15,11 @@ from bottleneck.schema.measurements import Compilation, GraphBreak
 _LONGEST_REASON = 200
 
 
+def is_pytorch(module: Any) -> bool:
+    """True for PyTorch itself; false for another module called torch, a file beside the script perhaps."""
+    return all(hasattr(module, name) for name in ("__version__", "Tensor", "autograd", "nn"))
+
+
 def describe_compilation(folder: str) -> Compilation | None:
     """The sums until now; all zero where the program never brought in torch's compiler, null where it tells nothing.
 
@@ -149,8 +154,10 @@ class TorchHook:
             self._before[name]()
         if name not in self._after:
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+        # Only those behind it: another hook in front has asked this one.
+        after = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
+        for finder in sys.meta_path[after:]:
+            spec = finder.find_spec(name, path, target)
             if spec is not None:
                 _call_back_after(spec.loader, self._after[name])
                 return spec
@@ -162,7 +169,7 @@ def _call_back_after(loader: Any, call_back: Callable[[Any], None]) -> None:
     load = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
+        loader.__dict__.pop("exec_module", None)  # another hook may have taken it away already
         load(module)
         call_back(sys.modules.get(module.__name__, module))
 

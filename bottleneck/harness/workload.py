@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_memory, peak_resident_bytes, reset_peak
+from bottleneck.harness.numerics import take_numerics
 from bottleneck.harness.program import describe_error
 from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
@@ -26,9 +27,6 @@ from bottleneck.units import format_si, format_us
 # Waiting for steps that do not settle ends sooner where there were many of them.
 _WARM_UP = WarmUp(seconds=3.0, many=50, seconds_for_many=0.5)
 TIMED_STEPS, TIMED_SECONDS_AT_MOST = 5, 10.0
-
-# Short steps are repeated until they fill this much time, unless that takes more of them than this.
-PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
 
 # How often the profiled steps are repeated when another program seems to have disturbed them.
 ATTEMPTS = 3
@@ -67,7 +65,10 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     # Until the times of the step settle, within bounds, or as often as the user requested.
     warm_up(step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup)
     was_reset = reset_peak(torch)
-    session.time(_time(step, torch, session.options.timed_s))
+    session.look_at_memory(step)
+    stopwatch = _time(step, torch, session.options.timed_s)
+    session.time(stopwatch)
+    session.note_memory_growth(stopwatch.steps, step)
     timing = session.notes.unprofiled
     # The start beyond a usual step.
     setup_s = None if timing is None else max(change_s + first_s - timing.median / 1e6, 0.0)
@@ -76,6 +77,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
         session.warn(_NO_TORCH)
     else:
         session.note(**describe_torch(torch))
+        note_debug_modes(step, session)
         session.save()
         _use_up_first_complaint(torch)
         detail = detail_of(session.options, DETAIL)
@@ -84,11 +86,26 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
         measure_extras(step, torch, session, doubling and doubling.after(first_s), detail)
 
 
+def note_debug_modes(step: Step, session: Session) -> None:
+    """Adds the aids to debugging that are on, with their time in one more step."""
+    session.note_debug_modes()
+    if session.notes.debug_modes:
+        session.begin_debugged_step()
+        try:
+            step()
+        finally:
+            session.end_debugged_step()
+
+
 def _count(step: Step, session: Session) -> None:
     """Profiles steps for what they do, not for how long it takes; none is timed without the profiler."""
-    for _ in range(session.options.least_warmup):
-        step()
     torch: Any = sys.modules.get("torch")
+    if torch is not None and session.options.numerics:
+        session.note(numerics=take_numerics(step, torch, session.options.least_warmup))
+    else:
+        for _ in range(session.options.least_warmup):
+            step()
+    torch = sys.modules.get("torch")
     if torch is None:
         session.warn(_NO_TORCH)
         return
@@ -115,7 +132,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
         return
     per_step = max(1, pilot.event_count() // 2)
-    allowed, wanted = EVENT_BUDGET // per_step - 1, _wanted_steps(session)
+    allowed, wanted = EVENT_BUDGET // per_step - 1, session.wanted_steps
     session.warn_of_budget(allowed, wanted, per_step)
     if allowed <= 1:
         session.keep(pilot, stopwatch)
@@ -129,7 +146,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
 
 def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -> None:
     """Profiles steps with the fewest options, which tell how long what takes and not where it is."""
-    wanted = session.light_steps(detail, _wanted_steps(session))
+    wanted = session.light_steps(detail, session.wanted_steps)
     # As many as the other window had are within the budget, which without frames may allow more.
     steps = min(wanted, max(1, len(session.notes.step_marks_ns) - 1))
     for _ in range(ATTEMPTS if steps else 0):
@@ -138,14 +155,6 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
             return
         allowed = EVENT_BUDGET * (steps + 1) // max(1, window.event_count()) - 1
         steps = max(steps, min(wanted, allowed))
-
-
-def _wanted_steps(session: Session) -> int:
-    """The steps to profile; left to us, more of them where they are short, since a stall spoils more of those."""
-    timing = session.notes.unprofiled
-    if session.options.steps is not None or timing is None or not timing.median > 0:
-        return session.options.wanted_steps
-    return max(session.options.wanted_steps, min(math.ceil(PROFILED_US / timing.median), PROFILED_STEPS_AT_MOST))
 
 
 def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[ProfilerWindow | None, Stopwatch]:

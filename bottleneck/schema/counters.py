@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.records import Doc
 
 LOCK_SCHEMA = 1
@@ -129,6 +130,7 @@ class Counts:
     the reason ("8..10: …"); they are in ``values`` no more. ``ops`` are calls per step by op, ``modules`` counters by
     module path, ``kernels`` launches by kernel name. ``input_sha`` is a digest of the shapes and dtypes of what the
     outermost call got, and of the program's settings; empty where unknown. ``runs`` is how many processes agree.
+    ``numerics`` are digests of the step's outputs, null where nobody asked for them.
     """
 
     values: Annotated[Mapping[str, int], Doc("counters by name, per step")]
@@ -150,6 +152,9 @@ class Counts:
     ] = ""
     steps: Annotated[int, Doc("number of steps that agree")] = 0
     runs: Annotated[int, Doc("number of processes that agree")] = 1
+    numerics: Annotated[
+        Numerics | None, Doc("digests of what the step returns and changes; null where not asked for")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,8 @@ class Lock:
     """The committed lock-file of one workload: what its step may count. No timings.
 
     ``program`` is what names it on a command line ("examples/mlp.py", "--set", …), relative to the repository.
+    ``counted`` names all counters that its writer knew, each of which it has a value of or a reason why not; null for
+    one that was read from no file.
     """
 
     name: str
@@ -185,3 +192,12 @@ class Lock:
     anchor: Anchor | None = None
     accepted: tuple[Acceptance, ...] = ()
     schema: int = LOCK_SCHEMA
+    counted: tuple[str, ...] | None = None
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The counters that its writer must have written, and that somebody has taken out."""
+        counts = self.counts
+        return tuple(
+            name for name in self.counted or () if name not in {*counts.values, *counts.unstable, *counts.unknown}
+        )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from bottleneck.schema.comparison import Comparison, IsTouched
 from bottleneck.schema.counters import Counts, Site
 from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.numerics import NumericsResult
 from bottleneck.schema.records import Doc
 
 GATE_SCHEMA = "bottleneck/gate/2"
@@ -17,8 +18,9 @@ Touched = Mapping[str, frozenset[int]]
 Policy = Literal["pass", "warn", "fail"]
 
 # "broken": beyond its budget. "gone": it was counted and is no more, an error of the measurement. "new": no baseline.
+# "removed": somebody took its baseline out of the lock-file.
 CounterVerdict = Literal[
-    "same", "improved", "within budget", "broken", "gone", "new", "unstable", "not compared", "accepted"
+    "same", "improved", "within budget", "broken", "gone", "removed", "new", "unstable", "not compared", "accepted"
 ]
 
 # "not run" has its reason; "advisory" is the time of two recordings that did not take turns.
@@ -61,7 +63,8 @@ class GateSettings:
 
     ``workloads`` are command lines as `bottleneck run` takes them. ``against`` is "merge-base", a git ref or a folder.
     ``alpha`` is the chance, over all workloads together, to call an unchanged step slower. Without ``on_new`` a
-    workload that has no lock-file yet passes if its time was measured.
+    workload that has no lock-file yet passes if its time was measured. With ``numerics`` outputs are held against the
+    lock-file too.
     """
 
     workloads: tuple[str, ...] = ()
@@ -76,6 +79,7 @@ class GateSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, Limit] = field(default_factory=dict)
     creep: Mapping[str, Limit] = field(default_factory=dict)
+    numerics: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class CounterChange:
         int | None, Doc("per step of the candidate, exact, in the counter's own unit; null where that side lacks it")
     ]
     verdict: Annotated[
-        CounterVerdict, Doc("'gone': counted before and no more, an error of the measurement; 'new': no baseline")
+        CounterVerdict,
+        Doc("'gone': counted before and no more; 'removed': taken out of the lock-file by hand; 'new': no baseline"),
     ]
     limit: Annotated[Limit | None, Doc("limit that was applied; null where there is none")] = None
     reason: Annotated[str | None, Doc("why there is no value or no comparison; null where there are both")] = None
@@ -173,6 +178,9 @@ class WorkloadResult:
     counts: Annotated[Counts | None, Doc("counters of the candidate; null where they were not counted")] = None
     comparison: Annotated[
         Comparison | None, Doc("where the change of the step comes from; null where there is nothing to explain")
+    ] = None
+    numerics: Annotated[
+        NumericsResult | None, Doc("the step's outputs held against the lock-file; null where not asked for")
     ] = None
     seconds: Annotated[float, Doc("duration", "s")] = 0.0
     warnings: Annotated[tuple[str, ...], Doc("other messages")] = ()

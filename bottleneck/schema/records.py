@@ -46,8 +46,13 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 _NAMES_END = {"_share": "share", "_us": "us", "_bytes": "B", "perturbation": "ratio"}
 _ANY = (-1e30, 1e30)
 # A ceiling is positive, or null where it is not known.
-_CEILINGS = frozenset({"peaks_flops_per_s", "bandwidth_bytes_per_s", "special_ops_per_s", "link_bytes_per_s"})
+_CEILINGS = frozenset(
+    {"peaks_flops_per_s", "bandwidth_bytes_per_s", "bandwidth_by_bytes", "special_ops_per_s", "link_bytes_per_s"}
+)
 _LEAST_CEILING = 1.0
+# Nothing that was measured or computed is nearer to 0 than this without being 0. A number that is becomes 0 when it is
+# divided by a unit, and the next division fails.
+_NEAREST_TO_ZERO = 1e-100
 
 
 def check_ranges(record: Any) -> None:
@@ -70,6 +75,10 @@ def _check(value: Any, unit: str, where: str, is_ceiling: bool) -> None:
         low = _LEAST_CEILING if is_ceiling else low
         if not (math.isfinite(value) and low <= value <= high):
             raise ValueError(f"{where} is {value!r:.80}, and has to lie between {low:g} and {high:g}")
+        if 0 < abs(value) < _NEAREST_TO_ZERO:
+            raise ValueError(
+                f"{where} is {value!r:.80}, and has to lie between {_NEAREST_TO_ZERO:g} and {high:g}, or be 0"
+            )
 
 
 @cache

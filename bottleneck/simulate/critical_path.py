@@ -266,7 +266,7 @@ def _charge_host(evidence: Evidence, graph: StepGraph, played: StepReplay) -> di
     known = graph.host.op >= 0
     if evidence.is_host_only and evidence.kernel_time is not None:
         account = evidence.kernel_time["account"].cat
-        codes = account.codes.to_numpy().astype(np.int64)[np.maximum(graph.host.op, 0)]
+        codes = np.append(account.codes.to_numpy().astype(np.int64), -1)[graph.host.op]
         known &= codes >= 0
         for key, spent in zip(
             account.categories, tally(codes[known], inside[known], len(account.categories)), strict=True

@@ -211,7 +211,7 @@ def graph_of(evidence: Evidence) -> StepGraph:
     at_us = np.concatenate((issue_us[is_issued][first], waits.end_us))
     position = np.full(len(linked.kernels), -1, dtype=np.int64)
     position[rows] = np.arange(rows.size)
-    kernel = np.where(waits.kernel >= 0, position[np.maximum(waits.kernel, 0)], waits.kernel)
+    kernel = np.where(waits.kernel >= 0, np.append(position, -1)[np.maximum(waits.kernel, 0)], waits.kernel)
     awaited = np.concatenate((np.full(issued.size, NOTHING_AWAITED), kernel))
     is_batch = np.arange(at_us.size) >= at_us.size - batches.call.size
     order = np.lexsort((awaited == NOTHING_AWAITED, at_us))

@@ -22,6 +22,9 @@ from bottleneck.trace.decode import ABSENT, DECODE_ERRORS
 
 # Traces last seconds to minutes. An event days away has a broken clock, and would cost all others their precision.
 LONGEST_US = 7 * 86_400e6
+# Some events stand apart after a pause of a minute, and of so many times what all others take. More events than these,
+# and this part of all, are a recording of their own.
+_LEAST_APART_NS, _APART, _FEW_STRAYS, _FEW_STRAYS_SHARE = 60 * 10**9, 1000, 3, 0.01
 
 # Of equal intervals the one that can enclose the other comes first.
 _OUTER_FIRST = ("line", "python", "annotation", "op", "runtime")
@@ -49,7 +52,8 @@ def event_order(events: Events, nameless: Array, identifier: Array, damage: Dama
     rows = _without(rows, (events.ts_ns == ABSENT) | np.isnan(events.dur_us), "no-time", damage)
     rows = _without(rows, nameless[events.name], "no-name", damage)
     rows = _without(rows, events.dur_us > LONGEST_US, "far-time", damage)
-    return _break_ties(events, _near_the_middle(events.ts_ns, rows, damage), identifier)
+    rows = _near_the_middle(events.ts_ns, rows, damage)
+    return _break_ties(events, _without_strays(events, rows, damage), identifier)
 
 
 def _without(rows: Array, bad: Array, kind: str, damage: Damage) -> Array:
@@ -70,6 +74,35 @@ def _near_the_middle(ts_ns: Array, rows: Array, damage: Damage) -> Array:
     near = np.abs(ts_ns[rows] / 1000 - middle / 1000) <= LONGEST_US
     damage["far-time"] += int(np.count_nonzero(~near))
     kept: Array = rows[near]
+    return kept
+
+
+def _without_strays(events: Events, rows: Array, damage: Damage) -> Array:
+    """The rows, which are in order of time, without a few that stand apart from all others.
+
+    An event stands apart where nothing happens between it and the middle one for a thousand times as long as all that
+    goes on around the middle takes together.
+    """
+    if not rows.size:
+        return rows
+    start_ns = events.ts_ns[rows]
+    if start_ns[-1] - start_ns[0] < _LEAST_APART_NS:
+        return rows
+    reach_ns = np.maximum.accumulate(start_ns + np.rint(events.dur_us[rows] * 1000).astype(np.int64))
+    pauses = np.flatnonzero(start_ns[1:] - reach_ns[:-1] >= _LEAST_APART_NS) + 1
+    middle = int(np.searchsorted(pauses, rows.size // 2, side="right"))
+    bounds = [0, *pauses.tolist(), rows.size]
+    low, high = bounds[middle], bounds[middle + 1]
+    span_ns = int(reach_ns[high - 1] - start_ns[low])
+    before_ns = int(start_ns[low] - reach_ns[low - 1]) if low else 0
+    after_ns = int(start_ns[high] - reach_ns[high - 1]) if high < rows.size else 0
+    low = low if before_ns > _APART * span_ns else 0
+    high = high if after_ns > _APART * span_ns else rows.size
+    strays = rows.size - (high - low)
+    if strays > max(_FEW_STRAYS, _FEW_STRAYS_SHARE * rows.size) or 2 * strays >= rows.size:
+        return rows
+    damage["far-time"] += strays
+    kept: Array = rows[low:high]
     return kept
 
 
@@ -127,13 +160,12 @@ def _parts(joined: bytes, plain: Callable[[str], str]) -> tuple[str | None, ...]
 
 
 def _plain(text: str) -> str:
-    """The list on one line; '' for null. Hand-made and post-processed traces hold the list as a string."""
+    """The list on one line; '' for anything else. Hand-made and post-processed traces hold the list as a string."""
     try:
         value = json.loads(text) if text.startswith('"') else text
-        text = value if isinstance(value, str) else text
-        return "" if text == "null" else msgspec.json.format(text, indent=0)
+        return msgspec.json.format(value, indent=0) if str(value).lstrip().startswith("[") else ""
     except DECODE_ERRORS:
-        return text
+        return ""
 
 
 def _ranks(texts: list[tuple[str | None, ...]]) -> list[int]:

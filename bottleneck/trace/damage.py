@@ -30,7 +30,10 @@ KINDS = {
     "broken": ("skipped-events", "{n} event(s) could not be read even after repair and were left out"),
     "no-time": ("skipped-events", "{n} event(s) without a start time or duration were left out"),
     "no-name": ("skipped-events", "{n} event(s) without a name were left out"),
-    "far-time": ("skipped-events", "{n} event(s) lie days away from all others or last for days and were left out"),
+    "far-time": (
+        "skipped-events",
+        "{n} event(s) lie far away in time from all others, or last for days, and were left out",
+    ),
     "negative-duration": ("clamped-durations", "{n} event(s) had a negative duration, taken as 0"),
     "odd-args": ("odd-arguments", "{n} event(s) had arguments of an unexpected type, taken as missing"),
     "large-id": ("large-ids", "{n} id(s) or sizes do not fit in 64 bits and were taken as missing"),
@@ -52,6 +55,11 @@ CONSEQUENCES = {
     "clamped-durations": ("durations", "events that had not ended were written with a negative length", ""),
     "odd-arguments": ("arguments", "the values of these arguments are unknown", ""),
     "large-ids": ("large ids", "such work is tied to its launch in other ways or not at all", ""),
+    "several-traces": (
+        "further traces",
+        "what was recorded in the others is missing",
+        "write each rank into a file of its own: prof.export_chrome_trace(f'trace.rank{rank}.json')",
+    ),
     "metadata-unreadable": ("description", "device and versions are unknown", "name the device: --device NAME"),
 }
 

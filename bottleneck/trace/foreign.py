@@ -10,7 +10,8 @@ _EXPORT = "pass the JSON file that torch.profiler's export_chrome_trace wrote"
 
 # First bytes -> (format of the file, remedy).
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (b"PK\x03\x04", "a zip archive", "unpack it and pass the trace inside"),
+    (b"PK\x03\x04", "a zip archive inside another file", "unpack it and pass the trace inside"),
+    (b"PK\x05\x06", "an empty zip archive", "pack it again"),
     (b"SQLite format 3\0", "an SQLite database, perhaps an Nsight Systems export", _EXPORT),
     (b"NVR\0", "an Nsight Compute report", _EXPORT),
     (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it with `zstd -d`"),
@@ -19,7 +20,7 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "a 7-zip archive", "unpack it and pass the trace inside"),
     *((bytes((0x80, protocol)), "a Python pickle, which bottleneck never loads", _EXPORT) for protocol in range(2, 6)),
     *((mark, "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 IN > OUT") for mark in (b"\xff\xfe", b"\xfe\xff")),
-    (b"\x1f\x8b", "gzip inside gzip", "unpack it once"),
+    (b"\x1f\x8b", "compressed by gzip more than twice", "unpack it once"),
     (b"\x7fELF", "an ELF program", _EXPORT),
     (b"\x89HDF", "an HDF5 file", _EXPORT),
     (b"\x93NUMPY", "a NumPy array", _EXPORT),
@@ -30,10 +31,14 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"),
 )
 _TAR = b"ustar"
+# Reports of Nsight Systems have no documented first bytes.
+_OF_NSIGHT_SYSTEMS = frozenset({".nsys-rep", ".qdrep", ".qdstrm"})
 
 
 def reject_by_magic(path: Path, first: bytes) -> None:
     """Raises TraceError when the first bytes of the text are those of another format, and names it."""
+    if path.suffix in _OF_NSIGHT_SYSTEMS and b"\0" in first[:4096]:
+        _reject(path, "a report of Nsight Systems", f"record the program with torch.profiler too, and {_EXPORT}")
     for magic, kind, fix in _MAGIC:
         if first.startswith(magic):
             _reject(path, kind, fix)

@@ -18,8 +18,15 @@ from bottleneck.errors import TraceError
 from bottleneck.system.files import cannot_read, is_remote
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.foreign import reject_by_magic
+from bottleneck.units import counted
 
-GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
+# What is compressed once more, or lies in a zip archive, is inflated too.
+_MOST_GZIPS = 2
+# A list of the files in a zip archive of so many bytes is read into memory; one entry takes some 80.
+_LARGEST_DIRECTORY_BYTES = 2**20
+# The record at the end, which a comment of up to 64 KiB follows, and what stands before it in zip64.
+_ZIP_END, _ZIP64_END, _ZIP_END_BYTES = b"PK\x05\x06", b"PK\x06\x07", 66_000
 _TEXT_BYTES = 1024 * 1024
 
 # Real traces shrink about 10 to 25 times; a bomb shrinks about 1000 times.
@@ -77,17 +84,17 @@ class _Source:
                 return
 
 
-def inflate(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterator[bytes]:
+def inflate(path: Path, blocks: Iterator[bytes], damage: Damage, *, is_file: bool = True) -> Iterator[bytes]:
     """Blocks of the text of all gzip members; damage ends the text and is counted.
 
     ``path`` is read again from the start of the member when a regular file is corrupt inside, to save the text before
-    the damage. Raises TraceError beyond the limits on size and ratio.
+    the damage; not where the blocks come out of another archive. Raises TraceError beyond the limits on size and ratio.
     """
     source = _Source(blocks)
     yielded = empty = 0
     while empty < _MOST_EMPTY_MEMBERS and _enter_member(source, damage):
         before = yielded
-        for text in _member(path, source, damage):
+        for text in _member(path if is_file else None, source, damage):
             yielded += len(text)
             _check_limits(path, yielded, source.taken)
             yield text
@@ -118,7 +125,7 @@ def _enter_member(source: _Source, damage: Damage) -> bool:
     return True
 
 
-def _member(path: Path, source: _Source, damage: Damage) -> Iterator[bytes]:
+def _member(path: Path | None, source: _Source, damage: Damage) -> Iterator[bytes]:
     decompressor = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
     start, yielded, checksum = source.taken, 0, 0
     while not decompressor.eof:
@@ -130,7 +137,7 @@ def _member(path: Path, source: _Source, damage: Damage) -> Iterator[bytes]:
             text = decompressor.decompress(data, _TEXT_BYTES)
         except _DAMAGED:
             damage["corrupt-gzip"] += 1
-            yield from _rescue(path, start, yielded)
+            yield from _rescue(path, start, yielded) if path is not None else ()
             return
         checksum = isal_zlib.crc32(text, checksum)
         yielded += len(text)
@@ -195,7 +202,12 @@ def read_blocks(path: Path, damage: Damage, on_bytes: Callable[[int, int], None]
         _reject_non_files(path)
         with path.open("rb", buffering=0) as file:
             size = path.stat().st_size if is_remote(path) else _regular_size(file)
-            yield from _text_blocks(path, _file_blocks(file, size, on_bytes), damage)
+            blocks = _Taken(_file_blocks(file, size, on_bytes))
+            first = next(iter(blocks), b"")
+            if first.startswith(ZIP_MAGIC) and size is not None and not is_remote(path):
+                yield from _text_blocks(path, _Taken(_unzipped(path, file, size, on_bytes)), damage)
+            else:
+                yield from _text_blocks(path, blocks.again(first), damage, is_file=True)
     except OSError as error:
         raise cannot_read(path, error) from error
 
@@ -208,17 +220,97 @@ def _reject_non_files(path: Path) -> None:
         raise TraceError(f"cannot read {path}: it is a device, not a file", fix="name a trace file")
 
 
-def _text_blocks(path: Path, blocks: Iterator[bytes], damage: Damage) -> Iterator[bytes]:
-    first = next(blocks, b"")
+def _text_blocks(path: Path, taken: "_Taken", damage: Damage, *, is_file: bool = False) -> Iterator[bytes]:
+    first, blocks = _begun(iter(taken))
     if not first:
         raise TraceError(f"{path} is empty", why="the program may have ended before it was written", fix="record again")
-    blocks = itertools.chain([first], blocks)
-    if first.startswith(GZIP_MAGIC):
-        blocks = inflate(path, blocks, damage)
-        first = next(blocks, b"")
-        blocks = itertools.chain([first], blocks)
+    for _ in range(_MOST_GZIPS):
+        if not first.startswith(GZIP_MAGIC):
+            break
+        inflated = inflate(path, blocks, damage, is_file=is_file)
+        is_file = False
+        first, blocks = _begun(_within_limits(path, inflated, taken))
     reject_by_magic(path, first)
     yield from blocks
+
+
+def _begun(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The first block, and all of them."""
+    first = next(blocks, b"")
+    return first, itertools.chain([first], blocks)
+
+
+class _Taken:
+    """Blocks that count the bytes that were taken of them."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self.count = blocks, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self._blocks:
+            self.count += len(block)
+            yield block
+
+    def again(self, first: bytes) -> "_Taken":
+        """The same with a block put back that was taken."""
+        return _Taken(itertools.chain([first] if first else [], self._blocks))
+
+
+def _within_limits(path: Path, blocks: Iterator[bytes], taken: _Taken) -> Iterator[bytes]:
+    """The blocks, which may not be far more than what was taken of the file: of gzip in gzip each alone may be."""
+    yielded = 0
+    for block in blocks:
+        yielded += len(block)
+        _check_limits(path, yielded, taken.count)
+        yield block
+
+
+def _unzipped(path: Path, file: BinaryIO, size: int, on_bytes: Callable[[int, int], None]) -> Iterator[bytes]:
+    """The content of the one file in a zip archive; TraceError where it holds none, several, or one that is locked."""
+    import zipfile  # noqa: PLC0415 - for archives only
+
+    try:
+        if _directory_bytes(file) > _LARGEST_DIRECTORY_BYTES:
+            raise _is_zip(path, "thousands of files")
+        with zipfile.ZipFile(file) as archive:
+            inside = [each for each in archive.infolist() if _is_of_program(each.filename)]
+            if len(inside) != 1:
+                raise _is_zip(path, counted(len(inside), "file"))
+            (one,) = inside
+            if one.flag_bits & 1 or one.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                raise _is_zip(path, "a file that is locked by a password, or packed in a rare way")
+            with archive.open(one) as member:
+                yielded = 0
+                while block := member.read(_TEXT_BYTES):
+                    yielded += len(block)
+                    _check_limits(path, yielded, min(one.compress_size, size))
+                    on_bytes(min(size, size * yielded // max(one.file_size, 1)), size)
+                    yield block
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError, zlib.error) as exc:
+        raise TraceError(f"{path} is a damaged zip archive", why=str(exc), fix="copy or pack it again") from exc
+
+
+def _is_of_program(name: str) -> bool:
+    """False for folders, and for what macOS adds to archives."""
+    return not name.endswith("/") and not name.startswith("__MACOSX/") and not name.endswith(".DS_Store")
+
+
+def _is_zip(path: Path, content: str) -> TraceError:
+    what = f"{path} is a zip archive with {content}, not one with one trace inside"
+    return TraceError(what, fix="unpack it, and pass the trace or the folder")
+
+
+def _directory_bytes(file: BinaryIO) -> int:
+    """The size of the list of files of a zip archive, as its end states it; very large where only zip64 can hold it."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _ZIP_END_BYTES))
+    end = file.read(_ZIP_END_BYTES)
+    file.seek(0)
+    has_no_comment = end[-22:].startswith(_ZIP_END) and end.endswith(b"\0\0")
+    at = len(end) - 22 if has_no_comment else end.rfind(_ZIP_END)
+    if at < 0:
+        return 0
+    return 2**64 if end[:at][-20:].startswith(_ZIP64_END) else int.from_bytes(end[at + 12 : at + 16], "little")
 
 
 def _regular_size(file: BinaryIO) -> int | None:

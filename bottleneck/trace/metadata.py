@@ -19,12 +19,14 @@ from bottleneck.trace.decode import DECODE_ERRORS
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
 _LONGEST_FACT, _MOST_FACTS = 200, 100
 
+SEVERAL_TRACES = "several-traces"
+
 # Lists of messages that Kineto itself wrote while it recorded.
 _LOGS = ("ERROR", "WARNING")
 
 
 class Metadata(Struct, frozen=True):
-    """The top-level keys that we use."""
+    """The top-level keys that we use; ``following`` holds the rank of each trace behind this one in the file."""
 
     keys: frozenset[str]
     devices: tuple[DeviceProperties, ...]
@@ -34,6 +36,7 @@ class Metadata(Struct, frozen=True):
     facts: Mapping[str, str]
     module_paths: Mapping[str, str]
     process_groups: tuple[ProcessGroup, ...]
+    following: tuple[int | None, ...] = ()
 
     def is_pytorch(self) -> bool:
         """True where the keys show that Kineto wrote the file."""
@@ -42,7 +45,8 @@ class Metadata(Struct, frozen=True):
 
 def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
     """Metadata from the text before the event list and after it; values of the wrong type are ignored."""
-    top = {**_load_header(header, damage), **_load_footer(header, footer, damage)}
+    below, following = _load_footer(header, footer, damage)
+    top = {**_load_header(header, damage), **below}
     given = top.get("distributedInfo")
     distributed: Mapping[str, object] = given if isinstance(given, Mapping) else {}
     devices = top.get("deviceProperties") or top.get("computeProperties")
@@ -57,6 +61,7 @@ def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
         facts=_facts(top, distributed),
         module_paths=_module_paths(top.get(MODULE_PATHS)),
         process_groups=_process_groups(distributed.get("pg_config")),
+        following=following,
     )
 
 
@@ -70,19 +75,60 @@ def _load_header(header: bytes, damage: Damage) -> dict[str, object]:
     return value
 
 
-def _load_footer(header: bytes, footer: bytes, damage: Damage) -> dict[str, object]:
+def _load_footer(header: bytes, footer: bytes, damage: Damage) -> tuple[dict[str, object], tuple[int | None, ...]]:
+    """The keys after the list of events, and the ranks of traces that follow."""
     text = footer.rstrip(b"\0").strip()
     if not header:
         damage["garbage"] += len(text)
-        return {}
+        return {}, ()
     if not text:
-        return {}
+        return {}, ()
     value, rest = _load(b"{" + text.lstrip(b", \t\r\n"))
     if isinstance(value, dict):
-        damage["garbage"] += len(rest.strip())
-        return value
+        following = _ranks_of(rest)
+        damage["garbage"] += 0 if following else len(rest.strip())
+        return value, following
     damage["metadata"] += 1
-    return {}
+    return {}, ()
+
+
+_LIST_OR_RANK = re.compile(
+    r'"traceEvents"\s*:\s*\[(?!\s*\])|"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})'
+)
+_MOST_FOLLOWING = 64
+
+
+def _ranks_of(text: str) -> tuple[int | None, ...]:
+    """The rank of each trace in the text that follows one, null where it states none; empty where none follows.
+
+    Kineto writes what it knows of the job before the list of events.
+    """
+    if not text.lstrip().startswith("{"):
+        return ()
+    ranks: list[int | None] = []
+    rank: int | None = None
+    for found in _LIST_OR_RANK.finditer(text):
+        if found[1] is not None:
+            rank = int(found[1])
+        elif len(ranks) < _MOST_FOLLOWING:
+            ranks.append(rank)
+            rank = None
+    return tuple(ranks)
+
+
+def several_traces(metadata: Metadata) -> tuple[Caveat, ...]:
+    """A caveat on traces that follow the first one in the file, of which nothing is read."""
+    if not metadata.following:
+        return ()
+    several = len(metadata.following) + 1
+    count = {2: "two"}.get(several, str(several))
+    ranks = (metadata.rank, *metadata.following)
+    of = ""
+    if None not in ranks and len(set(ranks)) == several:
+        listed = [str(rank) for rank in ranks]
+        of = f": ranks {', '.join(listed[:-1])} and {listed[-1]}"
+    message = f"{count} traces in one file{of}; only the first is read: write each into a file of its own"
+    return (Caveat(SEVERAL_TRACES, message),)
 
 
 def _load(text: bytes) -> tuple[object, str]:

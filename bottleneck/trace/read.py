@@ -23,7 +23,7 @@ from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS, Entry, EventDecoder, ListDecoder, load_leniently
 from bottleneck.trace.foreign import reject_json, reject_value
 from bottleneck.trace.inflate import ignore_progress, read_blocks
-from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata
+from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata, several_traces
 from bottleneck.trace.parallel import Inseparable, add_events
 from bottleneck.trace.salvage import ANY_BOUNDARY, Salvager, restore_backslashes
 
@@ -240,6 +240,8 @@ def _without_begun_event(text: bytes) -> tuple[bytes, bytes]:
 
 _AGAIN = "record it again; the program may have ended, or the disk been full, while it was written"
 
+_ON_TRACE_READY = "on_trace_ready=lambda prof: prof.export_chrome_trace('trace.json')"
+
 # Epoch times in microseconds are above this from 2001 on; times since boot or since start are below.
 _EPOCH_FROM_NS = 10**18
 
@@ -317,13 +319,15 @@ def _reject(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
     if columns.is_pytorch() and columns.count > 1:
         raise TraceError(
             f"{path} is a PyTorch trace without any op or kernel",
-            why="it holds only marks and Python frames, so neither ops nor device work were recorded",
-            fix="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            why="it holds only marks and Python frames, as where it is exported after the schedule's cycle has ended: "
+            "that of the next one has just begun",
+            fix=f"export each cycle when it is whole: {_ON_TRACE_READY}",
         )
     raise TraceError(
         f"{path} is a PyTorch trace without any op or kernel",
         why="the profiler window never became active, or ended at once",
-        fix="let the program run more steps than wait + warmup of the schedule, and call prof.step() in each",
+        fix="let the program run more steps than wait + warmup of the schedule, call prof.step() in each, and export "
+        f"when the cycle is whole: {_ON_TRACE_READY}",
     )
 
 
@@ -349,7 +353,11 @@ def _trace(path: Path, columns: Columns, metadata: Metadata, assembled: Assemble
         world_size=metadata.world_size,
         counts=dict(columns.counts),
         facts=metadata.facts,
-        caveats=(*columns.damage.caveats(columns.count), *missing_device_work(columns, metadata)),
+        caveats=(
+            *columns.damage.caveats(columns.count),
+            *several_traces(metadata),
+            *missing_device_work(columns, metadata),
+        ),
         origin_ns=assembled.first_ns,
         module_paths=metadata.module_paths,
         process_groups=metadata.process_groups,

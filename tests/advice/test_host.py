@@ -212,6 +212,38 @@ def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None
     assert draft.evidence[1] == "train.py:12: 5.00 ms in main, in 2 idle gaps"
 
 
+def test_a_sleep_in_the_step_is_to_be_removed_and_worth_nearly_all_of_itself(tmp_path: Path) -> None:
+    case = cpu(
+        tmp_path, {"memory": 1000.0, "overhead.wait": 4000.0}, idle_row("wait", 4000, "train.py:9", detail="sleep")
+    )
+    draft = host.sleeping(case)
+    assert draft is not None and host.waiting(case) is None
+    assert draft.advice.startswith("Remove the sleep at train.py:9,")
+    assert draft.gain_us is not None and (draft.gain_us.low, draft.gain_us.high) == (3600.0, 4000.0)
+    assert draft.claims == {"overhead.wait": 4000.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        ("queue.py: get", "Begin the work that the step waits for at train.py:9 earlier"),
+        ("subprocess.py: communicate", "Start the process that the step waits for at train.py:9 earlier"),
+    ],
+)
+def test_a_wait_for_others_is_worth_at_most_its_time(tmp_path: Path, call: str, advice: str) -> None:
+    case = cpu(tmp_path, {"memory": 1000.0, "overhead.wait": 4000.0}, idle_row("wait", 4000, "train.py:9", detail=call))
+    draft = host.waiting(case)
+    assert draft is not None and host.sleeping(case) is None
+    assert draft.advice.startswith(advice)
+    assert draft.gain_us is not None and (draft.gain_us.low, draft.gain_us.high) == (2000.0, 4000.0)
+
+
+def test_a_step_that_hardly_waits_or_serves_requests_has_nothing_to_remove(tmp_path: Path) -> None:
+    short, poll = (idle_row("wait", us, "train.py:9", detail=call) for us, call in ((15.0, "sleep"), (4000.0, "poll")))
+    assert host.sleeping(cpu(tmp_path / "short", {"memory": 1000.0, "overhead.wait": 15.0}, short)) is None
+    assert host.waiting(cpu(tmp_path / "poll", {"memory": 1000.0, "overhead.wait": 4000.0}, poll)) is None
+
+
 def test_a_stretch_of_python_at_no_known_line_has_to_be_named_first(tmp_path: Path) -> None:
     row = idle_row("python", 5000.0, None)
     draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 5000.0}, row))

@@ -204,3 +204,19 @@ def test_a_finding_of_no_kind_is_left_alone(case: Evidence) -> None:
 
 def test_every_finding_that_can_be_measured_has_a_way_to_choose_its_pieces() -> None:
     assert CHOOSERS.keys() == MEASURABLE
+
+
+@pytest.mark.parametrize(("others", "is_used"), [(None, True), (1.2, True), (1.4, False)])
+def test_pieces_that_were_timed_beside_other_programs_are_not_used(
+    case: Evidence, others: float | None, is_used: bool
+) -> None:
+    """One thread on two processors: one is free for others."""
+    made = unfused_chain(case)
+    assert made is not None
+    times = replace(measured(piece(160 * MS, 40 * MS)), other_processors=others)
+    draft = with_measured_gain(with_recording(case, pieces=times, processors=2), made)
+    assert draft.measured is is_used
+    told = [line for line in draft.evidence if "timed beside other programs, which kept 1.4 processors busy" in line]
+    assert len(told) == (0 if is_used else 1)
+    if not is_used:
+        assert draft.gain_us == made.gain_us

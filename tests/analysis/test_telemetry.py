@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.analysis.ledger import LedgerResult
-from bottleneck.analysis.telemetry import Conditions, find_conditions, find_contention
+from bottleneck.analysis.telemetry import (
+    Conditions,
+    TimeSpan,
+    find_conditions,
+    find_contention,
+    summarise_samples,
+    tell_profiler_from_load,
+)
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
@@ -21,6 +28,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.records import replace
+from bottleneck.schema.telemetry import Sample
 from tests.analysis.frames import CPU, H100, judge, matmul, stream
 
 NONE_TOLD = TelemetrySummary(9, None, None, None, None, None, ())
@@ -223,3 +231,36 @@ def test_a_step_that_mostly_idles_without_a_cause_on_full_processors_is_not_judg
 def test_a_device_of_its_own_does_not_wait_for_processors() -> None:
     on_gpu = result(("compute", "memory"), (60.0, 40.0), host_only=False), np.zeros(2)
     assert contention(FULL, *on_gpu) == ()
+
+
+STRETCHED_BY_WHOM = (Caveat("disturbed-profile", "other programs", 0.4), Caveat("perturbation", "scaled", 0.4))
+
+
+@pytest.mark.parametrize(
+    ("others", "threads", "slug"),
+    [
+        (0.3, 1, "stretched-profile"),  # one of two processors was free
+        (1.1, 1, "stretched-profile"),
+        (1.6, 1, "disturbed-profile"),
+        (0.9, 2, "disturbed-profile"),
+        (None, 1, "disturbed-profile"),
+    ],
+)
+def test_the_profiler_and_not_other_programs_stretched_steps_beside_free_processors(
+    others: float | None, threads: int, slug: str
+) -> None:
+    telemetry = replace(FULL, other_processors=others)
+    told = tell_profiler_from_load(STRETCHED_BY_WHOM, telemetry, threads, 2)
+    assert [caveat.slug for caveat in told] == [slug, "perturbation"]
+    assert ("other programs kept only" in told[0].message) == (slug == "stretched-profile")
+
+
+def test_load_of_others_is_what_the_machine_did_beside_the_program() -> None:
+    samples = [
+        Sample(at * 10**9, float(at), "host", {"busy_cpu_s": 100 + 1.5 * at, "process_cpu_s": 1.0 * at})
+        for at in (0, 2, 4)
+    ]
+    told = summarise_samples(samples, [TimeSpan(0.0, 4e9, 4)], [])
+    assert told is not None and told.other_processors == pytest.approx(0.5)
+    short = summarise_samples(samples[:1], [TimeSpan(0.0, 4e9, 4)], [])
+    assert short is not None and short.other_processors is None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from bottleneck.analysis.ledger import ledger_of
-from bottleneck.analysis.verdict import Grounds, _record_instead, decide
+from bottleneck.analysis.verdict import SURE_FINDINGS, Grounds, _record_instead, decide
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
@@ -20,6 +20,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.records import replace
+from tests.advice.test_pages import all_slugs
 
 _KERNEL = KernelSummary(
     name="some_kernel",
@@ -138,6 +139,51 @@ def test_trace_that_cannot_be_trusted_is_inconclusive_and_says_why() -> None:
     verdict = decide(replace(_grounds({"compute": 100}), broken="half of the launches have no kernel"))
     assert verdict.bound == "inconclusive"
     assert verdict.sentence == "Inconclusive: half of the launches have no kernel. First: record it again."
+
+
+_LOAD = "other programs used the processors while the steps ran"
+
+
+@pytest.mark.parametrize(
+    ("accounts", "explained", "bound"),
+    [
+        # Overhead stays the largest, whether ops need less than they took or the host half of what it took.
+        ({"overhead.python": 80, "memory": 20}, 0.1, "overhead"),
+        # Ops that need all of their time stay the largest.
+        ({"memory": 80, "overhead.python": 20}, 0.9, "memory"),
+        # Ops that need a tenth of it may be no more than waiting for a processor.
+        ({"memory": 80, "overhead.python": 20}, 0.1, "inconclusive"),
+        # Half of the overhead would be less than the ops.
+        ({"overhead.python": 60, "memory": 40}, 0.9, "inconclusive"),
+    ],
+)
+def test_a_bound_is_named_beside_other_programs_where_it_does_not_depend_on_what_they_took(
+    accounts: Mapping[str, float], explained: float, bound: str
+) -> None:
+    kernel = replace(_KERNEL, us=accounts["memory"], explained=explained)
+    quiet = replace(_grounds(accounts, kernel), host_only=True)
+    verdict = decide(replace(quiet, disturbed=_LOAD))
+    assert verdict.bound == bound
+    assert (_LOAD in verdict.sentence) == (bound == "inconclusive")
+    assert ("other programs took a part of this time" in verdict.sentence) == (bound != "inconclusive")
+    assert decide(quiet).bound != "inconclusive" and "other programs" not in decide(quiet).sentence
+
+
+def test_what_the_program_does_is_said_before_times_that_cannot_be_trusted() -> None:
+    grounds = replace(_grounds({"memory": 80, "overhead.python": 20}), disturbed=_LOAD)
+    loader = replace(
+        _SYNC, slug="loader-without-workers", title="The loader has no workers", advice="Set num_workers=4."
+    )
+    assert decide(grounds, [replace(loader, slug="larger-batch")]).sentence == (
+        f"Inconclusive: {_LOAD}. First: record it again while nothing else runs."
+    )
+    assert decide(grounds, [replace(loader, slug="larger-batch"), loader]).sentence == (
+        f"Whatever the load: the loader has no workers. Inconclusive: {_LOAD}. First: set num_workers=4."
+    )
+
+
+def test_findings_that_hold_under_load_are_findings() -> None:
+    assert SURE_FINDINGS - all_slugs() == set()
 
 
 def test_a_trace_that_shows_something_else_than_the_program_at_work_says_first_what_to_record() -> None:

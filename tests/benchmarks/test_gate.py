@@ -10,7 +10,7 @@ from bottleneck.schema.records import replace
 
 pytest.importorskip("torch")
 
-from benchmarks.gate import BASE, CANDIDATES, Run, busy, read, resampled, share, table, tell, with_layers, work
+from benchmarks.gate import BASE, CANDIDATES, Run, busy, made, read, resampled, share, table, tell, with_layers, work
 
 FINE = Run(0, 1, "fine", (0.001, -0.001, 0.002, -0.002, 0.0, 0.001, -0.001), 0, 40.0, 0.004, 2, "2.13.0", 7)
 RED = replace(FINE, slowdown=5, verdict="slower", pairs=tuple(0.05 + each for each in FINE.pairs) * 2, confirming=7)
@@ -66,6 +66,13 @@ def test_resampled_rows_say_that_they_are() -> None:
     assert text.startswith("**Resampled**, not run")
     assert "| +0 % | 1 busy process | 7 | 0.0% | 100.0% | 0.0% | 7.0 |" in text
     assert "| +5 % | 1 busy process | 14 | 100.0% | 0.0% | 0.0% | 14.0 |" in text
+
+
+def test_made_samples_are_called_by_how_much_slower_they_are() -> None:
+    rows = made([FINE, RED], 40).splitlines()[2:]
+    assert len(rows) == 3  # the noise of unchanged runs alone
+    assert "| 0 % |" in rows[0] and "| 0.0% | 100.0% | 0.0% |" in rows[0]
+    assert "| 8 % |" in rows[2] and "| 100.0% | 0.0% | 0.0% |" in rows[2]
 
 
 def test_a_run_is_reported_in_a_line() -> None:

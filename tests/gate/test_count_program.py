@@ -7,8 +7,9 @@ import pytest
 from bottleneck.errors import UndecidedError, WorkloadError
 from bottleneck.experiment.side import Side
 from bottleneck.gate.count_program import Counted, count_program
+from bottleneck.gate.judge import judge_outputs
 from bottleneck.harness.messages import Program
-from bottleneck.schema.counters import COUNTERS, Counts, Site
+from bottleneck.schema.counters import COUNTERS, Counts, Lock, Site
 from bottleneck.schema.recording import Form
 
 pytestmark = pytest.mark.process
@@ -200,3 +201,19 @@ def test_a_program_without_steps_is_undecided(bench: Bench) -> None:
     with pytest.raises(UndecidedError) as caught:
         bench.count("print('hello')\n", "script")
     assert caught.value.exit_code == 5 and "never imported torch" in caught.value.why
+
+
+def test_outputs_are_the_same_in_every_run_and_others_for_another_seed(bench: Bench) -> None:
+    text = with_line(WORKLOAD, "STEP", "return loss")
+    side = Side("here", bench.folder, ENVIRONMENT)
+    found = []
+    for number, seed in enumerate((0, 0, 1)):
+        (bench.folder / "program.py").write_text(text)
+        program = Program("program.py", seed=seed)
+        found.append(count_program(program, bench.folder / f"outputs{number}", side, numerics=True).counts)
+    one, same = found[0].numerics, found[1].numerics
+    assert one is not None and one == same and one.precision == "fp32" and one.reductions > 3
+    assert list(one.tensors)[:3] == ["returned of step 1", "returned of step 3", "Net.one.weight"]
+    lock = Lock("program", ("program.py",), found[0])
+    assert judge_outputs(lock, found[1]).verdict == "same"
+    assert judge_outputs(lock, found[2]).verdict == "differs"

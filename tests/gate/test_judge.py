@@ -473,3 +473,21 @@ def test_recordings_have_no_lock_file_to_accept_in() -> None:
     ]
     assert "accept" in told[0]
     assert told[1:] == ["undo that, or raise the budget in pyproject.toml", "name recordings of the same program"]
+
+
+def test_a_counter_that_was_taken_out_of_the_lock_file_is_red_whatever_the_machine() -> None:
+    values = {name: value for name, value in COUNTS.values.items() if name != "syncs"}
+    lock = replace(lock_of(replace(COUNTS, values=values)), counted=tuple(COUNTS.values))
+    elsewhere = replace(COUNTS, fingerprint=Fingerprint({"torch": "9.9"}))
+    for counts in (COUNTS, elsewhere):
+        change = judge(counts, lock)["syncs"]
+        assert change.verdict == "removed" and is_red(change) and "took it out" in (change.reason or "")
+        assert verdict_of((change,), None) == "fail"
+    listed_nowhere = replace(lock, counted=tuple(values))
+    assert judge(COUNTS, listed_nowhere)["syncs"].verdict == "new"
+
+
+def test_a_removed_counter_is_named_with_the_command_that_counts_it_anew() -> None:
+    removed = CounterChange("syncs", None, 2, "removed", reason="somebody took it out")
+    told = with_summary(WorkloadResult("net", ("net.py",), "fail", "", counters=(removed,), lock="net.lock.toml"))
+    assert told.what == "syncs: taken out of the lock-file" and "--metric syncs" in told.fix

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -278,7 +279,7 @@ def test_the_lock_file_of_a_commit_is_read_and_not_that_of_now(tmp_path: Path) -
     path.write_text("broken")
     broken = commit(tmp_path, "broken")
     write_lock(path, lock(4))
-    assert read_lock_at(first, path) == lock(3)
+    assert read_lock_at(first, path) == kept(lock(3))
     assert read_lock_at(empty, path) is None
     assert read_lock_at(broken, path) is None
     assert read_lock_at("", path) is None
@@ -293,9 +294,20 @@ def test_a_lock_file_that_is_a_link_to_elsewhere_is_that_of_the_commit(tmp_path:
     first = commit(root, "lock")
     (root / "net.lock.toml").unlink()
     (root / "net.lock.toml").symlink_to(tmp_path / "elsewhere")
-    assert read_lock_at(first, root / "net.lock.toml") == lock(3)
+    assert read_lock_at(first, root / "net.lock.toml") == kept(lock(3))
 
 
 @needs_git
 def test_outside_of_a_clone_there_is_none(tmp_path: Path) -> None:
     assert read_lock_at("HEAD", tmp_path / "net.lock.toml") is None
+
+
+def test_a_counter_that_was_taken_out_by_hand_is_known_to_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "net.lock.toml"
+    write_lock(path, lock(3))
+    assert read_lock(path).removed == ()
+    path.write_text(re.sub(r"(?m)^ops = \d+\n", "", path.read_text()))
+    assert read_lock(path).removed == ("ops",)
+    # Lock-files of the first version had no list, and held every counter that it knew.
+    path.write_text(re.sub(r"(?m)^counted = .*\n", "", path.read_text()))
+    assert "ops" in read_lock(path).removed

@@ -9,6 +9,7 @@ SCRIPTS = {
         print(os.getcwd(), sorted(name for name in os.environ if "KINETO" in name or "BOTTLENECK" in name))
     """,
     "ends_well": "print('fine')",
+    "starts_a_session": "import os; os.setsid(); print(os.getsid(0) == os.getpid() == os.getpgrp())",
     "exits_with_none": "import sys; sys.exit()",
     "exits_with_3": "import sys; print('x'); sys.exit(3)",
     "exits_with_257": "import sys; sys.exit(257)",

@@ -1,8 +1,12 @@
+import subprocess
+import sys
 import textwrap
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from bottleneck.schema.recording import read_recording
 
 from .exam import PACKAGE, SCRIPTS
 from .exam_runs import run_plainly, run_recorded
@@ -68,3 +72,55 @@ def test_a_module_of_the_programs_own_may_have_our_name(file: str, tmp_path: Pat
     (tmp_path / "theirs" / "__main__.py").write_text(program)
     for target in ("theirs/program.py", "theirs"):
         assert run_recorded(tmp_path, target, output=f"of-{target[-3:]}") == run_plainly(tmp_path, target)
+
+
+# One is imported by this package before the program; others by what it imports, by torch, or by nothing.
+NAMES = [
+    "copy",
+    "csv",
+    "enum",
+    "json",
+    "queue",
+    "random",
+    "signal",
+    "statistics",
+    "tempfile",
+    "token",
+    "types",
+    "utils",
+]
+
+
+@pytest.mark.parametrize("is_module", [False, True], ids=["script", "module"])
+def test_a_module_beside_the_script_comes_before_any_that_was_loaded_for_us(is_module: bool, tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text("VALUE = 'beside the script'")
+    program = f"import importlib\nfor name in {NAMES}: print(name, importlib.import_module(name).VALUE)\n"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "program.py").write_text(program)
+    # As the `bottleneck` command runs: `-m` has the working folder on the path of Python itself.
+    command = [str(Path(sys.executable).with_name("bottleneck")), "run", "-q", "-o", "recording"]
+    command += ["-m", "program"] if is_module else ["program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout.splitlines()) == (0, [f"{name} beside the script" for name in NAMES])
+
+
+def test_a_module_of_the_standard_library_that_nothing_shadows_is_loaded_once(tmp_path: Path) -> None:
+    program = "import random, sys, threading; print(random is sys.modules['random'], threading.main_thread().name)"
+    (tmp_path / "program.py").write_text(program)
+    assert run_recorded(tmp_path, "program.py") == run_plainly(tmp_path, "program.py")
+
+
+def test_a_torch_of_the_programs_own_is_said_not_to_be_pytorch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("VALUE = 3")
+    (tmp_path / "program.py").write_text("import torch; print(torch.VALUE)")
+    (tmp_path / "recording").mkdir()  # kept, although nothing is recorded
+    assert run_recorded(tmp_path, "program.py") == run_plainly(tmp_path, "program.py")
+    (warning,) = read_recording(tmp_path / "recording").warnings
+    assert warning.startswith("the module torch is not PyTorch (") and "torch.py)" in warning
+
+
+def test_an_import_that_fails_inside_a_watched_module_shows_no_frame_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import missing")
+    (tmp_path / "program.py").write_text("import torch")
+    assert run_recorded(tmp_path, "program.py") == run_plainly(tmp_path, "program.py")

@@ -17,7 +17,7 @@ from tests.harness.driver import driven
 WAITS = """
 import os
 try:
-    print("ready", os.getpid(), flush=True)
+    print("ready", os.getpgrp(), flush=True)
     while True:
         pass
 finally:
@@ -94,6 +94,14 @@ def test_a_signal_has_the_effect_that_it_has_under_python(
     assert read_recording(folder / "recording").program_status == 128 + number
 
 
+def test_a_signal_to_us_reaches_a_program_that_started_a_session_of_its_own(folder: Path) -> None:
+    with start(COMMAND, folder, "import os\nos.setsid()\n" + WAITS, stdin=subprocess.DEVNULL) as run:
+        first_word_then_number(run, "ready")
+        run.send_signal(signal.SIGTERM)
+        run.communicate()
+        assert run.returncode == 143
+
+
 def test_a_signal_that_our_caller_ignores_is_ignored_by_the_program(folder: Path) -> None:
     # A shell starts a background job like this.
     program = "import os; print('ready', os.getpid(), flush=True); input(); print('went on')"
@@ -121,7 +129,7 @@ while True:
     optimizer.step()
     seen = 0 if not torch.autograd._profiler_enabled() else seen + 1
     if seen == 3:  # well within the second window: the first has one step
-        print("profiling", os.getpid(), flush=True)
+        print("profiling", os.getpgrp(), flush=True)
         while True:
             pass
 """

@@ -8,6 +8,7 @@ from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
 from bottleneck.schema.counters import Counts, Fingerprint, Site
 from bottleneck.schema.gate_result import CounterChange, Culprit, Gate, Limit, TimeResult, WorkloadResult
 from bottleneck.schema.measurements import Ratio, Timing
+from bottleneck.schema.numerics import NumericsResult, OutputChange
 
 EXACT = "+0"
 
@@ -263,6 +264,27 @@ IMPROVED = replace(
     time=replace(FINE, verdict="faster", ratio=Ratio(0.93, 0.91, 0.95, 7)),
 )
 
+REMOVED = replace(
+    PASSED,
+    verdict="fail",
+    what="syncs: taken out of the lock-file",
+    fix='undo that, or: bottleneck accept examples/mlp.py --metric syncs --reason "…"',
+    counters=(*MOST[:-1], change("syncs", None, 2, "removed", reason="somebody took it out of the lock-file")),
+)
+OTHER_OUTPUTS = replace(
+    PASSED,
+    verdict="fail",
+    what="1 of 9 outputs differs, the first is returned of step 1",
+    why=("returned of step 1: norm 2.3 -> 2.4, 4.2e-02 of its size; rounding explains 1.3e-05",),
+    fix='undo that, or: bottleneck accept examples/mlp.py --metric numerics --reason "…"',
+    numerics=NumericsResult(
+        "differs",
+        9,
+        (OutputChange("returned of step 1", "norm 2.3 -> 2.4", 0.042, 1.3e-5), OutputChange("Net.bias", "it is new")),
+        {"Net.noise": "runs differ: norm 3 -> 4"},
+    ),
+)
+
 HOSTILE_TEXTS = (
     "\x1b[31mred\x1b[0m",
     "]]>",
@@ -346,6 +368,12 @@ GATES: Mapping[str, Gate] = {
         sentence="1 of 5 workloads regressed: bench/train_step.py; 1 of 5 workloads did not run: bench/crash.py; "
         "1 of 5 workloads undecided: bench/noisy.py; 2 workloads passed.",
         warnings=("the tree has changes that are not committed: they are gated too",),
+    ),
+    "removed": gate(REMOVED, exit_code=1, sentence=_REGRESSED),
+    "other outputs": gate(OTHER_OUTPUTS, exit_code=1, sentence=_REGRESSED),
+    "outputs not compared": gate(
+        replace(PASSED, numerics=NumericsResult("not compared", reason="what a script computes is not known")),
+        exit_code=0, sentence="1 workload passed.",
     ),
     "hostile": gate(HOSTILE, exit_code=1, sentence=_HOSTILE, warnings=(_HOSTILE,)),
     "none": gate(exit_code=5, sentence="No workload was gated."),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.report.text import UNKNOWN, clean, percents, scale_of, sparkline_cells
+from bottleneck.report.text import UNKNOWN, as_sentence, clean, percents, scale_of, sparkline_cells
 from bottleneck.units import apportion, apportion_groups
 from tests.report.samples import HOSTILE_NAMES
 
@@ -143,3 +143,22 @@ def test_a_little_is_never_shown_as_nothing() -> None:
 @given(st.lists(st.floats(0, 1e6), max_size=50), st.integers(0, 80))
 def test_a_strip_is_never_wider_than_its_room_or_its_values(values: list[float], width: int) -> None:
     assert len(sparkline_cells(values, width, LEVELS)) == min(width, len(values))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a step took long", "A step took long"),
+        ("left out: rank 3, job/trace.rank3.json: it is empty", "Left out: rank 3, job/trace.rank3.json: it is empty"),
+        ("host-side causes are scaled", "Host-side causes are scaled"),
+        ("of 4 ranks, no trace was given of 1", "Of 4 ranks, no trace was given of 1"),
+        ("job/rank1.json is cut off", "job/rank1.json is cut off"),
+        ("trace.json is cut off", "trace.json is cut off"),
+        ("aten::mm takes long", "aten::mm takes long"),
+        ("train.py:31 sleeps", "train.py:31 sleeps"),
+        ("cudaMalloc is called", "cudaMalloc is called"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(text: str, shown: str) -> None:
+    assert as_sentence(text) == shown

@@ -372,3 +372,16 @@ def test_an_odd_trace_is_linked_and_keeps_its_work(tmp_path: Path, seed: int) ->
         assert window.wall_us >= 0
         assert len(result.ops) == len(trace.op_args)
         assert len(result.kernels) == (len(trace.device_args) or len(result.ops))
+
+
+def test_an_annotation_that_is_open_at_the_last_mark_ends_there(tmp_path: Path) -> None:
+    closed, left_open = (
+        complete("Optimizer.step#Adam.step", "user_annotation", *span) for span in ((10, 30), (150, 900))
+    )
+    trace = read_trace(write_trace(tmp_path / "trace.json", [op("a", 0, 5), closed, op("a", 100, 5), left_open]))
+    assert trace.start_unix_ns is not None
+    marks_ns = [trace.start_unix_ns + at_us * 1000 for at_us in (0, 50, 200)]
+    spans = link(trace, find_steps(trace, marks_ns)).trace.events.query("category == 'annotation'")
+    assert spans["dur_us"].tolist() == [30, 50]
+    whole = link(trace, whole_window(trace)).trace.events.query("category == 'annotation'")
+    assert whole["dur_us"].tolist() == [30, 900]

@@ -1,6 +1,7 @@
 """Damaged files: readable events are read, and each repair or loss is reported."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,52 @@ def test_a_kernel_at_time_zero_in_an_epoch_trace_does_not_stretch_it(tmp_path: P
     trace = read_list(tmp_path, [kernel(9, 0, 0), *chain(3, 1673466237799245)])
     assert names(trace) == ["aten::op0", "aten::op1", "aten::op2"]
     assert trace.events["ts_us"].tolist() == [0.0, 1.0, 2.0]
-    assert "days away" in message_of(trace, "skipped-events")
+    assert "far away in time" in message_of(trace, "skipped-events")
+
+
+def _document(rank: int | None, events: int = 3) -> str:
+    info = {} if rank is None else {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}}
+    return json.dumps({"schemaVersion": 1, **info, "traceEvents": chain(events), "traceName": "t.json"})
+
+
+@pytest.mark.parametrize("between", ["", "\n", " \n\n"])
+@pytest.mark.parametrize("pack", [str.encode, lambda text: gzipped(text.encode())])
+def test_two_traces_in_one_file_are_told_and_the_first_is_read(
+    tmp_path: Path, between: str, pack: Callable[[str], bytes]
+) -> None:
+    trace = read_bytes(tmp_path, pack(_document(0) + between) + pack(_document(1, 5)))
+    assert len(trace.events) == 3 and trace.rank == 0 and slugs(trace) == ["several-traces"]
+    assert message_of(trace, "several-traces").startswith("two traces in one file: ranks 0 and 1; only the first")
+    three = read_bytes(tmp_path, pack(_document(0) + between + _document(0) + between + _document(1)))
+    assert message_of(three, "several-traces").startswith("3 traces in one file; only the first")
+
+
+def test_many_events_behind_the_first_trace_are_told(tmp_path: Path) -> None:
+    trace = read_bytes(tmp_path, (_document(0, 20_000) + _document(1, 20_000)).encode())
+    assert len(trace.events) == 20_000 and slugs(trace) == ["several-traces"]
+
+
+DAY_US = 86_400e6
+
+
+@pytest.mark.parametrize("apart_us", [-7 * DAY_US, 7 * DAY_US, 120e6])
+def test_an_event_that_stands_apart_from_all_others_is_left_out(tmp_path: Path, apart_us: float) -> None:
+    trace = read_list(tmp_path, [*chain(5, 1673466237799245), op("stray", 1673466237799245 + apart_us, 1)])
+    assert "stray" not in names(trace) and trace.events["ts_us"].tolist()[0] == 0.0
+    assert message_of(trace, "skipped-events").startswith("1 event(s) lie far away in time")
+
+
+def test_an_event_after_a_pause_that_is_spanned_or_short_stays(tmp_path: Path) -> None:
+    wait = op("wait", 1, 120e6)
+    assert "late" in names(read_list(tmp_path, [*chain(5), wait, op("late", 121e6, 1)]))
+    assert "late" in names(read_list(tmp_path, [*chain(5), op("late", 50e6, 1)]))
+    long = [op("long", 0, 10e6), *chain(5)]
+    assert "late" in names(read_list(tmp_path, [*long, op("late", 120e6, 1)]))
+
+
+def test_two_stretches_of_many_events_stay_however_far_they_are_apart(tmp_path: Path) -> None:
+    events = [*chain(6), *chain(5, int(2 * DAY_US))]
+    assert len(read_list(tmp_path, events).events) == 11
 
 
 def test_an_allocation_at_time_zero_in_an_epoch_trace_is_left_out(tmp_path: Path) -> None:
@@ -295,7 +341,7 @@ def test_of_two_documents_glued_together_the_first_counts(tmp_path: Path, monkey
     monkeypatch.setattr("bottleneck.trace.inflate.BLOCK_BYTES", 900)
     trace = read_bytes(tmp_path, COMPLETE + COMPLETE.replace("aten::op", "aten::second"))
     assert_same(trace, read_bytes(tmp_path, COMPLETE), "caveats")
-    assert slugs(trace) == ["trailing-garbage"]
+    assert slugs(trace) == ["several-traces"]
 
 
 def test_zeros_of_a_preallocated_file_are_no_garbage(tmp_path: Path) -> None:

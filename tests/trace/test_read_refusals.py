@@ -13,7 +13,7 @@ import pytest
 
 from bottleneck.errors import TraceError
 from bottleneck.trace.read import read_trace
-from tests.builders import step
+from tests.builders import Event, complete, frame, step
 from tests.trace.read_files import chain, gzipped, refusal
 
 pytestmark = pytest.mark.usefixtures("read_with_workers_too")
@@ -23,6 +23,7 @@ def zipped() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("trace.json", "[]")
+        archive.writestr("other.json", "[]")
     return buffer.getvalue()
 
 
@@ -52,7 +53,7 @@ def database(path: Path) -> bytes:
         (b"\x7fELF\x02", "ELF program"),
         (b"\x00\x01\x02\x03", "binary file"),
         ("[]".encode("utf-16"), "UTF-16"),
-        (gzipped(gzipped(b"[]")), "gzip inside gzip"),
+        (gzipped(gzipped(gzipped(b"[]"))), "compressed by gzip more than twice"),
         (b"<!DOCTYPE html><title>Sign in</title>", "HTML"),
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
         (b'[[1.0, "alloc", 512, 3]]', "memory timeline"),
@@ -115,6 +116,26 @@ def test_a_trace_whose_window_never_opened_says_so(tmp_path: Path, text: str) ->
     assert "without any op or kernel" in error.what
     assert "never became active" in error.why
     assert "prof.step()" in error.fix
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [step(6, 0, 5), complete("PyTorch Profiler (0)", "Trace", 0, 9)],
+        [frame("train.py(5): main", 0, 9), frame("torch/profiler/profiler.py(342): start_trace", 1, 5)],
+    ],
+)
+def test_an_export_after_the_cycle_has_ended_is_told_where_to_export(tmp_path: Path, events: list[Event]) -> None:
+    error = refusal(tmp_path, json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert "exported after the schedule's cycle has ended" in error.why
+    assert "on_trace_ready=" in error.fix and "activities" not in error.fix
+
+
+@pytest.mark.parametrize("name", ["report.nsys-rep", "report.qdrep"])
+def test_a_report_of_nsight_systems_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x01\x00\x02\x03binary")
+    with pytest.raises(TraceError, match="is a report of Nsight Systems"):
+        read_trace(tmp_path / name)
 
 
 @pytest.mark.parametrize("text", ["[]", "[\n]", '{"traceEvents": []}', "[", '{"a": 1'])

@@ -33,6 +33,13 @@ def run_without_gradients(subject: Subject) -> Step:
     return within(subject.step, subject.torch.inference_mode)
 
 
+def stop_anomaly_detection(subject: Subject) -> Step:
+    """The step without autograd's search for NaN, where it was on before the step began."""
+    if not subject.torch.is_anomaly_enabled():
+        raise NotApplicable("needs anomaly detection to be on when the step begins")
+    return within(subject.step, lambda: subject.torch.autograd.set_detect_anomaly(False))
+
+
 def run_on_threads(subject: Subject, wanted: Callable[[int], int]) -> Step:
     """The step on so many threads of so many usable cores, and processes that it starts as well."""
     torch, cores = subject.torch, usable_cores()
@@ -168,6 +175,7 @@ _THREADS: dict[str, tuple[str, Callable[[int], int]]] = {
 
 CHANGES = (
     Change("inference-mode", "run within torch.inference_mode()", "reordered", run_without_gradients),
+    Change("no-anomaly", "switch anomaly detection off", "same", stop_anomaly_detection),
     *(
         Change(name, title, "reordered", partial(run_on_threads, wanted=wanted), is_process_wide=True)
         for name, (title, wanted) in _THREADS.items()

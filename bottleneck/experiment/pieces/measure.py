@@ -1,10 +1,11 @@
 """Measures pieces of a recorded step within a budget of seconds, in a process of their own."""
 
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
@@ -57,6 +58,25 @@ class PieceWorker(Protocol):
         """Ends it."""
 
 
+# The system counts CPU time in hundredths of a second.
+_SHORTEST_RATE_S = 0.5
+
+
+def seconds_of_other_programs() -> float | None:
+    """CPU seconds of the machine less those of this process and the children it waited for; null if not told."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    with suppress(OSError, AttributeError, RuntimeError):
+        machine, own = psutil.cpu_times(), os.times()
+        # Time of guests is part of the user's.
+        idle = ("idle", "iowait", "guest", "guest_nice")
+        busy_s = sum(seconds for name, seconds in machine._asdict().items() if name not in idle)
+        return float(busy_s) - (own.user + own.system + own.children_user + own.children_system)
+    return None
+
+
 class PieceProcess(Worker):
     """A process that measures pieces; it is killed if it does not answer in time."""
 
@@ -92,6 +112,7 @@ class PieceBudget:
     open_worker: Callable[[float, Path], PieceWorker] = PieceProcess
     clock: Callable[[], float] = time.monotonic
     tell: Callable[[str, float], None] = lambda _text, _share: None
+    seconds_of_others: Callable[[], float | None] = seconds_of_other_programs
     done: list[MeasuredPiece] = field(default_factory=list)
     is_interrupted: bool = False
 
@@ -104,6 +125,7 @@ class PieceBudget:
         recording = evidence.recording
         threads = None if recording is None else recording.threads
         left, version = list(specs), None
+        begun_s, others_s = self.clock(), self.seconds_of_others()
         until = began + self.budget_s - max(_ENDING_S, _ENDING_SHARE * self.budget_s)
         with ExitStack() as stack:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bottleneck-pieces-"))) / "output.txt"
@@ -120,6 +142,8 @@ class PieceBudget:
                     self.done.append(_without_times(left.pop(0), refused.reason))
             except KeyboardInterrupt:
                 self.is_interrupted = True
+        after_s, length_s = self.seconds_of_others(), self.clock() - begun_s
+        grown_s = None if others_s is None or after_s is None else max(after_s - others_s, 0.0)
         return MeasuredPieces(
             budget_s=self.budget_s,
             spent_s=max(self.clock() - began, 0.0),
@@ -128,6 +152,7 @@ class PieceBudget:
             torch=version,
             pieces=tuple(self.done),
             left_out=tuple(_with_seconds(spec, self.done) for spec in left),
+            other_processors=None if grown_s is None or length_s < _SHORTEST_RATE_S else grown_s / length_s,
         )
 
     def _take(self, worker: PieceWorker, left: list[PieceSpec], until: float, pace: float, device: str) -> bool:

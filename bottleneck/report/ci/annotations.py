@@ -26,8 +26,9 @@ Level = Literal["error", "warning", "note"]
 
 # Rules besides the counters: what an alert can be about.
 TIME, RUN, MEASUREMENT, OTHER = "step-time", "workload-failed", "nothing-measured", "other-counter"
+OUTPUTS = "step-outputs"
 
-_FAILING: Mapping[CounterVerdict, Level] = {"broken": "error", "gone": "error", "new": "warning"}
+_FAILING: Mapping[CounterVerdict, Level] = {"broken": "error", "gone": "error", "removed": "error", "new": "warning"}
 _DRIVE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -80,6 +81,7 @@ def _of(result: WorkloadResult, exit_code: int) -> list[Alert]:
     wrong = [change for change in result.counters if change.verdict in _FAILING]
     found = [] if result.is_new else [_counter(result, change) for change in wrong]
     found += [_counter(result, change, "note") for change in phrases.improved(result)]
+    found += _outputs(result)
     found += _time(result, exit_code)
     is_reported = any(alert.level == _level(result, exit_code) for alert in found)
     if result.is_new or (result.verdict != "pass" and not is_reported):
@@ -114,6 +116,16 @@ def _counter(result: WorkloadResult, change: CounterChange, level: Level | None 
         places[1:],
         result.fix if level is None else "",
     )
+
+
+def _outputs(result: WorkloadResult) -> list[Alert]:
+    """One alert for all outputs that differ."""
+    changes = () if result.numerics is None else result.numerics.changes
+    if not changes:
+        return []
+    title, lines = phrases.outputs_in_short(result.numerics), tuple(map(phrases.describe_output, changes))
+    mark = _fingerprint(result.name, OUTPUTS)
+    return [Alert(result.name, OUTPUTS, "error", title, lines, stand_in(result), mark, fix=result.fix)]
 
 
 def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
@@ -258,6 +270,7 @@ _SHORT = 200
 _RULES: Mapping[str, str] = {
     **{name: f"{counter.many} per step: {counter.meaning}" for name, counter in COUNTERS.items()},
     OTHER: "a counter of a later version",
+    OUTPUTS: "what a step returns and makes of its parameters, held against the lock-file",
     TIME: "the time of a step, held against the base in turns",
     RUN: "the workload itself failed",
     MEASUREMENT: "a workload of which nothing was measured or decided",

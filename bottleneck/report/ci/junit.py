@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 from bottleneck.report.ci import phrases
 from bottleneck.report.text import clean
 from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, TimeResult, WorkloadResult
+from bottleneck.schema.numerics import NumericsResult
 
 _TEXT = 2000
 
@@ -95,6 +96,8 @@ def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
         group = _GROUP_OF.get(counter.name, "other counters") if counter else "other counters"
         groups.setdefault("modules" if change.metric.startswith("module:") else group, []).append(change)
     cases = [_group_case(name, changes, result) for name, changes in groups.items()]
+    if result.numerics is not None:
+        cases.append(_outputs_case(result.numerics, result.fix))
     if result.time is not None:
         cases.append(_time_case(result.time, result, exit_code))
     return [_run_case(result, exit_code, cases), *cases]
@@ -128,6 +131,7 @@ def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult)
 _OUTCOMES: Mapping[CounterVerdict, Outcome] = {
     "broken": "failure",
     "gone": "error",
+    "removed": "failure",
     "new": "skipped",
     "unstable": "skipped",
     "not compared": "skipped",
@@ -135,9 +139,20 @@ _OUTCOMES: Mapping[CounterVerdict, Outcome] = {
 
 
 def _message(change: CounterChange) -> str:
-    if change.verdict in {"new", "unstable", "not compared", "gone"}:
+    if change.verdict in {"new", "unstable", "not compared", "gone", "removed"}:
         return f"{change.metric} {phrases.CHANGES[change.verdict]}" + (f": {change.reason}" if change.reason else "")
     return phrases.describe_change(change)
+
+
+def _outputs_case(numerics: NumericsResult, fix: str) -> _Case:
+    """The test of the step's outputs; skipped where they were not compared."""
+    unstable = [f"{name}: {why}" for name, why in numerics.unstable.items()]
+    if numerics.verdict == "same":
+        return _Case("outputs", "passed", "", tuple(unstable))
+    if numerics.verdict == "differs":
+        body = [*map(phrases.describe_output, numerics.changes), *unstable, *([fix] if fix else [])]
+        return _Case("outputs", "failure", phrases.outputs_in_short(numerics), tuple(body))
+    return _Case("outputs", "skipped", numerics.reason or "not compared", tuple(unstable))
 
 
 def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Case:

@@ -16,6 +16,7 @@ from bottleneck.schema.gate_result import (
     TimeResult,
     WorkloadResult,
 )
+from bottleneck.schema.numerics import NumericsResult, OutputChange
 from bottleneck.units import counted, format_share, format_si, format_us
 
 UNKNOWN_AMOUNT = "-"
@@ -87,6 +88,7 @@ def share(value: float) -> str:
 CHANGES: Mapping[CounterVerdict, str] = {
     "broken": "over budget",
     "gone": "vanished",
+    "removed": "taken out of the lock-file",
     "new": "without baseline",
     "unstable": "unstable",
     "not compared": "not compared",
@@ -101,7 +103,7 @@ _CULPRITS = 3
 
 # First failures, then passes, then counters that were not compared with anything.
 VERDICT_ORDER: tuple[CounterVerdict, ...] = (
-    "broken", "gone", "same", "improved", "within budget", "accepted", "new", "unstable", "not compared",
+    "broken", "gone", "removed", "same", "improved", "within budget", "accepted", "new", "unstable", "not compared",
 )  # fmt: skip
 
 
@@ -294,11 +296,39 @@ def headline(result: WorkloadResult) -> str:
     It is short for a failure, as the story and the time follow in lines of their own.
     """
     is_passed = result.verdict == "pass"
-    wrong: tuple[CounterVerdict, ...] = ("broken", "gone")
+    wrong: tuple[CounterVerdict, ...] = ("broken", "gone", "removed")
     changes = [change for change in result.counters if not is_nowhere(change, result)]
     counters = count_by_verdict(changes, VERDICT_ORDER if is_passed or result.verdict == "undecided" else wrong)
     time = time_summary(result.time) if is_passed else time_in_short(result.time)
-    return "; ".join([phrase for phrase in (counters, time) if phrase] + [f"took {took(result.seconds)}"])
+    return "; ".join(
+        [phrase for phrase in (counters, outputs_in_short(result.numerics), time) if phrase]
+        + [f"took {took(result.seconds)}"]
+    )
+
+
+def outputs_in_short(numerics: NumericsResult | None) -> str:
+    """'9 outputs the same', '2 of 9 outputs differ'; nothing where none were compared."""
+    if numerics is None or numerics.verdict not in {"same", "differs"}:
+        return ""
+    if numerics.verdict == "same":
+        return f"{counted(numerics.compared, 'output')} the same"
+    return f"{len(numerics.changes)} of {counted(numerics.compared, 'output')} other than locked"
+
+
+def describe_output(change: OutputChange) -> str:
+    """'returned of step 1: norm 2.3026 -> 2.3101, 3.3e-03 of its size; rounding explains 2.1e-05'."""
+    text = f"{change.name}: {change.what}"
+    if change.difference is None or change.tolerance is None:
+        return text
+    return f"{text}, {change.difference:.1e} of its size; rounding explains {change.tolerance:.1e}"
+
+
+def _outputs_asides(numerics: NumericsResult | None) -> list[tuple[str, str]]:
+    """The reason that outputs were not compared, and those that differ from run to run."""
+    if numerics is None:
+        return []
+    found = [("outputs", f"not compared: {numerics.reason}")] if numerics.reason else []
+    return [*found, *(("not held", f"{name}: {why}") for name, why in numerics.unstable.items())]
 
 
 def accept_command(result: WorkloadResult) -> str:
@@ -330,6 +360,7 @@ def asides(result: WorkloadResult) -> list[tuple[str, str]]:
     unstable = {} if result.counts is None else result.counts.unstable
     others = [f"{metric}: {reason}" for metric, reason in unstable.items() if metric not in listed]
     phrases += [("unstable", text) for text in (*by_reason(result, "unstable"), *others)]
+    phrases += _outputs_asides(result.numerics)
     return [*phrases, *(("warning", warning) for warning in result.warnings)]
 
 

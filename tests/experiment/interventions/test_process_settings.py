@@ -13,6 +13,7 @@ from bottleneck.experiment.interventions.process_settings import (
     jemalloc_environment,
     keep_pages,
     run_without_gradients,
+    stop_anomaly_detection,
     usable_cores,
     use_jemalloc,
 )
@@ -186,3 +187,19 @@ def test_tiny_numbers_of_a_gpu_are_no_matter_of_the_cpu() -> None:
     tensor = SimpleNamespace(device=SimpleNamespace(type="cuda"))
     with pytest.raises(NotApplicable, match="needs arithmetic on the CPU"):
         flush_tiny_numbers(Subject(torch=torch, step=lambda: None, tensors=(tensor,)))
+
+
+def test_a_step_without_anomaly_detection_runs_without_it_and_leaves_it_on() -> None:
+    told = []
+    torch.autograd.set_detect_anomaly(True)
+    try:
+        step = stop_anomaly_detection(subject_of(lambda: told.append(torch.is_anomaly_enabled())))
+        step()
+        assert told == [False] and torch.is_anomaly_enabled()
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+def test_a_step_that_no_anomaly_detection_watches_has_none_to_lose() -> None:
+    with pytest.raises(NotApplicable, match="needs anomaly detection to be on"):
+        stop_anomaly_detection(subject_of(lambda: None))

@@ -89,6 +89,15 @@ def test_pieces_are_measured_in_their_order(explained: Explanation) -> None:
     assert not found.left_out
 
 
+def test_the_load_of_other_programs_is_kept_beside_the_times(explained: Explanation) -> None:
+    for readings, expected in (((40.0, 44.5), 1.5), ((None, None), None)):
+        machine, seconds = Machine(), iter(readings)
+        budget = PieceBudget(10.0, machine.open, machine.clock, seconds_of_others=lambda taken=seconds: next(taken))
+        found = budget.measure([spec("a"), spec("b")], explained)
+        assert found.spent_s == pytest.approx(3.0)
+        assert found.other_processors == expected
+
+
 def test_a_piece_that_takes_too_long_ends_the_process_and_is_named(explained: Explanation) -> None:
     machine = Machine({"b": 60.0})
     found = run(machine, explained, "a", "b", "c")

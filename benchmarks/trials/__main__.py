@@ -1,0 +1,243 @@
+"""Runs programs with a known fault under `bottleneck run`, and says whether its first screen names the fault.
+
+    python -m benchmarks.trials [FOLDER] [--only NAME ...] [--pairs 3] [--no-measure] [--keep FOLDER]
+
+FOLDER holds the programs, those of this package unless given; the truth is in `trials.toml` beside or above them, else
+in `cases.toml` here. Printed are for each program the verdict's bound, the lines that its sentence and first finding
+name, that finding and what it promises, whether bound, line and finding are among the accepted ones, and how many times
+as fast the mended program is: (full - short) / (full - short), where short takes a few steps. Exit status 1 where fewer
+than 8 of 10 are right.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TABLE = "trials.toml"
+_ENDED_AFTER_SECONDS = 600
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_PLACE = re.compile(r"([\w.\-]+\.py):(\d+)")
+_RIGHT = 0.8
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program with its fault, what is accepted of the first screen, and how the fault is mended.
+
+    ``fix`` are texts and what replaces them; null where the remedy is no edit of the program. ``command`` are the words
+    before the file, where it is started by a launcher; ``options`` are those of `bottleneck run`.
+    """
+
+    program: str
+    cause: str
+    lines: tuple[str, ...]
+    bound: tuple[str, ...]
+    slugs: tuple[str, ...]
+    remedy: str
+    fix: tuple[tuple[str, str], ...] | None = None
+    short: tuple[str, str] | None = None
+    clock: str = "cpu"
+    options: tuple[str, ...] = ()
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "Trial":
+        """The trial of a row of the table."""
+        fix = None if "fix" not in row else tuple((old, new) for old, new in row["fix"])
+        short = None if "short" not in row else (row["short"][0], row["short"][1])
+        texts = {name: tuple(row.get(name, ())) for name in ("lines", "bound", "slugs", "options")}
+        plain = {name: row[name] for name in ("program", "cause", "remedy")}
+        return cls(**plain, **texts, fix=fix, short=short, clock=row.get("clock", "cpu"))
+
+    def numbers(self, text: str) -> frozenset[int]:
+        """The numbers of the lines that the fault stands at; AssertionError for one that the program lacks."""
+        found = set()
+        for wanted in self.lines:
+            at = [number for number, line in enumerate(text.splitlines(), 1) if wanted in line]
+            assert at, f"{self.program} has no line {wanted!r}"
+            found |= set(at)
+        return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Said:
+    """The first screen of a report: bound, sentence, first finding with its text, and the gain that it promises."""
+
+    bound: str
+    sentence: str
+    slug: str
+    first: str
+    gain: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Grade:
+    """Whether bound, line and finding are accepted ones."""
+
+    bound: bool
+    line: bool
+    slug: bool
+
+    @property
+    def is_right(self) -> bool:
+        """True where a reader of the first screen would mend the fault."""
+        return self.line and self.slug
+
+
+def replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """The program with each text replaced; AssertionError for one that it lacks."""
+    for old, new in pairs:
+        assert old in text, f"there is no {old!r}"
+        text = text.replace(old, new)
+    return text
+
+
+def read_trials(folder: Path) -> tuple[Trial, ...]:
+    """The table of a folder of programs: beside them, in the folder above, else `cases.toml` here."""
+    places = (folder / TABLE, folder.parent / TABLE, HERE / "cases.toml")
+    path = next(place for place in places if place.exists())
+    with path.open("rb") as file:
+        rows = [Trial.from_row(row) for row in tomllib.load(file)["trial"]]
+    return tuple(row for row in rows if (folder / f"{row.program}.py").is_file())
+
+
+def said_by(analysis: Mapping[str, Any]) -> Said:
+    """What a finished analysis says first."""
+    verdict, findings = analysis["verdict"], analysis["findings"]
+    first = (
+        findings[0] if findings else {"slug": "-", "title": "", "advice": "", "evidence": [], "predicted_speedup": None}
+    )
+    text = " ".join([first["title"], first["advice"] or "", *first["evidence"]])
+    gain = first.get("predicted_speedup")
+    return Said(
+        verdict["bound"],
+        verdict["sentence"],
+        first["slug"],
+        text,
+        None if gain is None else (gain["low"], gain["high"]),
+    )
+
+
+def places_in(text: str, program: str) -> frozenset[int]:
+    """The lines of the program that a text names."""
+    return frozenset(int(number) for file, number in _PLACE.findall(text) if file == f"{program}.py")
+
+
+def grade(trial: Trial, said: Said, numbers: frozenset[int]) -> Grade:
+    """The grade of a first screen; the line may stand in the sentence or in the first finding."""
+    lines = places_in(f"{said.sentence} {said.first}", trial.program)
+    return Grade(said.bound in trial.bound, bool(lines & numbers), said.slug in trial.slugs)
+
+
+def run_under_bottleneck(program: Path, folder: Path, options: Sequence[str] = ()) -> Mapping[str, Any] | None:
+    """The analysis of a run of the program; null where there is none."""
+    command = [sys.executable, "-m", "bottleneck", "run", "-o", str(folder), *options, str(program)]
+    with (folder.parent / f"{folder.name}.txt").open("wb") as log:
+        subprocess.run(
+            command, stdout=log, stderr=log, env={**os.environ, **_ENVIRONMENT}, cwd=folder.parent, check=False,
+            timeout=_ENDED_AFTER_SECONDS,
+        )  # fmt: skip
+    path = folder / "analysis.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _seconds(program: Path, clock: str) -> float:
+    """Seconds that a run of the program takes, by the clock of the wall or of its processors."""
+    started, before = time.perf_counter(), os.times()
+    subprocess.run(
+        [sys.executable, str(program)], env={**os.environ, **_ENVIRONMENT}, check=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, timeout=_ENDED_AFTER_SECONDS,
+    )  # fmt: skip
+    if clock == "wall":
+        return time.perf_counter() - started
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def measure_fix(trial: Trial, text: str, folder: Path, pairs: int) -> list[float]:
+    """How many times as fast the mended program is, by pairs of runs; empty where the remedy is no edit."""
+    if trial.fix is None or trial.short is None:
+        return []
+    mended = replaced(text, trial.fix)
+    files = {}
+    for name, program in (("faulty", text), ("mended", mended)):
+        for length, version in (("full", program), ("short", replaced(program, [trial.short]))):
+            files[name, length] = folder / f"{trial.program}_{name}_{length}.py"
+            files[name, length].write_text(version, encoding="utf-8")
+    ratios = []
+    for _ in range(pairs):
+        took = {key: _seconds(path, trial.clock) for key, path in files.items()}
+        steps = {name: took[name, "full"] - took[name, "short"] for name in ("faulty", "mended")}
+        ratios.append(steps["faulty"] / max(steps["mended"], 1e-3))
+    return ratios
+
+
+def _rows(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[Trial, Said | None, Grade | None, list[float]]]:
+    for trial in read_trials(options.folder):
+        if options.only and trial.program not in options.only:
+            continue
+        path = options.folder / f"{trial.program}.py"
+        text = path.read_text(encoding="utf-8")
+        numbers = trial.numbers(text)
+        folder = scratch / trial.program
+        shutil.rmtree(folder, ignore_errors=True)
+        analysis = run_under_bottleneck(path, folder, trial.options)
+        said = None if analysis is None else said_by(analysis)
+        ratios = measure_fix(trial, text, scratch, options.pairs) if options.measure else []
+        yield trial, said, None if said is None else grade(trial, said, numbers), ratios
+
+
+def _words(trial: Trial, said: Said | None, graded: Grade | None, ratios: Sequence[float]) -> str:
+    """A program's row: what was said, the grade, what was promised and measured."""
+    if said is None or graded is None:
+        return f"| {trial.program} | {trial.cause} | no report | | | | | WRONG |"
+    places = ", ".join(f":{number}" for number in sorted(places_in(f"{said.sentence} {said.first}", trial.program)))
+    promised = "-" if said.gain is None else f"{said.gain[0]:.2f}-{said.gain[1]:.2f}"
+    measured = f"{statistics.median(ratios):.2f}" if ratios else "-"
+    marks = " ".join(
+        f"{name}{'' if is_met else ' NOT'}"
+        for name, is_met in (("bound", graded.bound), ("line", graded.line), ("finding", graded.slug))
+    )
+    verdict = "right" if graded.is_right else "WRONG"
+    cells = (trial.program, trial.cause, said.bound, places, said.slug, promised, measured, f"{verdict}: {marks}")
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Runs the programs and prints a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=HERE / "programs")
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--no-measure", dest="measure", action="store_false")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keeps the recordings there")
+    options = parser.parse_args()
+    options.folder = options.folder.resolve()
+    scratch = options.keep or Path(tempfile.mkdtemp(prefix="trials-"))
+    scratch.mkdir(parents=True, exist_ok=True)
+    print("| program | true cause | bound | lines said | first finding | promised | measured | grade |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    grades = []
+    for trial, said, graded, ratios in _rows(options, scratch.resolve()):
+        print(_words(trial, said, graded, ratios), flush=True)
+        grades.append(graded is not None and graded.is_right)
+    if options.keep is None:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print(f"\n{sum(grades)} of {len(grades)} right")
+    sys.exit(sum(grades) < _RIGHT * len(grades))
+
+
+if __name__ == "__main__":
+    main()

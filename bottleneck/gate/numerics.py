@@ -1,0 +1,149 @@
+"""Holds the outputs of a step against those of its lock-file, within what rounding explains.
+
+The tolerance follows the formats and the number of roundings. With roundings that are independent, the error of a sum
+of n numbers is about u sqrt(n) of its size, u being the unit roundoff (Higham and Mary, "A new approach to
+probabilistic rounding error analysis", 2019); so is that of n results that follow from one another.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from bottleneck.schema.counters import Counts, Lock
+from bottleneck.schema.numerics import Numerics, NumericsResult, OutputChange, TensorDigest
+
+# Unit roundoff: half the distance from 1 to the next number.
+_ROUNDOFF: Mapping[str, float] = {
+    **dict.fromkeys(("float64", "complex128", "fp64"), 2.0**-53),
+    **dict.fromkeys(("float32", "complex64", "fp32"), 2.0**-24),
+    **dict.fromkeys(("float16", "fp16", "tf32"), 2.0**-11),
+    **dict.fromkeys(("bfloat16", "bf16"), 2.0**-8),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz"), 2.0**-4),
+    **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz", "fp8"), 2.0**-3),
+}
+_LEAST_PRECISE_FIRST = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
+# Sums are kept in float32 at least, whatever the format of what is added.
+_SUMS = 2.0**-24
+# Two runs each have an error of their own, and few errors are larger than twice the usual one.
+_SAFETY = 4.0
+# A library adds up as many parts of a sum side by side as a vector register has lanes.
+_PARTS = 16
+# The longest sum of a step is at least this long where the shapes of its outputs show none that is longer.
+_LEAST_TERMS = 1024
+_SUMMING = re.compile(
+    r"^aten::(_?(fused_)?(addmm|baddbmm|bmm|mm|mv|dot|sum|mean|var|std|norm|linalg_vector_norm|cumsum|logsumexp)"
+    r"|.*(convolution|softmax|norm|loss|attention|embedding|pool|lstm|gru).*)(_|_forward|_backward.*)?$"
+)
+
+
+def count_summing(ops: Mapping[str, int]) -> int:
+    """The number of ops of a step that sum over elements, by their names."""
+    return sum(calls for name, calls in ops.items() if _SUMMING.match(name))
+
+
+def tolerance_of(digest: TensorDigest, numerics: Numerics) -> float:
+    """The difference that rounding may explain, as a part of the norm; 0 for whole numbers."""
+    own = _ROUNDOFF.get(digest.dtype)
+    if own is None:
+        return 0.0
+    chain = max(1, numerics.reductions) * max(1, numerics.steps)
+    terms = max([_LEAST_TERMS, *(size for each in numerics.tensors.values() for size in each.shape)])
+    rounding = max(own, _ROUNDOFF.get(numerics.precision, 0.0)) * math.sqrt(chain)
+    summing = min(own, _SUMS) * math.sqrt(chain * terms / _PARTS)
+    return _SAFETY * (rounding + summing)
+
+
+def merge_numerics(runs: Sequence[Numerics | None]) -> Numerics | None:
+    """The digests on which all runs of the same program agree; what differs is ``unstable``."""
+    known = [run for run in runs if run is not None]
+    if not known or len(known) < len(runs):
+        return None
+    first = known[0]
+    unstable = {name: text for run in known for name, text in run.unstable.items()}
+    for other in known[1:]:
+        for change in _changes(first, other):
+            unstable.setdefault(change.name, _why_unstable(change))
+    stable = {name: each for name, each in first.tensors.items() if name not in unstable}
+    return replace(first, tensors=stable, unstable=unstable)
+
+
+def _why_unstable(change: OutputChange) -> str:
+    return f"runs differ: {change.what}"
+
+
+def judge_numerics(lock: Lock | None, counts: Counts, gap: str = "") -> NumericsResult:
+    """The outputs against those of the lock-file; ``gap`` is why nothing of this run can be compared with it."""
+    ours = counts.numerics
+    if ours is None or ours.reason:
+        return NumericsResult(
+            "not compared", reason=ours.reason if ours else "the outputs of this program are not known"
+        )
+    theirs = None if lock is None else lock.counts.numerics
+    if theirs is None:
+        return NumericsResult("new", reason="the lock-file holds no outputs: bottleneck gate --update --numerics")
+    if gap or ours.steps != theirs.steps:
+        why = gap or f"the lock-file holds outputs after {theirs.steps} steps, these are after {ours.steps}"
+        return NumericsResult("not compared", unstable=theirs.unstable, reason=why)
+    changes = tuple(_changes(theirs, ours))
+    compared = len(theirs.tensors)
+    if not changes and not compared:
+        return NumericsResult("not compared", unstable=theirs.unstable, reason="every output differs from run to run")
+    return NumericsResult("differs" if changes else "same", compared, changes, theirs.unstable)
+
+
+def _changes(before: Numerics, after: Numerics) -> Iterator[OutputChange]:
+    """The outputs that differ, in the order of their making."""
+    left_out = {*before.unstable, *after.unstable}
+    for name in [name for name in dict.fromkeys((*before.tensors, *after.tensors)) if name not in left_out]:
+        old, new = before.tensors.get(name), after.tensors.get(name)
+        if old is None or new is None:
+            yield OutputChange(name, "it is new" if old is None else "it is not there any more")
+        elif (change := _change(name, old, new, max(tolerance_of(old, before), tolerance_of(new, after)))) is not None:
+            yield change
+
+
+def _change(name: str, old: TensorDigest, new: TensorDigest, tolerance: float) -> OutputChange | None:
+    """The difference of an output; null where rounding may explain it."""
+    for what, one, other in (
+        ("dtype", old.dtype, new.dtype),
+        ("shape", list(old.shape), list(new.shape)),
+        ("NaN", old.nan, new.nan),
+        ("infinite elements", old.inf, new.inf),
+    ):
+        if one != other:
+            return OutputChange(name, f"{what} {one} -> {other}")
+    worst = max(_differences(old, new, tolerance), key=lambda each: each[1] / each[2] if each[2] else each[1])
+    what, difference, allowed = worst
+    if difference <= allowed:
+        return None
+    return OutputChange(name, what, difference, allowed)
+
+
+def _differences(old: TensorDigest, new: TensorDigest, tolerance: float) -> Iterable[tuple[str, float, float]]:
+    """Each quantity in words, its difference, and the difference that rounding may explain, as parts of the norm."""
+    norm = max(old.norm, new.norm)
+    count = max(1, math.prod(old.shape))
+    rows = [
+        ("norm", old.norm, new.norm, norm, tolerance),
+        ("mean", old.mean * math.sqrt(count), new.mean * math.sqrt(count), norm, tolerance),
+        ("projection", old.projection, new.projection, norm, tolerance),
+    ]
+    if None not in (old.moved, new.moved, old.moved_projection, new.moved_projection):
+        moved = max(old.moved or 0.0, new.moved or 0.0)
+        # Each parameter is rounded when it is changed, however small the change.
+        allowed = tolerance + (_SAFETY * _ROUNDOFF.get(old.dtype, 0.0) * norm / moved if moved else 0.0)
+        rows += [
+            ("change by the steps", old.moved or 0.0, new.moved or 0.0, moved, allowed),
+            ("direction of that change", old.moved_projection or 0.0, new.moved_projection or 0.0, moved, allowed),
+        ]
+    for what, one, other, scale, allowed in rows:
+        shown = (one / math.sqrt(count), other / math.sqrt(count)) if what == "mean" else (one, other)
+        yield f"{what} {shown[0]:.6g} -> {shown[1]:.6g}", abs(other - one) / scale if scale else 0.0, allowed
+
+
+def with_precision(numerics: Numerics, dtypes: Iterable[str | None], ops: Mapping[str, int]) -> Numerics:
+    """The digests with what their tolerance follows from: the formats of the kernels that compute, and the sums."""
+    found = set(dtypes)
+    least = next((dtype for dtype in _LEAST_PRECISE_FIRST if dtype in found), "")
+    return replace(numerics, precision=least, reductions=count_summing(ops))
