@@ -28,6 +28,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -47,14 +48,18 @@ SAMPLES, LOCKS = ROOT / "sample_traces", ROOT / ".bottleneck"
 # Of CPU time, which does not depend on what else the machine does. A case that waits for ever is ended.
 _SECONDS, _BYTES = 60, 2 * 1024**3
 _ENDED_AFTER_SECONDS = 600
+# Exit status of a case that prints a null as Python does; no input has the word.
+_SAYS_NONE = 98
+_NONE = re.compile(r"\bNone\b")
 # Exit status of a case that failed in this harness.
 _LOST = 99
 _LARGEST_TRACE_BYTES = 400_000
+_TOLD_EVERY = 500
 # What a field may hold that no program writes there.
 _ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 10**40, -0.5, 1e308, float("nan"), float("inf"), -float("inf")),
     *("", "\0", "x" * 5000, "\udcff", "[[1, 2]", "é\u202e", "../../etc/passwd", "<script>", "1e999", "nan"),
-    *("None", "-1", "0", "[/red]", "\x1b[31m", "a|b\n|c", "{0}", "%s", "\u202e" * 30),
+    *("-1", "0", "[/red]", "\x1b[31m", "a|b\n|c", "{0}", "%s", "\u202e" * 30),
     *([], {}, [[]], [None], {"": None}, [[[[1]]]], [1, "a", None], [-1, 0], [[0]], [[2**40, 2**40]]),
 )
 
@@ -72,7 +77,12 @@ class Outcome:
     @property
     def is_bad(self) -> bool:
         """A bug of ours, here or there, or more time or memory than any small input explains."""
-        return self.status in (70, _LOST) or self.status < 0 or self.seconds > _SECONDS or self.peak_bytes > _BYTES
+        return (
+            self.status in (70, _LOST, _SAYS_NONE)
+            or self.status < 0
+            or self.seconds > _SECONDS
+            or self.peak_bytes > _BYTES
+        )
 
 
 def _odd(chance: random.Random) -> Any:
@@ -411,8 +421,10 @@ def _once(asked: Callable[..., tuple[str, Callable[..., Any], tuple[Any, ...]]])
 
 def run_command(arguments: Sequence[str]) -> tuple[int, str]:
     """The exit status of a command, and where it failed if that was a failure of ours."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
         status = cli._run([*arguments])
+    if shown := _NONE.search(out.getvalue()):
+        return _SAYS_NONE, f"says None: {out.getvalue()[max(0, shown.start() - 200) : shown.end() + 50]}"
     crash = [line for line in errors.getvalue().splitlines() if "report it with the file" in line]
     return status, _last_frames(crash) if status == 70 else ""
 
@@ -461,7 +473,7 @@ def run_case(seed: int, number: int, inputs: Inputs, keep: Path | None = None) -
             said.write_text(" ".join(arguments))
             status, frames = run_command(arguments)
             worst = max(worst, status)
-            if status == 70:
+            if status in (70, _SAYS_NONE):
                 said.write_text(f"{' '.join(arguments)}\n{frames}")
                 return status
         said.write_text("; ".join(" ".join(arguments) for arguments in commands))
@@ -623,6 +635,8 @@ def _run_cases(options: argparse.Namespace, inputs: Inputs) -> list[Outcome]:
             small = minimised(options.seed, number, inputs, place)
             if small:
                 print(f"  smallest: {small[:4000]}", flush=True)
+        if len(outcomes) % _TOLD_EVERY == 0:
+            print(f"{len(outcomes):,} cases done", file=sys.stderr, flush=True)
         if time.monotonic() > until:
             break
     return outcomes

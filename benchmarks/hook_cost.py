@@ -1,6 +1,8 @@
 """The cost of following the steps to the program in the unprofiled phase, in microseconds of CPU time per step.
 
-python -m benchmarks.hook_cost [--pairs 2000]
+python -m benchmarks.hook_cost [--pairs 2000] [--after]
+
+With ``--after``, of what follows a script's steps once all is measured. The samples of the stack are no part of it.
 
 One process, one thread: a few steps with the hooks of `bottleneck run` and a few without them take turns, so that both
 meet the same memory layout, clock and company; pairs of whole runs (benchmarks.disturbance) vary by more than the
@@ -17,6 +19,7 @@ import torch
 from torch import nn
 
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.schema.statistics import summarise_durations
 
@@ -27,18 +30,20 @@ def main() -> None:
     """Prints a table with a row per program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=2000)
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--after", action="store_true")
+    arguments = parser.parse_args()
+    pairs = arguments.pairs
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print("| steps | found by | bare step | more per step | of the step | pairs |\n|---|---|---:|---:|---:|---:|")
     # Inference first: once an optimizer has been made, its steps are waited for.
     for name, make in (("mlp-inference", inference), ("mlp", mlp), ("transformer", transformer)):
         step, block = make()
-        print(_row(name, step, block, max(10, pairs // (2 if block == 1 else 1))))
+        followed = _Followed(is_after=arguments.after)
+        print(_row(name, step, block, max(10, pairs // (2 if block == 1 else 1)), followed))
 
 
-def _row(name: str, step: Step, block: int, pairs: int) -> str:
-    followed = _Followed()
+def _row(name: str, step: Step, block: int, pairs: int, followed: "_Followed") -> str:
     for _ in range(3 * block):
         step()
     bare_us, more_us = [], []
@@ -68,10 +73,11 @@ def _time_us(step: Step, block: int) -> float:
 
 
 class _Followed:
-    """Steps with the hooks of the unprofiled phase; they are put on before the clock runs."""
+    """Steps with the hooks of the unprofiled phase, or those that stay; they are put on before the clock runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_after: bool) -> None:
         self.source = ""
+        self._is_after = is_after
 
     def time_us(self, step: Step, block: int) -> float:
         stopwatch = Stopwatch(None)
@@ -82,8 +88,11 @@ class _Followed:
                 step()
             boundaries.narrow()
             seen = stopwatch.steps
+            log = RunLog()
+            if self._is_after:
+                assert boundaries.only_tell(log.mark, log.stop_sampling), "these steps cost little to follow"
             took_us = _time_us(step, block)
-            assert stopwatch.steps == seen + 2 * block, "each step was followed"
+            assert stopwatch.steps + len(log.ticks) == seen + 2 * block, "each step was followed"
             return took_us
         finally:
             boundaries.forget()

@@ -12,7 +12,7 @@ import pandas as pd
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.advice.interval_table import RuleTrial
-from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults
+from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
@@ -210,21 +210,20 @@ def digest_all(
     results = dict(reading.results(partial(digest, options=options), sources, told, on_trace))
     errors = [(sources[at], found) for at, found in results.items() if isinstance(found, BottleneckError)]
     digests = [(found, sources[at]) for at, found in results.items() if isinstance(found, RankDigest)]
-    have_steps = any(one.steps.source != "whole" for one, _ in digests)
-    cut_off = [one for one, _ in digests if one.is_cut_off and one.steps.source == "whole" and have_steps]
-    digests = [pair for pair in digests if all(pair[0] is not one for one in cut_off)]
-    left_out = [
-        *(_left_out(str(source.trace), error) for source, error in errors),
-        *(LeftOut(one.path, one.rank, "the file is cut off before the end of its first step") for one in cut_off),
-    ]
     if not digests:
         raise _none_usable([error for _, error in sorted(errors, key=lambda pair: str(pair[0].trace))])
-    return digests, sorted(left_out, key=lambda one: one.path)
+    from bottleneck.analysis.rank_numbers import number_ranks  # noqa: PLC0415 - for several ranks only
+
+    numbered = number_ranks([one for one, _ in digests], [source.rank for _, source in digests])
+    pairs = [(one, digests[at][1]) for one, at in zip(numbered.digests, numbered.positions, strict=True)]
+    left_out = [*(_left_out(source, error) for source, error in errors), *numbered.left_out]
+    return pairs, sorted(left_out, key=lambda one: one.path)
 
 
-def _left_out(path: str, error: BottleneckError) -> LeftOut:
+def _left_out(source: TraceSource, error: BottleneckError) -> LeftOut:
     """The trace and the error, which names the file: beside its path it is "it"."""
-    return LeftOut(path, error.rank, error.what.replace(path, "it"))
+    path = str(source.trace)
+    return LeftOut(path, source.rank if error.rank is None else error.rank, error.what.replace(path, "it"))
 
 
 def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:
@@ -288,7 +287,7 @@ def examine(
         return _with_sides_told(evidence, told, replace(sides, is_one_step=True))
     which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
     message = f"the {which} is explained, the other is left out: --window {other}"
-    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", 1.0 - side.wall_us / window.wall_us)
+    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
     return _with_sides_told(_examine(trace, side, source, options), told, None)
 
 
@@ -329,6 +328,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_profiler_cost(costed.linked, ledger.ledger, unprofiled),
         *sensor_caveats,
         *find_disturbance(source.extras, unprofiled),
+        *find_work_elsewhere(source.recording),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
         *find_contention(
             telemetry, threads, profiled_ledger, roofline["explained"].to_numpy(dtype=np.float64), ledger.ledger

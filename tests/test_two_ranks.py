@@ -33,7 +33,10 @@ def test_the_report_of_two_ranks_names_the_slow_one_and_what_the_other_waits(tmp
     for rank in analysis.ranks:
         assert math.fsum(entry.us for entry in rank.ledger) == pytest.approx(rank.wall_us)
     assert analysis.verdict.sentence.startswith("Rank 0 waits in collectives ")
-    assert " per step for rank 1; " in analysis.verdict.sentence
+    assert " per step for rank 1, which spends " in analysis.verdict.sentence
+    assert analysis.job is not None
+    line = (analysis.job.slow[0].line or "").rpartition(":")[2]
+    assert "time.sleep(" in EXAMPLE.read_text().splitlines()[int(line) - 1]
     [collective] = analysis.collectives
     assert (collective.name, collective.dtype) == ("all_reduce", "fp32")
     assert collective.bytes is not None and collective.bytes / collective.calls == pytest.approx(GRADIENT_BYTES)

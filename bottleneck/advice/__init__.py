@@ -18,13 +18,17 @@ from bottleneck.advice import (
     machine,
     matrix_products,
     memory_capacity,
+    memory_growth,
     optimizers,
     precision,
     process,
+    python_loops,
+    run_steps,
     servers,
     small_steps,
     traffic,
     transfers,
+    wasted_work,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
@@ -38,10 +42,14 @@ Rule = Callable[[Evidence], Draft | None]
 # The rules of each module, in the order in which findings without a predicted gain are shown.
 RULES: tuple[Rule, ...] = (
     *debug_modes.RULES,
+    *memory_growth.RULES,
+    *wasted_work.RULES,
     *servers.RULES,
+    *run_steps.RULES,
     *dispatch.RULES,
     *optimizers.RULES,
     *small_steps.RULES,
+    *python_loops.RULES,
     *host.RULES,
     *process.RULES,
     *fusion.RULES,
@@ -66,8 +74,10 @@ def advise(
 
     ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed. A draft
     ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the others too,
-    for those who choose what to time.
+    for those who choose what to time. There are none on the start of a program whose work is in other processes.
     """
+    if evidence.is_elsewhere:
+        return ()
     drafts = [
         draft
         for rule in RULES

@@ -14,13 +14,16 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import LOADER_FETCH
+from bottleneck.schema.job import SlowRank
+from bottleneck.schema.op_names import LOADER_FETCH, at_source
 from bottleneck.units import format_share, format_si, format_us
 
 COMMUNICATION = "communication"
 
 # Lateness worth a word (advice_rules 49), and the part of it that an account must hold to be named.
 _LATE, _LEAST_PART = 0.1, 0.1
+# Another rank may come nearly as late as this one.
+_SURE_OF_A_LINE = 0.7
 
 
 class _Late(Struct, frozen=True):
@@ -42,6 +45,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
     if late is None or evidence.share_of_step(late.waited_us.high) < _LATE:
         return None
     number, waited_us = late.rank.rank, late.waited_us.high
+    slow = _at_one_line(evidence, number)
     # The longest part of the delay, if it is a wait whose line is known.
     cause = late.longer[0][0].removeprefix("overhead.") if late.longer else ""
     has_line = any(row.source for row in idle_rows(evidence, cause)[:1])
@@ -51,6 +55,14 @@ def late_rank(evidence: Evidence) -> Draft | None:
         evidence=(
             f"the other ranks wait {format_us(waited_us)} per step in collectives for rank {number} "
             f"({format_share(evidence.share_of_step(waited_us))})",
+            *(
+                [
+                    f"it spends {format_us(slow.line_us or 0)} per step {at_source(slow.line)}, the others "
+                    f"{format_us(slow.usual_line_us or 0)}"
+                ]
+                if slow is not None
+                else []
+            ),
             f"it comes {format_us(late.rank.skew_us or 0.0)} after the first to each of {format_count(calls)} per step",
             *(
                 f"it spends {format_us(us)} more in {phrase_of(name)}"
@@ -59,11 +71,26 @@ def late_rank(evidence: Evidence) -> Draft | None:
             ),
             *(idle_lines(evidence, cause, most=1) if has_line and late.rank.wall_us == evidence.step_us else ()),
         ),
-        advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine.",
+        advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine."
+        if slow is None
+        else f"Take what rank {number} alone does {at_source(slow.line)} out of its step, or share it among the ranks.",
         code=f"# diagnosis: bottleneck report {shlex.quote(late.rank.path)}",
-        gain_us=late.waited_us,
+        gain_us=late.waited_us if slow is None else _without_line(slow, late.waited_us),
         claims=_claims(late),
     )
+
+
+def _at_one_line(evidence: Evidence, number: int) -> SlowRank | None:
+    """The slow rank of this number where one source line holds most of its delay."""
+    slow = () if evidence.analysis.job is None else evidence.analysis.job.slow
+    return next((one for one in slow if one.ranks == (number,) and one.line is not None), None)
+
+
+def _without_line(slow: SlowRank, waited_us: Interval) -> Interval:
+    """The gain of a step without what the rank alone does at its line: that time, as far as the others wait for it."""
+    alone_us = max((slow.line_us or 0.0) - (slow.usual_line_us or 0.0), 0.0)
+    high_us = min(alone_us, max(waited_us.high, slow.cost_us))
+    return Interval(_SURE_OF_A_LINE * high_us, high_us)
 
 
 def _claims(late: _Late) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Rules of the host: waiting calls, garbage collection, allocators, and work that does not belong to the step."""
 
+import math
 import re
 
 import numpy as np
@@ -28,6 +29,7 @@ from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
+from bottleneck.schema.serving import WAIT, serving_of
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -64,7 +66,13 @@ _LEAST_LATE = 0.05
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
+# A step without its sleep may wait for something else in its place.
+_SURE_OF_A_SLEEP = 0.9
 _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
+# The frame of a garbage collection that the program calls; those that start by themselves have the name of their mark.
+_COLLECTS = re.compile(r"(?:^|> )collect$")
+# Of the measured time of calls that the change removes: the rest is what takes their place.
+_LEAST_REMOVED = 0.95
 # The host is ahead of the device where, apart from the bubbles behind waiting calls, the device hardly idles.
 _AHEAD = 0.1
 
@@ -199,18 +207,37 @@ def item_calls(evidence: Evidence) -> Draft | None:
 
 
 def gc_pauses(evidence: Evidence) -> Draft | None:
-    """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits."""
+    """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits.
+
+    Where the program calls it, the gain is what it takes; where it starts by itself, at least half of that.
+    """
     spent_us, rows = evidence.account_us("overhead.gc"), idle_rows(evidence, "gc")
     longest_us = max((row.us / row.calls for row in rows if row.calls > 0), default=0.0)
     if evidence.share_of_step(spent_us) < _LEAST_GC and longest_us < _LONG_PAUSE_US:
         return None
+    called = [row for row in rows if _COLLECTS.search(row.detail or "")]
+    called_us = math.fsum(row.us for row in called)
+    words = (
+        f"{format_per_step(evidence, spent_us)}; a pause lasts {format_us(longest_us)}",
+        *idle_lines(evidence, "gc"),
+    )
+    if 2 * called_us > spent_us:
+        return Draft(
+            slug="gc-pauses",
+            title="The step calls Python's garbage collector",
+            evidence=words,
+            advice=f"Take gc.collect() {at_source(called[0].source)} out of the step.",
+            code="if number % 1000 == 0:\n    gc.collect()  # or once an epoch; before it once: gc.freeze()",
+            gain_us=Interval(_LEAST_REMOVED * called_us, spent_us),
+            claims=claims_of(evidence, "overhead.gc"),
+            tries=("gc-freeze",),
+            confidence="high",
+            removes=True,
+        )
     return Draft(
         slug="gc-pauses",
         title="Python's garbage collector stops the step",
-        evidence=(
-            f"{format_per_step(evidence, spent_us)}; a pause lasts {format_us(longest_us)}",
-            *idle_lines(evidence, "gc"),
-        ),
+        evidence=words,
         advice="Freeze what lives for good after the first steps, and collect between epochs.",
         code="gc.collect(); gc.freeze()  # after warming up; gc.disable() and gc.collect() every 1000 steps go further",
         gain_us=up_to(spent_us),
@@ -406,6 +433,54 @@ def _framework_lines(evidence: Evidence) -> frozenset[tuple[str, int]]:
     return frozenset((path.rpartition("/")[2], int(line)) for path, line in places)
 
 
+# What a wait is for, by the name of the call: a timer, the work of another thread or process, or anything else.
+_SLEEPS = re.compile(r"^(?:time\.)?sleep$")
+_FOR_A_PROCESS = re.compile(r"subprocess|^wait(?:pid|4|id)?$|multiprocessing")
+
+
+def sleeping(evidence: Evidence) -> Draft | None:
+    """The step sleeps: a call that does nothing, of which nearly all is to be had."""
+    rows = [row for row in _waits(evidence) if _SLEEPS.match(row.detail or "")]
+    slept_us = sum(row.us for row in rows)
+    if evidence.share_of_step(slept_us) < _LEAST_SIDE:
+        return None
+    where = at_source(rows[0].source)
+    return Draft(
+        slug="step-sleeps",
+        title="The step sleeps",
+        evidence=(format_per_step(evidence, slept_us), *_places(rows)),
+        advice=f"Remove the sleep {where}, or wait for an event or a queue in its place.",
+        gain_us=Interval(_SURE_OF_A_SLEEP * slept_us, slept_us),
+        claims=claims_of(evidence, WAIT, most_us=slept_us),
+        transformation=Transformation(("remove host:wait",)),
+    )
+
+
+def waiting(evidence: Evidence) -> Draft | None:
+    """The step waits for a lock, a queue, a process or a socket; what it waits for has to be done, at other times."""
+    rows = [row for row in _waits(evidence) if not _SLEEPS.match(row.detail or "")]
+    spent_us = sum(row.us for row in rows)
+    if evidence.share_of_step(spent_us) < _LEAST_SIDE:
+        return None
+    where = at_source(rows[0].source)
+    return Draft(
+        slug="step-waits",
+        title="The step waits for another thread or process",
+        evidence=(format_per_step(evidence, spent_us), *_places(rows)),
+        advice=f"Start the process that the step waits for {where} earlier, and read its result one step later."
+        if _FOR_A_PROCESS.search(rows[0].detail or "")
+        else f"Begin the work that the step waits for {where} earlier, or give it more threads.",
+        gain_us=up_to(spent_us),
+        claims=claims_of(evidence, WAIT, most_us=spent_us),
+        transformation=Transformation(("remove host:wait",)),
+    )
+
+
+def _waits(evidence: Evidence) -> tuple[IdleCause, ...]:
+    """Waits that a change of the program can end, longest first; those of a server for requests are none."""
+    return () if serving_of(evidence) is not None else idle_rows(evidence, "wait")
+
+
 def _is_call(row: IdleCause) -> bool:
     """True for a long stay of the host, or one in a named function, that no other rule covers."""
     detail = row.detail or ""
@@ -430,5 +505,7 @@ RULES = (
     caching_allocator_off,
     fresh_pages,
     side_work,
+    sleeping,
+    waiting,
     python_call,
 )

@@ -60,11 +60,11 @@ class Draft(Struct, frozen=True):
     transformation: Transformation | None = None
     measured: bool = False
     only_measured: bool = False
-    comes_first: bool = False
     phase: PhaseName | None = None
     lines: tuple[str, ...] = ()
     most_us: float = math.inf
     removes: bool = False
+    comes_first: bool = False
 
 
 def up_to(us: float) -> Interval:
@@ -145,6 +145,7 @@ def rank(
                 changes=() if draft.transformation is None else draft.transformation.changes,
                 measured=draft.measured,
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
+                comes_first=draft.comes_first,
                 phase=draft.phase,
                 lines=draft.lines,
             )

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.quantities import idle_lines
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.records import replace
+from bottleneck.schema.serving import describe_pace, serving_of
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_share
+from bottleneck.units import format_share, format_us
 
 
 class Server(Struct, frozen=True):
@@ -142,6 +144,29 @@ def server_settings(evidence: Evidence) -> Draft | None:
     )
 
 
+def server_idle(evidence: Evidence) -> Draft | None:
+    """A program that waits for requests: how busy it is, and how many calls of its model a second it could take.
+
+    Gain: none, because the requests come at the pace of those who send them.
+    """
+    serving = serving_of(evidence)
+    if serving is None:
+        return None
+    return Draft(
+        slug="server-idle",
+        title="The server waits for requests",
+        evidence=(
+            f"idle for {format_share(evidence.share_of_step(serving.idle_us))} of the time: {describe_pace(serving)}",
+            *idle_lines(evidence, "wait", most=1),
+        ),
+        advice=(
+            "Send it as many requests as it will get, to judge it under load; until then only the "
+            f"{format_us(serving.busy_us)} that a call takes count."
+        ),
+        gain_reason="none: the requests come at the pace of those who send them",
+    )
+
+
 def fit_to_server(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
     """The drafts, in an inference server with its settings as remedies: of those with one remedy the largest gain."""
     server = find_server(evidence)
@@ -163,4 +188,4 @@ def _high(draft: Draft) -> float:
     return -1.0 if draft.gain_us is None else draft.gain_us.high
 
 
-RULES = (server_settings,)
+RULES = (server_settings, server_idle)

@@ -244,13 +244,13 @@ def match_collectives(digests: Sequence[RankDigest], group: Group, spool: Spool)
 
 def _cells(calls: CollectiveCalls, rows: Integers, digest: RankDigest) -> npt.NDArray[np.void]:
     found = np.zeros(rows.size, dtype=_CELL)
-    columns = (calls.start_us, calls.end_us, _own_us(digest, calls), calls.message, calls.is_inside)
+    columns = (calls.start_us, calls.end_us, own_times(digest, calls), calls.message, calls.is_inside)
     for name, column in zip(_CELL.names or (), columns, strict=True):
         found[name] = column[rows]
     return found
 
 
-def _own_us(digest: RankDigest, calls: CollectiveCalls) -> Floats:
+def own_times(digest: RankDigest, calls: CollectiveCalls) -> Floats:
     """Time of a rank before each call since all that began before have ended; 0 for calls that overlap.
 
     It does not depend on clocks, and a rank that others made late has no more of it than they. The first call counts
@@ -274,7 +274,7 @@ class _RankTracks:
         """The calls of a rank, and those in the group by label: their rows, in order."""
         calls, group = self._digests[self._group.members[row]].calls.read(), self._group.process_group
         # Where the trace names no group, collectives among another number of ranks are of another group.
-        sizes = {None, len(self._digests)}
+        sizes = {None, len(self._digests), *(digest.world_size for digest in self._digests)}
         is_known = np.array([bool(group.name) or message.group_size in sizes for message in calls.messages], dtype=bool)
         mine = np.flatnonzero(calls.group == self._group.codes[row])
         mine = mine[is_known[calls.message[mine]]] if mine.size else mine

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bottleneck.schema.analysis import DISTURBED, Caveat, LedgerEntry, StepAnalysis, Totals
+from bottleneck.schema.analysis import DISTURBED, ELSEWHERE, Caveat, LedgerEntry, StepAnalysis, Totals
 from bottleneck.schema.measurements import BatchProof, BatchTest, Extras, Growth, PeakMemory, Ratio, Timing
 from bottleneck.schema.recording import Recording
 from bottleneck.schema.records import replace
@@ -119,6 +119,7 @@ def add_measurements(analysis: StepAnalysis, recording: Recording | None, extras
         totals=totals if extras.peak_memory is None else _with_peak(totals, extras.peak_memory),
         batch_test=None if extras.batch_test is None else prove(extras.batch_test, analysis.ledger),
         option_costs=extras.option_costs,
+        run=extras.run,
     )
 
 
@@ -139,6 +140,18 @@ def find_disturbance(extras: Extras | None, unprofiled: Timing | None) -> tuple[
         f"{usual:.1f} times: other programs disturbed them"
     )
     return (Caveat(DISTURBED, message, 1.0 - usual / times),)
+
+
+# No step was found in the recorded process.
+_WITHOUT_STEPS = frozenset({"whole program", "none"})
+
+
+def find_work_elsewhere(recording: Recording | None) -> tuple[Caveat, ...]:
+    """A caveat where the recorded process made no steps and others that it started did most of the work."""
+    work = None if recording is None or recording.step_source not in _WITHOUT_STEPS else recording.child_work
+    if work is None or work.children_share <= 0.5:
+        return ()
+    return (Caveat(ELSEWHERE, work.describe()),)
 
 
 # Page faults per profiled step below which nothing is said, and how many times those of an unprofiled step they are.

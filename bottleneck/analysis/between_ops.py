@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.schema.intervals import Floats, Integers, Spans, some_rows, tally
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, some_rows, tally
 from bottleneck.schema.linked_trace import Linked, Step, Window
 from bottleneck.schema.tables import main_thread
 
@@ -24,7 +24,7 @@ def calm_steps(window: Window) -> tuple[Step, ...]:
     """The steps of a window that nothing held up."""
     if not window.steps:
         return ()
-    usual_us = statistics.median(step.us for step in window.steps)
+    usual_us = statistics.median_low(step.us for step in window.steps)  # of two, the one that was not held up
     return tuple(step for step in window.steps if step.us <= _HELD_UP * usual_us)
 
 
@@ -48,14 +48,17 @@ class _Rows(Struct, frozen=True):
 
 
 def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches | None:
-    """The median stretches of the steps with the same ops as most; null where no such steps were found.
+    """The median stretches of the calm steps with the same ops as most; null where no such steps were found.
 
     ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op adds around it.
     """
     rows, usual = _usual_rows(linked, own)
     if not usual:
         return None
+    rows = some_rows(rows, _are_calm(rows, linked.window))
     us = np.maximum(rows.us - per_op_us, _LEAST_LEFT * rows.us)
+    if not us.size:
+        return None
     return Stretches(usual, np.array([statistics.median(us[rows.place == place]) for place in range(len(usual))]))
 
 
@@ -70,8 +73,7 @@ def parts_left(linked: Linked, own: Spans, following: Integers, light: Stretches
     rows, usual = _usual_rows(linked, own)
     if usual != light.ops:
         return None
-    starts = [step.start_us for step in calm_steps(linked.window)]
-    is_calm = np.isin([step.start_us for step in linked.window.steps], starts)[rows.step]
+    is_calm = _are_calm(rows, linked.window)
     count, calm = len(usual), some_rows(rows, is_calm)
     mean_us = tally(calm.place, calm.us, count) / np.maximum(np.bincount(calm.place, minlength=count), 1)
     mean_part = light.us.sum() / mean_us.sum() if mean_us.sum() > 0 else 1.0
@@ -81,6 +83,12 @@ def parts_left(linked: Linked, own: Spans, following: Integers, light: Stretches
     by_row[rows.row] = np.where(is_calm, part[rows.place] * more, 0.0)
     by_row[-1] = part[0]
     return by_row[following]
+
+
+def _are_calm(rows: _Rows, window: Window) -> Flags:
+    """Mask of the rows in steps that nothing held up."""
+    starts = [step.start_us for step in calm_steps(window)]
+    return np.asarray(np.isin([step.start_us for step in window.steps], starts)[rows.step])
 
 
 def _usual_rows(linked: Linked, own: Spans) -> tuple[_Rows, tuple[str, ...]]:

@@ -58,6 +58,29 @@ _PROFILER_FRAME = (
     r"torch/profiler/profiler\.py\(\d+\): (start|stop|step|start_trace|stop_trace|_transit_action|prepare_trace)$"
     r"|torch/autograd/profiler\.py\(\d+\): (_start_trace|_prepare_trace|_disable_profiler)$"
 )
+# Calls that return when a timer, a lock, a socket or a process lets them; the time in them is nobody's work.
+_CALL = r"^<(?:built-in (?:function|method)|method) '?"
+_SLEEP = rf"{_CALL}(?:time\.)?sleep\b"
+_POLL = (
+    rf"{_CALL}(?:(?:poll|control)'? of '?select\.|(?:_?accept|recv\w*)'? of '?_?(?:socket|ssl)\b)"
+    rf"|{_CALL}(?:select|GetQueuedCompletionStatus)>|(?:selectors|socket)\.py\(\d+\): (?:select|accept)$"
+)
+_WAITING_CALL = "|".join(
+    (
+        rf"{_CALL}(?:poll|control)'? of '?select\.",
+        rf"{_CALL}(?:acquire|join)'? of '?_thread\.",
+        rf"{_CALL}get'? of '?_queue\.",
+        rf"{_CALL}(?:_?accept|recv\w*|send\w*|connect\w*)'? of '?_?(?:socket|ssl)\b",
+        rf"{_CALL}read'? of '?_ssl\.",
+        rf"{_CALL}(?:select|waitpid|wait4|waitid|wait|GetQueuedCompletionStatus)>",
+    )
+)
+_WAITING_FRAME = (
+    r"(?:^|/[Ll]ib/(?:python[\d.]+t?/)?)(?:threading\.py\(\d+\): (?:wait|wait_for|join|acquire|_wait_for_tstate_lock)"
+    r"|queue\.py\(\d+\): get|selectors\.py\(\d+\): select|socket\.py\(\d+\): (?:accept|readinto)"
+    r"|subprocess\.py\(\d+\): (?:wait|communicate)|concurrent/futures/_base\.py\(\d+\): (?:result|wait)"
+    r"|multiprocessing/(?:connection\.py\(\d+\): (?:wait|_recv|poll)|queues\.py\(\d+\): get))$"
+)
 
 # Per category of EVENTS: (state, pattern of names); the first match wins, null is a name that tells nothing.
 _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
@@ -83,6 +106,9 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
         ("gc", r"^gc\.py\(|^<built-in (function|method) collect\b|^Python GC"),
         ("compile", _COMPILE_FRAME),
         ("profiler", f"{_PROFILER_FRAME}|{OWN_FRAME}"),
+        ("wait", _SLEEP),
+        ("wait", _WAITING_CALL),
+        ("wait", _WAITING_FRAME),
     ),
     # The spans named after the profiler cover the whole recording and tell nothing.
     "profiler": (
@@ -96,6 +122,8 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
 # A kernel launch takes 3 to 10 us. One that holds the host this long while the device is idle loads or initialises:
 # with lazy loading, CUDA brings a kernel's code in on its first launch.
 SLOW_LAUNCH_US = 1000.0
+# A lock that is free and a socket that is ready take less.
+LEAST_WAIT_US = 20.0
 # Up to here the time of an op is that of issuing it, wherever it computes.
 _LONGEST_DISPATCH_US = 10.0
 
@@ -198,6 +226,7 @@ _PYTHON = HOST_STATES.index("python")
 _SYNC = HOST_STATES.index("sync")
 _START_UP = HOST_STATES.index("start_up")
 _INPUT, _ALLOCATOR = HOST_STATES.index("input"), HOST_STATES.index("allocator")
+_WAIT = HOST_STATES.index("wait")
 _DISPATCH, _HOST_COMPUTE = HOST_STATES.index("dispatch"), HOST_STATES.index("host_compute")
 _RECORDED = ("op", "annotation", "python")
 # The call for such a copy returns when the copy is done: there is no buffer of ours that it could go on to fill later.
@@ -224,8 +253,9 @@ class Host(Struct, frozen=True):
     ``everywhere`` holds what the profiler reports for the process and not for a thread. ``recorded`` is the stretch in
     which the trace tells of the host at all; in it a thread without events runs Python. ``ops`` holds outermost ops,
     ``loaders`` the marks of data loaders, ``waits`` the calls that wait (rows of EVENTS), ``places`` rows of PLACES and
-    ``inner`` innermost ops (rows of OPS) of threads without places where others have them. ``sync_calls`` are the
-    starts of waiting calls, sorted.
+    ``inner`` innermost ops (rows of OPS) of threads without places where others have them. ``blocked`` are waits that
+    another thread may end, all but sleep, ``polls`` those for what comes over a socket. ``present`` are the stretches
+    with Python frames, where threads wait. ``sync_calls`` are the starts of waiting calls, sorted.
     """
 
     main_thread: int
@@ -238,6 +268,9 @@ class Host(Struct, frozen=True):
     waits: ByThread
     places: ByThread
     inner: ByThread
+    blocked: ByThread
+    polls: ByThread
+    present: ByThread
     sync_calls: Floats
 
     def sync_calls_between(self, start: float, end: float) -> int:
@@ -254,14 +287,61 @@ class Host(Struct, frozen=True):
             claimed = open_[row >= 0]
             state[claimed], event[claimed], source_thread[claimed] = level, row[row >= 0], who
             open_ = open_[row < 0]
+        if self.threads_that_wait:
+            self._ask_others(thread, times, (state, event, source_thread))
         event[(state == _PYTHON) | (event == _NO_EVENT)] = _NONE
         return ThreadStates(state, event, source_thread)
+
+    def _ask_others(self, thread: int, times: Floats, answer: tuple[Codes, Integers, Codes]) -> None:
+        """Fills in what other threads do while this one waits for one of them, or is not there.
+
+        A thread that runs the program's code or ops answers first, then one that waits for requests.
+        """
+        state, event, source_thread = answer
+        is_blocked = (state == _WAIT) & (self.blocked.get(thread, NOTHING).at(times) >= 0)
+        is_away = (state == _PYTHON) & (thread in self.present) & (self.present.get(thread, NOTHING).at(times) < 0)
+        asked = np.flatnonzero(is_blocked | is_away)
+        others = self._others(thread)
+        for other in others:
+            found, row = self._alone(other, times[asked])
+            works = (found < len(HOST_STATES)) & (found != _WAIT)
+            chosen = asked[works]
+            state[chosen], event[chosen], source_thread[chosen] = found[works], row[works], other
+            asked = asked[~works]
+        for other in others:
+            row = self.polls.get(other, NOTHING).at(times[asked])
+            chosen = asked[row >= 0]
+            state[chosen], event[chosen], source_thread[chosen] = _WAIT, row[row >= 0], other
+            asked = asked[row < 0]
+
+    def _alone(self, thread: int, times: Floats) -> tuple[Codes, Integers]:
+        """State (one more for unknown) and event of a thread by its own events and the program's code on it."""
+        row = self.places.get(thread, NOTHING).at(times)
+        state = np.where(row >= 0, _PYTHON, len(HOST_STATES)).astype(STATE)
+        event = np.full(times.size, _NONE, dtype=np.int64)
+        for code, segments in sorted(self.states.get(thread, {}).items(), key=_by_state, reverse=True):
+            row = segments.at(times)
+            state[row >= 0], event[row >= 0] = code, row[row >= 0]
+        return state, event
+
+    @property
+    def threads_that_wait(self) -> frozenset[int]:
+        """The threads with waits that are on record."""
+        return frozenset({*self.blocked, *self.polls})
+
+    def _others(self, thread: int) -> list[int]:
+        """The threads that may do the work which this one waits for, or wait for it in its place."""
+        if not self.threads_that_wait:
+            return []
+        return [other for other in sorted({*self.ops, *self.places, *self.polls}) if other != thread]
 
     def changes(self, thread: int) -> Iterator[Floats]:
         """Instants at which the answer for a thread, or its place, may change."""
         several: list[Segments] = [segments for _, segments, _ in self._stack(thread)]
-        for source in {thread, self.main_thread}:
+        for source in {thread, self.main_thread, *self._others(thread)}:
             several += [known[source] for known in (self.places, self.inner, self.loaders) if source in known]
+        several += [segments for other in self._others(thread) for segments in self.states.get(other, {}).values()]
+        several += [self.present[each] for each in {thread} if each in self.present]
         for segments in several:
             yield segments.start
             yield segments.end
@@ -336,6 +416,9 @@ def read_host(linked: Linked) -> Host:
         waits=by_thread((states == _SYNC) & in_category("runtime")),
         places=places,
         inner=_inner(linked, places),
+        blocked=by_thread((states == _WAIT) & ~_named(events, rows, _SLEEP)),
+        polls=by_thread((states == _WAIT) & _named(events, rows, _POLL)),
+        present=_presence(events) if (states == _WAIT).any() else {},
         sync_calls=sync_calls,
     )
 
@@ -419,6 +502,8 @@ def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Codes]:
         found: Codes = state_by_name[codes]
         if wanted == "runtime":
             found = _with_slow_launches(found, events["dur_us"].to_numpy()[mine], names.categories, codes)
+        elif wanted == "python":
+            found[(found == _WAIT) & (events["dur_us"].to_numpy()[mine] < LEAST_WAIT_US)] = _NONE
         rows.append(mine[found != _NONE])
         states.append(found[found != _NONE])
     return np.concatenate(rows), np.concatenate(states)
@@ -430,6 +515,20 @@ def _with_slow_launches(states: Codes, dur_us: Floats, names: "pd.Index[str]", c
     loads = slow[[launches_kernel(str(names[code])) for code in codes[slow].tolist()]]
     states[loads] = HOST_STATES.index("compile")
     return states
+
+
+def _presence(events: pd.DataFrame) -> dict[int, Segments]:
+    """The stretches of each thread in which a Python frame is open."""
+    frames = np.flatnonzero(_is_category(events, "python"))
+    start = events["ts_us"].to_numpy()[frames]
+    end, thread = start + events["dur_us"].to_numpy()[frames], events["thread"].cat.codes.to_numpy()[frames]
+    return {code: outermost(start, end, frames, rows) for code, rows in grouped(thread.astype(np.int64))}
+
+
+def _named(events: pd.DataFrame, rows: Integers, pattern: str) -> Flags:
+    """Mask of the rows of EVENTS (those beyond it are none) whose name the pattern finds."""
+    known = np.append(text_matches(events["name"], re.compile(pattern).search), False)
+    return np.asarray(known[np.minimum(rows, len(events))])
 
 
 def _is_category(events: pd.DataFrame, name: str) -> Flags:

@@ -9,17 +9,18 @@ lower one of an even number.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group, payloads
+from bottleneck.analysis.arrivals import SEND_RECV, Arrivals, Group, own_times, payloads
 from bottleneck.analysis.collectives import quickest_calls
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.intervals import Codes, Flags, Floats, Integers, tally, union
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
 from bottleneck.schema.linked_trace import ProcessGroup
+from bottleneck.schema.op_names import at_source
 from bottleneck.units import counted, format_us
 
 COMMUNICATION = "communication"
@@ -66,6 +67,7 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
     counts = np.array([digests[at].steps.count for at in arrivals.members], dtype=np.float64)
     first = digests[arrivals.members[0]]
     size, steps, labels = len(counts), max(1, first.step_start_us.size), len(arrivals.labels)
+    stretch = np.array([digests[at].stretch for at in arrivals.members])
     calls, late, waits, transfers = np.zeros(size, np.int64), np.zeros(size), np.zeros(size), np.zeros(size)
     behind, own, by_label = np.zeros((size, steps)), np.zeros((size, steps)), np.zeros((size, labels))
     payload, sent = payloads(first.calls.read()), 0.0
@@ -84,12 +86,12 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
     return GroupTimes(
         arrivals=arrivals,
         calls=calls,
-        late_us=np.divide(late, calls, out=np.zeros(size), where=calls > 0),
-        behind_us=behind,
-        own_us=own,
-        own_by_label_us=by_label,
-        wait_us=waits / counts,
-        transfer_us=transfers / counts,
+        late_us=np.divide(late, calls, out=np.zeros(size), where=calls > 0) * stretch,
+        behind_us=behind * stretch[:, None],
+        own_us=own * stretch[:, None],
+        own_by_label_us=by_label * stretch[:, None],
+        wait_us=waits / counts * stretch,
+        transfer_us=transfers / counts * stretch,
         sent_bytes=sent / float(counts[0]),
     )
 
@@ -105,7 +107,7 @@ def _median(values: Floats) -> Floats:
     return np.asarray(np.partition(values, middle, axis=0)[middle])
 
 
-def _exposed_us(digest: RankDigest) -> float:
+def exposed_us_of(digest: RankDigest) -> float:
     """Exposed communication of a rank."""
     return sum(entry.us for entry in digest.ledger if entry.group == COMMUNICATION)
 
@@ -118,7 +120,7 @@ def summarise_job(
     left_out: Sequence[LeftOut],
 ) -> JobSummary:
     """The summary of the ranks; ``numbers`` are theirs, ``times`` of the groups that could be matched."""
-    job = _Job(digests, numbers, times)
+    job = _Job(digests, numbers, times, _own_without_others(digests, groups, times))
     kinds = [_kind(group, len(digests)) for group in groups]
     hosts = {digest.host for digest in digests}
     links = sorted((link for _, link in job.links), key=lambda link: (link.usual_us - link.transfer_us, link.ranks))
@@ -137,6 +139,30 @@ def summarise_job(
     )
 
 
+def _own_without_others(
+    digests: Sequence[RankDigest], groups: Sequence[Group], times: Sequence[GroupTimes]
+) -> list[Floats]:
+    """By step, the own times of each rank at the collectives of groups of which too few ranks are there to match any.
+
+    They are part of the rank's step as those before matched calls are: a rank is late by all that it did.
+    """
+    matched = {(one.arrivals.group, at) for one in times for at in one.arrivals.members}
+    steps = max((one.own_us.shape[1] for one in times), default=1)
+    found = [np.zeros(0) for _ in digests]
+    for group in groups:
+        if not group.process_group.name or len(group.members) >= group.process_group.size:
+            continue
+        for at, code in zip(group.members, group.codes, strict=True):
+            if (group.process_group, at) in matched:
+                continue
+            calls = digests[at].calls.read()
+            rows = np.flatnonzero((calls.group == code) & calls.is_inside)
+            step = np.searchsorted(digests[at].step_start_us, calls.start_us[rows], side="right") - 1
+            us = tally(step.clip(0, steps - 1), own_times(digests[at], calls)[rows], steps)
+            found[at] = us if not found[at].size else found[at] + us
+    return found
+
+
 @dataclass(frozen=True)
 class Suspect:
     """A rank or host whose own time is far longer than usual: positions of its ranks, and how much longer it is."""
@@ -146,15 +172,35 @@ class Suspect:
     excess_us: float
 
 
+class _Line(NamedTuple):
+    """A source line with the time of a rank there, and that of the median rank."""
+
+    name: str
+    us: float
+    usual_us: float
+
+
+def _line_words(line: _Line) -> str:
+    return f"{format_us(line.us)} per step {at_source(line.name)}, median rank {format_us(line.usual_us)}"
+
+
 class _Job:
     """The ranks of a job, with what their own times, by rank and step, are longer than those of the median rank."""
 
-    def __init__(self, digests: Sequence[RankDigest], numbers: Sequence[int], times: Sequence[GroupTimes]) -> None:
+    def __init__(
+        self,
+        digests: Sequence[RankDigest],
+        numbers: Sequence[int],
+        times: Sequence[GroupTimes],
+        alone: Sequence[Floats],
+    ) -> None:
         self.digests, self.numbers, self.times = digests, numbers, times
         self.wall_us = float(_median(np.array([[digest.steps.wall_us] for digest in digests]))[0])
         self.worth_us = self._worth_us(len(digests))
         self.steps = max((one.own_us.shape[1] for one in times), default=1)
         own_us, self.behind_us = self._by_step("own_us"), self._by_step("behind_us")
+        for at, us in enumerate(alone):
+            own_us[at, : us.size] += us[: self.steps]
         known = sorted({at for one in times for at in one.arrivals.members})
         self.longer_us = np.zeros_like(own_us)
         if known:
@@ -258,7 +304,9 @@ class _Job:
 
     def _describe(self, suspect: Suspect, delay: tuple[float, str | None]) -> SlowRank:
         members, (delay_us, worst) = suspect.members, delay
-        cost_us = min(delay_us / self.digests[members[0]].steps.count, suspect.excess_us)
+        first = self.digests[members[0]]
+        cost_us = min(delay_us * first.stretch / first.steps.count, self._excess_us(suspect))
+        line = self._line(suspect)
         since, is_steady = self._pattern(members)
         behind = [float(self.behind_us[at].sum()) / self.digests[at].steps.count for at in members]
         return SlowRank(
@@ -271,7 +319,10 @@ class _Job:
             worst_collective=worst,
             since_step=since,
             is_steady=is_steady,
-            cause=self._cause(suspect),
+            cause=self._cause(suspect) if line is None else _line_words(line),
+            line=None if line is None else line.name,
+            line_us=None if line is None else line.us,
+            usual_line_us=None if line is None else line.usual_us,
         )
 
     def _rank_hours(self, cost_us: float, own: int) -> float:
@@ -306,28 +357,60 @@ class _Job:
         )
         return (int(steps[first]) if is_steady and first > 0 else None), is_steady
 
-    def _cause(self, suspect: Suspect) -> str:
-        """The factor by which all of their own times are longer, else the accounts in which they differ most.
+    def _excess_us(self, suspect: Suspect) -> float:
+        """What the suspect takes too long; of a step that was timed without the profiler, no more than its ledger says.
 
-        An account that is longer by little beside what the suspect takes too long is no cause of it.
+        A profiler takes longer where there are more calls, which the times of collectives do not tell.
         """
-        members = list(suspect.members)
+        if self.digests[suspect.members[0]].steps.unprofiled_us is None:
+            return suspect.excess_us
+        _, usual, own = self._by_account(suspect)
+        return min(suspect.excess_us, float(np.maximum(own - usual, 0.0).sum()))
+
+    def _by_account(self, suspect: Suspect) -> tuple[list[str], Floats, Floats]:
+        """The accounts but those of collectives, with the time of the median rank in each, and the suspect's."""
         ledgers = [
             {each.account: each.us for each in one.ledger if each.group != COMMUNICATION} for one in self.digests
         ]
         names = sorted({name for ledger in ledgers for name in ledger})
         spent = np.array([[ledger.get(name, 0.0) for name in names] for ledger in ledgers])
+        return names, _median(spent), spent[list(suspect.members)].mean(axis=0)
+
+    def _line(self, suspect: Suspect) -> "_Line | None":
+        """The source line at which the suspect spends most of its delay; null where it is slow everywhere, or nowhere.
+
+        Work that takes longer on it by one factor is longer at every line.
+        """
+        members = list(suspect.members)
+        names = sorted({name for at in members for name in self.digests[at].lines})
+        if not names:
+            return None
+        spent = np.array([[digest.lines.get(name, 0.0) for name in names] for digest in self.digests])
         usual, own = _median(spent), spent[members].mean(axis=0)
+        more = np.maximum(own - usual, 0.0)
+        at = int(np.argmax(more))
+        if more[at] < _ONE_PART * self._excess_us(suspect):
+            return None
+        if self._factor(members) is not None and more[at] < _ONE_ACCOUNT * float(more.sum()):
+            return None
+        return _Line(names[at], float(own[at]), float(usual[at]))
+
+    def _cause(self, suspect: Suspect) -> str:
+        """The factor by which all of their own times are longer, else the accounts in which they differ most.
+
+        An account that is longer by little beside what the suspect takes too long is no cause of it.
+        """
+        names, usual, own = self._by_account(suspect)
         more = np.maximum(own - usual, 0.0)
         order = np.argsort(-more, kind="stable")[:2].tolist()
         largest_us = float(more[order[0]]) if order else 0.0
-        factor = self._factor(members)
+        factor = self._factor(list(suspect.members))
         if factor is not None and largest_us < _ONE_ACCOUNT * float(more.sum()):
             return f"its own work takes {factor:.2f} times as long as the median rank's"
         parts = [
             f"{phrase_of(names[at])} {format_us(float(own[at]))} per step, median rank {format_us(float(usual[at]))}"
             for at in order
-            if more[at] >= max(_ONE_PART * largest_us, _NAMED * suspect.excess_us) > 0
+            if more[at] >= max(_ONE_PART * largest_us, _NAMED * self._excess_us(suspect)) > 0
         ]
         return "; ".join(parts) or "no account of its ledger is longer by as much"
 
@@ -414,7 +497,9 @@ def _families(several: Sequence[GroupTimes]) -> list[list[GroupTimes]]:
     for times in several:
         arrivals = times.arrivals
         kinds = tuple(kind for kind, _ in arrivals.labels)
-        found.setdefault((_described(arrivals.group), len(arrivals.members), kinds), []).append(times)
+        # Ranks without a trace are of the group all the same.
+        size = max(arrivals.group.size, len(arrivals.members))
+        found.setdefault((_described(arrivals.group), size, kinds), []).append(times)
     return list(found.values())
 
 
@@ -426,7 +511,7 @@ def _wait_share(digests: Sequence[RankDigest], several: Sequence[GroupTimes]) ->
     for times in several:
         waits[list(times.arrivals.members)] += times.wait_us
     shares = [
-        min(wait_us, _exposed_us(digest)) / digest.steps.wall_us
+        min(wait_us, exposed_us_of(digest)) / digest.steps.wall_us
         for wait_us, digest in zip(waits.tolist(), digests, strict=True)
         if digest.steps.wall_us > 0
     ]
@@ -450,7 +535,7 @@ def _bubble_share(digests: Sequence[RankDigest], pipelines: Sequence[Group]) -> 
             open_us = union(own.start_us[rows], own.end_us[rows]).total() / digest.steps.count
             least = np.array([quickest[message].us for message in own.messages])
             moved_us = float(least[own.message[rows]].sum()) / digest.steps.count if rows.size else 0.0
-            exposed_us, wall_us = min(open_us, _exposed_us(digest)), digest.steps.wall_us
+            exposed_us, wall_us = min(open_us, exposed_us_of(digest)), digest.steps.wall_us
             shares.append(max(exposed_us - moved_us, 0.0) / wall_us if wall_us > 0 else 0.0)
     return float(np.mean(shares)) if shares else None
 

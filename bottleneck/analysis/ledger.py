@@ -60,7 +60,7 @@ from bottleneck.units import format_share
 
 # Ops that do nothing but wait for a collective.
 _WAIT_OP = re.compile(r"^_?c10d_functional::wait_tensor$")
-_PYTHON, _DISPATCH = (IDLE_CAUSES.index(cause) for cause in ("python", "dispatch"))
+_PYTHON, _DISPATCH, _WAIT = (IDLE_CAUSES.index(cause) for cause in ("python", "dispatch", "wait"))
 # PLACES names a function that is in a long call of a built-in one so; a thread that waits in the library is in one.
 _IN_A_CALL = " > "
 
@@ -126,13 +126,13 @@ def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
 
     Without Python frames it is taken to have waited.
     """
-    in_python = pieces.cause == _PYTHON
+    in_python, waits = pieces.cause == _PYTHON, pieces.cause == _WAIT
     if linked.places is None:
-        return np.asarray(in_python | (pieces.cause == _DISPATCH))
+        return np.asarray(in_python | waits | (pieces.cause == _DISPATCH))
     is_call = text_matches(linked.places["frame"], lambda label: _IN_A_CALL in label)
     row = host.places.get(host.main_thread, NOTHING).at((pieces.start + pieces.end) / 2)
     called = np.append(is_call, False)[row]
-    return np.asarray((in_python & called) | (pieces.cause == _DISPATCH))
+    return np.asarray((in_python & called) | waits | (pieces.cause == _DISPATCH))
 
 
 def fault_us(linked: Linked, roofline: pd.DataFrame, allocates: Flags, device: Device | None) -> Floats:

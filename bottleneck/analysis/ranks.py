@@ -5,22 +5,24 @@ That follows from the arrival of each rank at each collective.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
 from bottleneck.analysis.arrivals import Arrivals, find_groups, match_collectives
 from bottleneck.analysis.collectives import message_of, messages_of, quickest_calls, repaced, with_transfer
-from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, measure, summarise_job
+from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, exposed_us_of, measure, summarise_job
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, CollectiveSummary, RankSummary
+from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, CollectiveSummary, Fold, RankSummary
 from bottleneck.schema.digest import CollectiveCalls, RankDigest
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
 from bottleneck.schema.job import JobSummary, LeftOut, SlowRank
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTimes
+from bottleneck.schema.op_names import at_source, place_of
 from bottleneck.schema.records import replace
 from bottleneck.system.working_memory import Spool
 from bottleneck.units import counted, format_share, format_us
@@ -29,6 +31,8 @@ from bottleneck.units import counted, format_share, format_us
 _STRAGGLING = 0.05
 # Between hosts, clocks kept by NTP agree to about this.
 _CLOCKS_AGREE_US = 1000.0
+# Of two clocks neither is the one that is off.
+_LEAST_MAJORITY = 3
 # Ranks that are named one by one.
 _MOST_LISTED = 8
 
@@ -55,7 +59,19 @@ def digest_rank(evidence: Evidence, host: str | None = None) -> RankDigest:
         step_start_us=np.array([step.start_us for step in steps], dtype=np.float64),
         step_wall_us=np.array([step.us for step in steps], dtype=np.float64),
         is_cut_off=any(caveat.slug == TRUNCATED for caveat in analysis.caveats),
+        lines=_own_lines(analysis.lines),
     )
+
+
+# The lines of a program that take most of its step; a digest does not grow with the program.
+_MOST_LINES = 64
+
+
+def _own_lines(lines: Sequence[Fold]) -> dict[str, float]:
+    """Time per step at the lines that take most of it, less that of collectives; where no line is known is left out."""
+    own = {fold.name: fold.us * (1.0 - fold.shares.get(COMMUNICATION, 0.0)) + fold.idle_us for fold in lines}
+    most = sorted((name for name in own if place_of(name)), key=lambda name: (-own[name], name))[:_MOST_LINES]
+    return {name: own[name] for name in most}
 
 
 def _collective_calls(linked: Linked) -> CollectiveCalls:
@@ -192,7 +208,10 @@ def _find_straggler(
 
 
 def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], position: int) -> float:
-    """Time per step that the other ranks wait where this one comes last, averaged over them."""
+    """Time per step that the other ranks wait where this one comes last, averaged over them.
+
+    Of a step that was timed without the profiler, no more than the collectives that nothing hides.
+    """
     waited = np.zeros(len(ordered))
     for one in times:
         members = one.arrivals.members
@@ -203,7 +222,11 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
             last = block.inside & (block.start.argmax(axis=0) == row)
             waited[list(members)] += np.where(last, block.waits_us, 0.0).sum(axis=1)
     waited /= np.array([one.steps.count for one in ordered])
-    return float(np.delete(waited, position).mean())
+    waited_us = float(np.delete(waited, position).mean())
+    if ordered[position].steps.unprofiled_us is None:
+        return waited_us
+    exposed_us = [exposed_us_of(one) for at, one in enumerate(ordered) if at != position]
+    return min(waited_us * ordered[position].stretch, float(np.mean(exposed_us)))
 
 
 def _sentence(slow: SlowRank | None, waited_us: float, rank: int, numbers: Sequence[int], digest: RankDigest) -> str:
@@ -219,6 +242,9 @@ def _sentence(slow: SlowRank | None, waited_us: float, rank: int, numbers: Seque
     if slow is not None:
         name = slow.name if len(slow.ranks) == 1 else f"{slow.name} ({counted(len(slow.ranks), 'rank')})"
         cause = slow.cause
+        if slow.line is not None and slow.line_us is not None:
+            spent = f"{format_us(slow.line_us)} {at_source(slow.line)}, the others {format_us(slow.usual_line_us or 0)}"
+            return f"{wait} in collectives {format_us(waited_us)} per step for {name}, which spends {spent}."
     else:
         name = f"rank {rank}"
         part = f"is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
@@ -270,14 +296,7 @@ def _chosen(steps: StepTimes) -> str:
 def _caveats(
     ordered: Sequence[RankDigest], numbers: Sequence[int], times: Sequence[GroupTimes], left_out: Sequence[LeftOut]
 ) -> tuple[Caveat, ...]:
-    found: list[Caveat] = []
-    world = max((one.world_size or 0 for one in ordered), default=0)
-    if world > len(ordered):
-        found.append(Caveat("missing-ranks", f"{len(ordered)} of {world} ranks were given: {_listed(numbers)}"))
-    if left_out:
-        first = min(left_out, key=lambda one: one.path)
-        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        found.append(Caveat("left-out-ranks", f"{first.path} is left out: {first.reason}{more}"))
+    found = [*_absent(ordered, numbers, left_out), *_told_twice(numbers, left_out)]
     if numbers != [one.rank for one in ordered]:
         found.append(Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given"))
     chosen = [_chosen(one.steps) for one in ordered]
@@ -290,11 +309,62 @@ def _caveats(
         )
     if not times:
         found.append(Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown"))
-    clocks = [clock_us for clock_us in clock_offsets(ordered, times) if clock_us is not None]
-    if clocks and (apart_us := float(np.ptp(clocks))) > _CLOCKS_AGREE_US:
-        found.append(
-            Caveat(
-                "rank-clocks", f"the ranks' clocks are {format_us(apart_us)} apart; the ends of collectives align them"
-            )
+    return (*found, *_clocks_apart(numbers, clock_offsets(ordered, times)))
+
+
+def _absent(ordered: Sequence[RankDigest], numbers: Sequence[int], left_out: Sequence[LeftOut]) -> list[Caveat]:
+    """The ranks of the job without a trace, and the traces that could not be used."""
+    found = []
+    world = max((one.world_size or 0 for one in ordered), default=0)
+    known = {*numbers, *(one.rank for one in left_out)}
+    # A file may claim any size: what is missing is counted, and only the first are listed.
+    missing = [*islice((rank for rank in range(world) if rank not in known), _MOST_LISTED)]
+    count = world - len([rank for rank in known if rank is not None and rank < world])
+    if missing and [one.rank for one in ordered] == numbers:
+        more = f" and {count - len(missing):,} more" if count > len(missing) else ""
+        listed = _listed(missing) if not more else ", ".join(map(str, missing))
+        found.append(Caveat("missing-ranks", f"of {counted(world, 'rank')}, no trace was given of {listed}{more}"))
+    elif world > len(ordered) + len(left_out):
+        found.append(Caveat("missing-ranks", f"{len(ordered)} of {counted(world, 'rank')} were given"))
+    others = sorted((one for one in left_out if one.rank is None or one.rank not in numbers), key=lambda one: one.path)
+    if others:
+        more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+        rank = "" if others[0].rank is None else f"rank {others[0].rank}, "
+        told = f"left out: {rank}{others[0].path}: {others[0].reason}{more}"
+        found.append(Caveat("left-out-ranks", told))
+    return found
+
+
+def _told_twice(numbers: Sequence[int], left_out: Sequence[LeftOut]) -> list[Caveat]:
+    """The ranks with several files, of which one is used."""
+    twice = [one for one in left_out if one.rank is not None and one.rank in numbers]
+    if not twice:
+        return []
+    first = min(twice, key=lambda one: (one.rank or 0, one.path))
+    ranks = sorted({one.rank for one in twice if one.rank is not None})
+    has = "rank {} has" if len(ranks) == 1 else "ranks {} have"
+    told = f"{has.format(_listed(ranks))} several files; not used is {first.path}: {first.reason}"
+    return [Caveat("repeated-ranks", f"{told}{f', and {len(twice) - 1} more' if len(twice) > 1 else ''}")]
+
+
+def _clocks_apart(numbers: Sequence[int], clocks: Sequence[float | None]) -> list[Caveat]:
+    """The ranks whose clocks are far from those of most others; those furthest apart where there is no majority."""
+    known = {number: clock_us for number, clock_us in zip(numbers, clocks, strict=True) if clock_us is not None}
+    if not known or np.ptp([*known.values()]) <= _CLOCKS_AGREE_US:
+        return []
+    middle_us = float(np.median([*known.values()]))
+    off = {rank: us - middle_us for rank, us in known.items() if abs(us - middle_us) > _CLOCKS_AGREE_US}
+    aligned = "; the ends of collectives align them"
+    if len(known) < _LEAST_MAJORITY or not off or 2 * len(off) >= len(known):
+        first, last = (pick(known, key=lambda rank: known[rank]) for pick in (min, max))
+        apart = format_us(known[last] - known[first])
+        return [Caveat("rank-clocks", f"the clock of rank {last} is {apart} ahead of that of rank {first}{aligned}")]
+    if len(off) == 1:
+        ((rank, us),) = off.items()
+        told = f"the clock of rank {rank} is {format_us(abs(us))} {'ahead of' if us > 0 else 'behind'} the others'"
+    else:
+        worst = max(off, key=lambda rank: abs(off[rank]))
+        told = (
+            f"the clocks of ranks {_listed(sorted(off))} are off, that of rank {worst} by {format_us(abs(off[worst]))}"
         )
-    return tuple(found)
+    return [Caveat("rank-clocks", f"{told}{aligned}")]

@@ -33,7 +33,7 @@ _LEAST_AGREEMENT = 2 / 3
 # that is not the profiler's.
 _MOST_US_PER_EVENT = 2.0
 # Causes that Python frames tell: in a window without them, all of this time is Python or unknown.
-_TOLD_BY_FRAMES = ("gc", "compile", "input", "python", "unknown")
+_TOLD_BY_FRAMES = ("gc", "compile", "input", "wait", "python", "unknown")
 _WORK, _PYTHON, _UNKNOWN, _PROFILER = "work", "overhead.python", "overhead.unknown", "overhead.profiler"
 
 

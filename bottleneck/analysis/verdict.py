@@ -10,6 +10,7 @@ from msgspec import Struct
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
+    ELSEWHERE,
     GRAPH_CAPTURE,
     GROUPS,
     HALF_RECORDED,
@@ -34,6 +35,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, in_reading_order
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
+from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.
@@ -52,12 +54,15 @@ _GROUP_WORDS = {
 
 # Caveat -> what to record instead, where it concerns more than half of what was recorded.
 _RECORD_INSTEAD: Mapping[str, str] = {
+    ELSEWHERE: "record these processes, if they import torch: bottleneck run --follow-children",
     HALF_RECORDED: "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     GRAPH_CAPTURE: "record later steps, which replay the graph: this window captures it",
     ONE_OFF: "record later steps, after warm-up: {message}",
 }
 _MOST = 0.5
 _START_UP = "overhead.start_up"
+# Rounding may leave nothing of a step that only waits.
+_LEAST_JUDGED = 1e-6
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 # Part of the reason why work is unmodelled -> what would make it modelled.
@@ -89,7 +94,7 @@ class Grounds(Struct, frozen=True):
 
     ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
     this trace shows something else than the program at work; ``straggler`` is a sentence on the rank that the others
-    wait for.
+    wait for; ``serving`` is the pace of a program that waits for requests.
     """
 
     ledger: Ledger
@@ -102,6 +107,7 @@ class Grounds(Struct, frozen=True):
     straggler: str | None = None
     is_one_of_several: bool = False
     cut_off: str | None = None
+    serving: Serving | None = None
 
 
 class BoundDecision(Struct, frozen=True):
@@ -122,18 +128,20 @@ class BoundDecision(Struct, frozen=True):
 def grounds_of(evidence: Evidence) -> Grounds:
     """The part of the evidence that a verdict rests on."""
     analysis = evidence.analysis
-    broken = next((caveat.message for caveat in analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)
+    caveats = sorted(analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
+    broken = next((caveat.message for caveat in caveats if caveat.slug in BROKEN_TRACE_SLUGS), None)
     return Grounds(
         ledger=Ledger(analysis.steps.wall_us, analysis.ledger),
         kernels=analysis.kernels,
         idle=analysis.idle,
         host_only=evidence.linked.is_host_only,
         broken=broken,
-        instead=_record_instead(analysis.caveats),
+        instead=_record_instead(caveats),
         sides=evidence.sides,
         straggler=evidence.straggler,
         is_one_of_several=any(caveat.slug == ONE_RANK for caveat in analysis.caveats),
         cut_off=next((caveat.message for caveat in analysis.caveats if caveat.slug == TRUNCATED), None),
+        serving=serving_of(evidence),
     )
 
 
@@ -158,16 +166,16 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted.
     """
     shares = grounds.ledger.group_shares()
-    judged = _set_start_up_aside(grounds.ledger, shares)
+    judged = _set_aside(grounds, shares)
     ranked = _ranked(judged)
     if grounds.broken is not None:
         return BoundDecision("inconclusive", None, shares[ranked[0]], shares, ranked)
-    likely = _set_start_up_aside(grounds.ledger, _likely_shares(grounds))
+    likely = _set_aside(grounds, _likely_shares(grounds))
     by_kind = replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
     if not _is_mostly_unknown(judged, ranked):
         known = _bound_of(grounds, judged, shares, ranked)
-        return by_kind if _is_in_doubt(grounds.ledger, known) and by_kind.bound != known.bound else known
-    busy = _busy_share(grounds.ledger)
+        return by_kind if _is_in_doubt(grounds, known) and by_kind.bound != known.bound else known
+    busy = _busy_share(grounds)
     if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
         return BoundDecision("device", None, busy, shares, ranked)
     if _is_mostly_unknown(likely, _ranked(likely)):
@@ -181,11 +189,22 @@ def _start_up_share(ledger: Ledger) -> float:
     return share if share <= _MOST else 0.0
 
 
-def _set_start_up_aside(ledger: Ledger, shares: Mapping[str, float]) -> dict[str, float]:
-    """The shares of the groups in the step without start-up that is paid once."""
-    aside = _start_up_share(ledger)
+def _accounts_aside(grounds: Grounds) -> frozenset[str]:
+    """The accounts that are not judged: start-up that is paid once, and the time in which a server has no requests."""
+    aside = {_START_UP} if _start_up_share(grounds.ledger) else set()
+    return frozenset(aside | ({WAIT} if grounds.serving is not None else set()))
+
+
+def _share_aside(grounds: Grounds) -> float:
+    aside = _accounts_aside(grounds)
+    return math.fsum(entry.share for entry in grounds.ledger.entries if entry.account in aside)
+
+
+def _set_aside(grounds: Grounds, shares: Mapping[str, float]) -> dict[str, float]:
+    """The shares of the groups in the step without what is not judged."""
+    aside = _share_aside(grounds)
     return {
-        group: max(share - (aside if group == "overhead" else 0.0), 0.0) / (1.0 - aside)
+        group: max(share - (aside if group == "overhead" else 0.0), 0.0) / max(1.0 - aside, _LEAST_JUDGED)
         for group, share in shares.items()
     }
 
@@ -235,30 +254,44 @@ def _is_thin_product(kernel: KernelSummary) -> bool:
     return bool(_PRODUCT.match(kernel.op or "")) and 0 < kernel.flops < _FEW_FLOPS_PER_BYTE * kernel.bytes_low
 
 
-def _busy_share(ledger: Ledger) -> float:
-    """Share of the step in which the device works: all but the causes of idle time; start-up is set aside."""
-    aside = _start_up_share(ledger)
+def _busy_share(grounds: Grounds) -> float:
+    """Share of the judged part of the step in which the device works: all but the causes of idle time."""
     idle = math.fsum(
-        entry.share for entry in ledger.entries if entry.account in ACCOUNTS and ACCOUNTS[entry.account].cause
+        entry.share for entry in grounds.ledger.entries if entry.account in ACCOUNTS and ACCOUNTS[entry.account].cause
     )
-    return (1.0 - idle) / (1.0 - aside)
+    return (1.0 - idle) / max(1.0 - _share_aside(grounds), _LEAST_JUDGED)
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     """The verdict; its first step is the first finding whose gain shows, else what the largest account advises.
 
-    Advice to record anew stays first, whatever the findings are.
+    Advice to record anew stays first, whatever the findings on the step are.
     """
     decision = find_bound(grounds)
-    first_step = _recording_advice(grounds, decision, findings) or _first_finding(grounds, decision, findings)
+    first_step = (
+        _leading(findings)
+        or _recording_advice(grounds, decision, findings)
+        or _first_finding(grounds, decision, findings)
+    )
     step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
     sides = describe_sides(grounds.sides) if grounds.sides else None
     aside = _start_up_share(grounds.ledger)
     start_up = f"Start-up that is paid once takes {format_share(aside)} and is set aside" if aside else None
-    parts = (_opening(grounds, decision) + _doubt(grounds, decision), start_up, sides, f"First: {step}")
+    parts = (_pace(grounds), _opening(grounds, decision) + _doubt(grounds, decision), start_up, sides, f"First: {step}")
     cut_off = f"The file was cut off, so this judges only a part: {grounds.cut_off}." if grounds.cut_off else None
     sentence = " ".join([*filter(None, [cut_off, grounds.straggler]), *(f"{part}." for part in parts if part)])
     return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
+
+
+def _pace(grounds: Grounds) -> str | None:
+    """A sentence on the time in which a server has no requests, which is no fault of its model; null elsewhere."""
+    if grounds.serving is None:
+        return None
+    idle = format_share(math.fsum(entry.share for entry in grounds.ledger.entries if entry.account == WAIT))
+    return (
+        f"The program waits for requests {idle} of the time, which is no fault of the model: "
+        f"{describe_pace(grounds.serving)}. The rest is judged"
+    )
 
 
 def name_in_sentence(name: str) -> str:
@@ -333,10 +366,10 @@ def _kind_of_work(account: str) -> str:
     return "other work" if account == UNMODELLED else phrase_of(account).removeprefix("unmodelled ")
 
 
-def _is_in_doubt(ledger: Ledger, decision: BoundDecision) -> bool:
-    """True if unmodelled work, were it of the next group, would overturn the bound. Both leave start-up aside."""
+def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
+    """True if unmodelled work, were it of the next group, would overturn the bound; of what is judged."""
     # Unknown work is work: it may be compute or memory, never overhead or communication.
-    shares, first = _set_start_up_aside(ledger, decision.shares), decision.ranked[0]
+    shares, first = _set_aside(grounds, decision.shares), decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
     is_open = decision.bound in {"inconclusive", "device"} or decision.by_kind
     return not is_open and 0 < shares["unknown"] >= shares[first] - rival
@@ -344,7 +377,7 @@ def _is_in_doubt(ledger: Ledger, decision: BoundDecision) -> bool:
 
 def _doubt(grounds: Grounds, decision: BoundDecision) -> str:
     """Addition where unmodelled work could overturn the verdict; else empty."""
-    if not _is_in_doubt(grounds.ledger, decision):
+    if not _is_in_doubt(grounds, decision):
         return ""
     return f"; another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
 
@@ -385,6 +418,12 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
     return "judge the sides apart, with a recording of warmed-up steps" if parted else None
 
 
+def _leading(findings: Sequence[Finding]) -> str | None:
+    """The finding without a gain of the step that stands before all others: it holds whatever the step is."""
+    found = (each for each in findings if each.comes_first and each.predicted_gain_us is None)
+    return next((_continuing(each.advice) for each in found), None)
+
+
 def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
     """The finding that reports show first, with its gain where it is large enough to name; null where it is not.
 
@@ -397,7 +436,7 @@ def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence
         return None
     gain = finding.predicted_gain_us
     is_large = gain is not None and (gain.low + gain.high) / 2 >= LITTLE * wall_us > 0
-    if not is_large and not finding.corrects_results:
+    if not is_large and not finding.corrects_results and not finding.comes_first:
         return None
     noise = ", less than these step times can show" if finding.within_noise else ""
     gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
@@ -444,8 +483,8 @@ def describe_sides(sides: TwoSided) -> str:
 
 
 def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
-    aside = _START_UP if _start_up_share(grounds.ledger) else None
-    entries = [entry for entry in grounds.ledger.entries if entry.group == group and entry.account != aside]
+    aside = _accounts_aside(grounds)
+    entries = [entry for entry in grounds.ledger.entries if entry.group == group and entry.account not in aside]
     empty = "overhead.unknown" if group == "overhead" else group
     return max(entries, key=lambda entry: entry.us, default=LedgerEntry(empty, group, 0.0, 0.0))
 

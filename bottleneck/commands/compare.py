@@ -169,8 +169,11 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
     """
     from bottleneck.experiment.git_clone import find_commit, find_root, git_in
     from bottleneck.schema.recording import is_recording
+    from bottleneck.system.files import is_remote, located
 
-    path = Path(text)
+    path = located(Path(text))
+    if is_remote(path):
+        return SideSource("recorded", text)
     try:
         root = find_root(Path.cwd())
     except FileNotFoundError:  # the working folder was deleted: recordings elsewhere can be compared all the same
@@ -182,6 +185,7 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
     is_comparable = path.exists()
     if path.is_dir():
         is_comparable = is_recording(path) or any(next(path.glob(pattern), None) for pattern in _TRACES)
+        is_comparable = is_comparable or (commit is None and text != "." and _holds_ranks(path))
     if is_comparable:
         if commit is not None:
             say(f"{text} is taken for the file or folder of that name; the git ref is {commit[:7]}")
@@ -194,6 +198,16 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
             fix="name a trace, a recording, analysis.json, a lock-file or a git ref",
         )
     return SideSource("ref", text, root, commit)
+
+
+def _holds_ranks(folder: Path) -> bool:
+    """True for a folder with traces in the folders of its hosts."""
+    from bottleneck.schema.sources import find_traces
+
+    try:
+        return bool(find_traces(folder))
+    except TraceError:
+        return False
 
 
 def _find_program(
@@ -260,8 +274,9 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
     from bottleneck.gate.count import count
     from bottleneck.gate.lockfile import read_lock
     from bottleneck.pipeline import explain, saved_analysis
+    from bottleneck.system.files import located
 
-    path = Path(source.text)
+    path = located(Path(source.text))
     if source.kind == "lock":
         return ComparedSide(label, source.text, counts=read_lock(path).counts)
     options = with_kept_ceilings([path], options)

@@ -326,10 +326,11 @@ class Reporter:
         if self.result is None:
             return finish_and_report(self.plan, ending, settings)
         add_ending(folder, ending)
-        if self.result.succeeded and self.probe_budget_s > 0 and failure is None:
+        if self.result.succeeded and failure is None:
             from bottleneck.schema.recording import read_recording
 
-            # The program is over: what could not be timed beside it may change what the findings promise.
+            # The program is over: what could not be timed beside it may change what the findings promise, and what the
+            # run does besides its steps is known only now.
             return _report_on(folder, ending, settings, lambda: read_recording(folder))
         say("\n".join(self.early))
         if failure is not None:

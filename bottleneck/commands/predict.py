@@ -145,9 +145,11 @@ def _steps(target: str, arguments: Sequence[str], settings: Sequence[str], *, tr
     from bottleneck.commands.reading_progress import reading_progress
     from bottleneck.pipeline import Options, explain, saved_analysis
     from bottleneck.predict.trace_calls import calls_of_trace
+    from bottleneck.system.files import located
 
-    if saved_analysis([Path(target)], Options()) is not None:
+    path = located(Path(target))
+    if saved_analysis([path], Options()) is not None:
         raise UsageError(f"{target} is a finished analysis, without the ops of its trace", fix="pass the trace")
     with reading_progress() as on_trace:
-        evidence = explain([Path(target)], Options(), on_trace)
+        evidence = explain([path], Options(), on_trace)
     return (calls_of_trace(evidence),)

@@ -222,7 +222,7 @@ def stream_style(stream: TextIO) -> "TerminalStyle":
 
     from bottleneck.report.terminal import PLAIN, TerminalStyle
 
-    console = Console(file=stream)
+    console = Console(file=stream, force_jupyter=False)
     color = console.is_terminal and not console.no_color and console.color_system is not None
     # A terminal that has not been told its size says 0; COLUMNS may say anything.
     return TerminalStyle(min(console.width or PLAIN.width, _WIDEST), console.encoding, color)

@@ -76,7 +76,9 @@ def whatif_command(
     from bottleneck.pipeline import explain, saved_analysis
     from bottleneck.report.whatif import render
     from bottleneck.simulate.whatif import ask
+    from bottleneck.system.files import located
 
+    path = located(path)
     given = {"set": settings, "remove": removed, "fuse": fused, "overlap": overlapped}
     changes = [f"{verb} {what}" for verb, targets in given.items() for what in targets or ()]
     changes += ["graph"] if graph else []

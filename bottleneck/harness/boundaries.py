@@ -198,6 +198,7 @@ class Boundaries:
         self._calls_of_batch = self._crowded = 0
         self._is_first_of_epoch = False
         self._removals: dict[str, Removal] = {}
+        self._is_narrow = self._is_compiled = False
 
     def watch(self, torch: Any) -> None:
         """Begins to listen to optimizers, modules, and loaders if they are loaded already."""
@@ -218,12 +219,35 @@ class Boundaries:
             self._watch("loader", kind, _READ_BY_LOADER, self._before_batch)
 
     def watch_compiled(self) -> None:
-        """Listens to compiled modules instead of all, now that there are some: the compiler would trace the hook."""
+        """Listens to compiled and exported modules instead of all: the compiler would trace the hook."""
         if "module" in self._removals:
             self._forget("module")
+            self._removals["module"] = lambda: None
+            self._is_compiled = self._is_narrow = True
             # The hook of all modules would not do for these: torch warns of it.
-            kind = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
-            self._watch("module", kind, _READ_BY_COMPILED, self._before_module)
+            self._watch_calls("torch._dynamo.eval_frame", "OptimizedModule")
+            self.watch_exported()
+
+    def watch_exported(self) -> None:
+        """Listens to the modules of exported programs too, once the program has imported them."""
+        if self._is_compiled and "module" in self._removals:
+            self._watch_calls("torch.export._unlift", "_StatefulGraphModule")
+
+    def _watch_calls(self, module: str, name: str) -> None:
+        """Watches the calls of one more class of modules; the program may not have imported it yet."""
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is None or _READ_BY_COMPILED in vars(kind):
+            return
+        before, added = (
+            self._removals["module"],
+            _watch_attribute(kind, _READ_BY_COMPILED, self._safely(self._before_module)),
+        )
+
+        def remove() -> None:
+            before()
+            added()
+
+        self._removals["module"] = remove
 
     def narrow(self) -> None:
         """Listens to the leading module's class alone where calls are the steps.
@@ -237,6 +261,27 @@ class Boundaries:
         if removal is not None:
             self._forget("module")
             self._removals["module"] = removal
+            self._is_narrow = True
+
+    def only_tell(self, on_boundary: Callable[[], None], on_lost: Callable[[], None]) -> bool:
+        """True if from now on steps of the present source are told of alone, which costs a microsecond each.
+
+        ``on_lost`` is called where a better source is found. False where it would cost more, as the hook of all modules
+        does; nothing is watched then.
+        """
+        source, _ = self._current
+        is_cheap = source in {"mark", "optimizer", "loader"} or (source == "module" and self._is_narrow)
+        if not is_cheap or self.problem is not None:
+            self.forget()
+            return False
+
+        def lose(_source: StepSource, _name: str) -> None:
+            self.forget()
+            on_lost()
+
+        self._forget(*(other for other in _WORSE if other in _WORSE[source]))
+        self._on_boundary, self._on_new_source = on_boundary, lose
+        return True
 
     @property
     def has_waited(self) -> bool:

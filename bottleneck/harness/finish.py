@@ -177,9 +177,12 @@ def finish_recording(
 
 def close_recording(folder: Path, ending: Ending) -> None:
     """Adds how the program ended to a recording that was made before."""
-    before = read_recording(folder)
+    before, notes = read_recording(folder), read_all_notes(folder)
     warnings = (*ending.remarks, *before.warnings)
-    write_recording(folder, dataclasses.replace(before, program_status=ending.status, warnings=warnings))
+    rank = before.traces[0].rank if before.traces else min(notes, default=0)
+    # What it tells of the whole run, which had not ended then.
+    run = notes[rank].run if rank in notes else before.run
+    write_recording(folder, dataclasses.replace(before, program_status=ending.status, warnings=warnings, run=run))
     remove_notes(folder)
 
 

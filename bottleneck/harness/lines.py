@@ -6,20 +6,21 @@ line of each call, but only its event tree tells, and no export writes it.
 The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function.
 """
 
+import bisect
 import linecache
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from bottleneck.schema.op_names import PYTHON_FRAME
+from bottleneck.schema.op_names import PYTHON_FRAME, file_of, numbered_cell
 from bottleneck.schema.recording import kept_source
 from bottleneck.system.files import read_file
 
@@ -97,10 +98,10 @@ class WithLines:
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
             mine = (each for each in activities if not _is_own_frame(each.name()))
-            return [*mine, *self._followed, *self._own]
+            return [*_named(mine), *_named(self._followed), *self._own]
         if self.siblings:
             self.lines = find_lines(self.siblings, activities)
-        return [*activities, *self.lines, *self._own]
+        return [*_named(activities), *_named(self.lines), *self._own]
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
@@ -112,6 +113,44 @@ class WithLines:
         if tree is None or self._followed or not self._has_frames:
             return []
         return list(siblings_in(tree()))
+
+
+class _Renamed:
+    """An activity under another name."""
+
+    def __init__(self, activity: Any, name: str) -> None:
+        self._activity, self._name = activity, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._activity, name)
+
+    def name(self) -> str:
+        """The other name."""
+        return self._name
+
+
+def _named(activities: Iterable[Any]) -> Iterable[Any]:
+    """The activities; those of a notebook's cells by the numbers of the cells."""
+    if not _cell_numbers():
+        return activities
+    pairs = ((each, each.name()) for each in activities)
+    return [each if (new := with_cell_numbers(name)) == name else _Renamed(each, new) for each, name in pairs]
+
+
+def with_cell_numbers(name: str) -> str:
+    """The name of a frame; of one in a notebook's cell with the number of the cell, where IPython tells it."""
+    path, parenthesis, rest = name.partition("(")
+    number = _cell_numbers().get(path) if parenthesis else None
+    numbered = None if number is None else numbered_cell(path, number)
+    return name if numbered is None else f"{numbered}({rest}"
+
+
+def _cell_numbers() -> Mapping[str, int]:
+    """The number of each cell by the name of its file; empty outside of notebooks, and where IPython tells none."""
+    shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
+    compiler = getattr(getattr(shell, "_instance", None), "compile", None)
+    found = getattr(compiler, "_filename_map", None)  # what IPython names cells by in tracebacks
+    return found if isinstance(found, dict) else {}
 
 
 def _is_readable(activity: Any) -> bool:
@@ -203,7 +242,7 @@ def _places(wanted: dict[int, _Call], activities: list[Any]) -> dict[int, tuple[
 @cache
 def is_program(file: str) -> bool:
     """True if a file, whose name the profiler may have cut at an entry of sys.path, is neither installed nor ours."""
-    if file.startswith("<") or any(part in file for part in _INSTALLED):
+    if (file.startswith("<") and not file.startswith("<ipython-input-")) or any(part in file for part in _INSTALLED):
         return False
     package = file.replace(os.sep, "/").split("/")[0].removesuffix(".py")
     if Path(file).is_absolute() or not package:
@@ -235,12 +274,25 @@ def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) ->
     for label, _ in spent_ns.most_common(_MOST_TEXTS):
         match = PYTHON_FRAME.match(label)
         if match is not None:
-            name, number = match["path"].replace(os.sep, "/"), int(match["line"])
+            number = int(match["line"])
             found = read(match["path"])
             text = kept_source(found[number - 1]) if 0 < number <= len(found) else ""
-            key = f"{name.rpartition('/')[2]}:{number}"
+            key = f"{file_of(with_cell_numbers(label).partition('(')[0])}:{number}"
             texts[key] = text if texts.get(key, text) == text else ""
     return {key: text for key, text in texts.items() if text}
+
+
+def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[str]:
+    """The lines, 'model.py:57', that half of the steps between these marks or more were at."""
+    steps: dict[str, set[int]] = {}
+    for line in lines:
+        match = PYTHON_FRAME.match(line.label)
+        step = bisect.bisect_right(marks_ns, line.end_ns)
+        if match is not None and step > 0:
+            key = f"{os.path.basename(match['path'])}:{match['line']}"  # noqa: PTH119 - as plain text
+            steps.setdefault(key, set()).add(step)
+    least = max(1, (len(marks_ns) - 1) / 2)
+    return frozenset(key for key, found in steps.items() if len(found) >= least)
 
 
 def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
@@ -273,7 +325,7 @@ def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[s
         file
         for module in modules
         if isinstance(file := module.__dict__.get("__file__"), str) and file.endswith(".py")
-        if not file.startswith((_OURS, _torch_folder())) and is_program(file)
+        if is_own_file(file)
     )
     for file in list(files)[:_MOST_FILES]:
         try:
@@ -295,7 +347,7 @@ def texts_at(places: Collection[str]) -> dict[str, str]:
     return texts
 
 
-_OURS = str(Path(__file__).parents[1]) + os.sep
+OURS = str(Path(__file__).parents[1]) + os.sep
 # The profiler's clock and ours may be apart by less than what lies between a line's beginning and its first op.
 _LEAD_NS = 500
 
@@ -362,12 +414,17 @@ class LineTracer:
         name = frame.f_code.co_filename
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = not name.startswith((_OURS, _torch_folder())) and is_program(name)
+            known = self._known[name] = is_own_file(name)
         return known
 
 
+def is_own_file(file: str) -> bool:
+    """True for a whole path to a file of the program's own: neither installed, nor torch's, nor ours."""
+    return not file.startswith((OURS, _torch_folder())) and is_program(file)
+
+
 def _torch_folder() -> str:
-    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or _OURS).parent) + os.sep
+    return str(Path(getattr(sys.modules.get("torch"), "__file__", None) or OURS).parent) + os.sep
 
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:

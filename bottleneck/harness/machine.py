@@ -4,13 +4,14 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bottleneck.schema.measurements import PeakMemory
+from bottleneck.schema.measurements import ChildWork, PeakMemory
 
 ROOT, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -270,6 +271,17 @@ def peak_of_script(torch: Any) -> PeakMemory:
 def is_on_gpu(torch: Any) -> bool:
     """True if the program has used a GPU; asking wakes none."""
     return bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def measure_child_work() -> ChildWork:
+    """The CPU time of this process and of those that it started, as far as it has waited for these."""
+    spent = os.times()
+    # The counter of multiprocessing's processes, which shows the next number: "count(3)".
+    counter = getattr(sys.modules.get("multiprocessing.process"), "_process_counter", None)
+    number = re.fullmatch(r"count\((\d+)\)", repr(counter))
+    processes = int(number[1]) - 1 if number else 0
+    children_s = spent.children_user + spent.children_system
+    return ChildWork(spent.user + spent.system, children_s, processes or None)
 
 
 def _entry(path: Path, name: str) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.machine import measure_child_work
 from bottleneck.harness.main_thread import (
     DEADLY,
     SaveOnSignal,
@@ -20,6 +21,7 @@ from bottleneck.harness.main_thread import (
 )
 from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
+from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
@@ -149,12 +151,13 @@ def keep_remainder(
     elif session.has_trace:
         session.warn(f"{what} ended after {steps}, of which one was profiled; {_enough(session)}")
     elif not keep_start(session, opening, is_bounded=session.setting.is_bounded):
-        session.warn(f"{what} ended before it did anything that could be profiled{_work_of_children()}")
+        session.warn(f"{what} ended before it did anything that could be profiled{_work_elsewhere(session)}")
     else:
         found, hint = "no step boundary was found", session.setting.hint
         if seen:
             found, hint = f"{what} ended after {steps}", _enough(session)
-        session.warn(f"{found}, so its start was profiled as if it were one step; {hint}{_work_of_children()}")
+        elsewhere = _work_elsewhere(session)
+        session.warn(f"{found}, so its start was profiled as if it were one step{elsewhere or f'; {hint}'}")
 
 
 def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -> bool:
@@ -167,15 +170,12 @@ def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -
     return True
 
 
-def _work_of_children() -> str:
+def _work_elsewhere(session: Session) -> str:
     """A remark where the processes that the program started worked longer than it did, as ranks do; else empty."""
-    spent = os.times()
-    if spent.children_user + spent.children_system <= spent.user + spent.system:
+    work = session.notes.child_work
+    if work is None or work.children_share <= 0.5:
         return ""
-    return (
-        "; most of the work was done by processes that it started, which are not followed: let bottleneck start ranks "
-        "(--nproc-per-node N, for a program that reads RANK and WORLD_SIZE)"
-    )
+    return f"; {work.describe()}: --follow-children records those that import torch"
 
 
 def _enough(session: Session) -> str:
@@ -309,6 +309,7 @@ class Script:
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
+        self._log = RunLog()
 
     def hook(self) -> TorchHook:
         """Calls us when the program imports torch, and those parts of it that make steps or mind hooks."""
@@ -316,6 +317,7 @@ class Script:
             **seeders(self._session.plan.program.seed),
             "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
+            "torch.export._unlift": lambda _: self._boundaries.watch_exported(),
             **self._session.inductor.watchers(),
         }
         return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
@@ -361,13 +363,16 @@ class Script:
 
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
-        self._session.note(is_complete=True)
+        self._session.note(is_complete=True, child_work=measure_child_work())
         if self._torch is None:
-            self._session.warn(self._without_torch)
+            self._session.warn(f"{self._without_torch}{_work_elsewhere(self._session)}")
             return
         phase = self._next
         self.leave()
         self._note_steps()
+        with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
+            self._log.step_lines = self._session.step_lines
+            self._session.note(run=self._log.summarise())
         self._session.note(**describe_torch(self._torch))
         self._session.note_debug_modes()
         if phase not in (self._rest, self._exit):
@@ -376,12 +381,14 @@ class Script:
         self._session.save()
 
     def _boundary(self) -> None:
+        self._log.mark()
         if self._windows.current is None:
             self._end_step()
-            return
-        stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
-        self._end_step()
-        stopwatch.own_since(began_ns)
+        else:
+            stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
+            self._end_step()
+            stopwatch.own_since(began_ns)
+        self._log.note_own(is_profiled=self._windows.current is not None)
 
     def _end_step(self) -> None:
         self._seen += 1
@@ -402,6 +409,7 @@ class Script:
         if self._windows.is_light:
             self._windows = Windows(self._session, self._handlers, self._cut_off)
         self._seen, self._next = 0, self._first_step
+        self._log.restart()
 
     def _first_step(self) -> None:
         if self._opening is not None:
@@ -428,6 +436,8 @@ class Script:
         self._session.keep(window, self._stopwatch)
         self._session.warn_of_budget(self._allowed_steps, wanted, events)
         self._session.begin_debugged_step()
+        self._session.look_at_memory()
+        self._looked_at = self._seen
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
         self._settle()
@@ -473,6 +483,7 @@ class Script:
 
     def _take_times(self) -> None:
         self._session.time(self._stopwatch)
+        self._session.note_memory_growth(self._seen - self._looked_at)
         self._next = self._reopen
         self._reopen()
 
@@ -548,7 +559,7 @@ class Script:
     def _retire(self) -> None:
         """Tells that nothing more will be measured: the supervisor may report."""
         phase = self._next
-        self.leave()
+        self._let_go()
         self._note_steps()
         if GUARD.yielded:
             self._time_what_there_is(phase)
@@ -591,8 +602,21 @@ class Script:
         if self._boundaries.problem is not None:
             self._session.warn(f"steps could not be followed any more: {self._boundaries.problem}")
 
+    def _let_go(self) -> None:
+        """Leaves a script alone, except that ends of steps are noted and the stack is sampled between them."""
+        is_followed = self._session.setting.takes_signals and not self._session.options.stop and not GUARD.yielded
+        if not is_followed or self._session.options.counting or not self._seen:
+            self.leave()
+            return
+        self._handlers.remove()
+        make_unwakeable()
+        self._next = self._rest
+        if self._boundaries.only_tell(self._log.mark, self._log.stop_sampling):
+            self._log.start_sampling()
+
     def leave(self) -> None:
         """Leaves the program alone: nothing more is watched, and nothing kept."""
+        self._log.stop_sampling()
         self._boundaries.forget()
         self._session.end_debugged_step()
         self._handlers.remove()

@@ -15,8 +15,9 @@ from typing import Any
 from bottleneck.harness.debug_modes import DebugWatch
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.inductor import Inductor
-from bottleneck.harness.lines import texts_at, texts_of
+from bottleneck.harness.lines import lines_of_steps, texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
+from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
@@ -72,6 +73,7 @@ class Session:
         self.inductor = Inductor()
         self.status = 0
         self._debugging = DebugWatch()
+        self._memory: MemoryLook | None = None
         # Of lines that no window shows.
         self._more_texts: dict[str, str] = {}
         self._undisturbed_us: list[float] = []
@@ -79,6 +81,7 @@ class Session:
         self._process = os.getpid()
         # Where the program starts, wherever it goes.
         self._folder = _working_folder()
+        self.step_lines: frozenset[str] = frozenset()
 
     @property
     def is_here(self) -> bool:
@@ -128,6 +131,22 @@ class Session:
         """Ends that step, if one has begun."""
         if self._debugging.is_timing:
             self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
+
+    def look_at_memory(self, step: object = None) -> None:
+        """Looks at the memory now, at a step boundary outside of what is measured; see ``note_memory_growth``."""
+        with contextlib.suppress(Exception):  # the program's variables may be of any kind
+            self._memory = MemoryLook(sys.modules.get("torch"), step)
+
+    def note_memory_growth(self, steps: int, step: object = None) -> None:
+        """Adds what has grown in so many steps since that look."""
+        before, self._memory = self._memory, None
+        if before is None:
+            return
+        with contextlib.suppress(Exception):
+            torch = sys.modules.get("torch")
+            self.note(memory_growth=growth_between(before, MemoryLook(torch, step), steps, torch))
+            if self.notes.memory_growth is not None:
+                self._show_text(keeper.source for keeper in self.notes.memory_growth.keepers)
 
     def save(self) -> None:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
@@ -220,6 +239,7 @@ class Session:
         """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
         if not self._export(window, self.files.partial, stopwatch):
             return
+        self.step_lines = lines_of_steps(window.lines, stopwatch.marks_ns)
         self.note(
             compilation=describe_compilation(self._folder),
             search_path=search_path(self._folder),

@@ -65,7 +65,10 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     # Until the times of the step settle, within bounds, or as often as the user requested.
     warm_up(step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup)
     was_reset = reset_peak(torch)
-    session.time(_time(step, torch, session.options.timed_s))
+    session.look_at_memory(step)
+    stopwatch = _time(step, torch, session.options.timed_s)
+    session.time(stopwatch)
+    session.note_memory_growth(stopwatch.steps, step)
     timing = session.notes.unprofiled
     # The start beyond a usual step.
     setup_s = None if timing is None else max(change_s + first_s - timing.median / 1e6, 0.0)

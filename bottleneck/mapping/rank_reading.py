@@ -37,7 +37,7 @@ class DigestFolder:
     """A folder of digests; one that cannot be written or read keeps nothing."""
 
     def __init__(self, folder: Path, now_s: float | None = None) -> None:
-        self._kept = RecordFolder(folder, RankDigest, "digest 2", _decoded)
+        self._kept = RecordFolder(folder, RankDigest, "digest 3", _decoded)
         self._written: list[Path] = []
         now_s = time.time() if now_s is None else now_s
         with suppress(OSError):

@@ -19,7 +19,7 @@ from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import cut_text, percents, with_attribute_paths
+from bottleneck.report.text import as_sentence, cut_text, percents, with_attribute_paths
 from bottleneck.schema.analysis import (
     GROUPS,
     REGIMES,
@@ -30,7 +30,7 @@ from bottleneck.schema.analysis import (
     Verdict,
 )
 from bottleneck.schema.device import Device
-from bottleneck.schema.measurements import BatchProof, OptionCosts, StepTime, StepTimes, Timing, tell_step
+from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -167,6 +167,7 @@ PEAK_SOURCES = {
 
 _LONGEST_NAME = 80
 _LEAST_REACHED = 0.001
+_LEAST_ELSEWHERE, _LEAST_HELD = 0.005, 0.05
 _MODELLED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
 Facts = tuple[tuple[str, str], ...]
@@ -189,6 +190,7 @@ def facts(analysis: Analysis) -> Facts:
     rows = (
         ("step", _step(analysis.steps)),
         ("window", window(analysis.steps)),
+        ("run", describe_run(analysis.run, analysis.steps.count)),
         ("varies", variation(analysis.steps)),
         ("left out", left_out(analysis.steps)),
         ("kept", windows(analysis.steps)),
@@ -249,6 +251,26 @@ def _reached(analysis: Analysis) -> str:
         if share is not None and not (least and share < _LEAST_REACHED)
     ]
     return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
+
+
+def describe_run(run: RunSteps | None, recorded: int) -> str:
+    """The part of the run that the recorded steps are typical of, and where the rest is; nothing where not followed."""
+    if run is None:
+        return ""
+    steps = f"the {recorded} recorded steps are" if recorded != 1 else "the recorded step is"
+    held_share = run.held_us / run.total_us if run.total_us > 0 else 0.0
+    text = f"{steps} typical of {format_share(1 - run.elsewhere_share - held_share)} of the run"
+    if run.elsewhere_share >= _LEAST_ELSEWHERE:
+        where = ", ".join(
+            f"{place.words()} ({format_share(place.share * run.elsewhere_share)})" for place in run.places[:2]
+        )
+        rest = "from its first step to its last is elsewhere" if where else "is in steps far longer than usual"
+        text += f"; {format_share(run.elsewhere_share)} {rest}{f': {where}' if where else ', which were not sampled'}"
+    if held_share >= _LEAST_HELD:
+        text += f"; {format_share(held_share)} is in steps that were held up, by other programs as a rule"
+    if run.growth is not None:
+        text += f"; {run.growth.words()}"
+    return text
 
 
 def _sensors(telemetry: TelemetrySummary | None) -> str:
@@ -315,7 +337,7 @@ def caveats(analysis: Analysis) -> ListSection | None:
     texts = []
     for caveat in sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0)):
         touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
-        texts.append(f"{caveat.message[:1].upper()}{caveat.message[1:]}{touched} [{caveat.slug}]")
+        texts.append(f"{as_sentence(caveat.message)}{touched} [{caveat.slug}]")
     return ListSection("Caveats", tuple((text,) for text in texts)) if texts else None
 
 
@@ -344,7 +366,7 @@ class _Room(Struct, frozen=True):
     ``characters`` those of a text, and ``sentence`` those of the verdict's.
     """
 
-    facts: int = 5
+    facts: int = 6
 
     findings: int = 3
     caveats: int = 3
@@ -371,16 +393,16 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"accounts": 2},
     {"characters": 130},
     {"caveats": 0},
-    {"facts": 4},
+    {"facts": 5},
     {"accounts": 1},
-    {"facts": 3},
+    {"facts": 4},
     {"characters": 100},
     {"sentence": 240},
     {"findings": 2},
     {"sentence": 160, "characters": 78},
 )
 SCREEN_LINES = 50
-_SCREEN_FACTS = ("step", "window", "phases", "device", "reached")
+_SCREEN_FACTS = ("step", "window", "run", "phases", "device", "reached")
 
 
 def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:

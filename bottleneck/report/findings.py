@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bottleneck.report.document import Action, ActionSection
-from bottleneck.report.text import cut_text
+from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
 from bottleneck.schema.measurements import BY_FORMULA
@@ -50,7 +50,7 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     return ActionSection(
         TITLE,
         tuple(_action(analysis, finding, characters, common) for finding in shown[:most]),
-        (*(_doubts(analysis) if shown or others else ()), *(f"{line[:1].upper()}{line[1:]}." for line in common)),
+        (*(_doubts(analysis) if shown or others else ()), *(f"{as_sentence(line)}." for line in common)),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
         (*more, *hidden, f"Each [name] has more to read: {_EXPLAIN} {first.slug}"),
@@ -123,7 +123,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
 
 
 def _advice(finding: Finding) -> str:
-    return f"{finding.advice[:1].upper()}{finding.advice[1:]}".rstrip(". ") + "."
+    return as_sentence(finding.advice).rstrip(". ") + "."
 
 
 def _named_lines(analysis: Analysis, sentences: str, most: int) -> tuple[tuple[str, str], ...]:

@@ -146,6 +146,7 @@ def to_text(lines: Iterable[Text], style: TerminalStyle) -> str:
         width=style.width,
         force_terminal=style.color,
         color_system="standard" if style.color else None,
+        force_jupyter=False,  # in a notebook rich displays each line and writes nothing
         _environ={},
     )
     for line in lines:

@@ -5,6 +5,7 @@ Words are those of calls, shapes, bounds, confidences and modules, as people rea
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -40,6 +41,15 @@ def cut_text(text: str, limit: int) -> str:
     if sentence >= limit // 2:
         return kept[:sentence] + (" …" if kept[sentence] == ";" else ". …")
     return kept[: max(kept.rfind(" "), limit // 2)].rstrip(" ,;:(") + " …"
+
+
+# The first word of a sentence may be a name, which stays as it is: a path, an op, a file with its line, a call.
+_PLAIN_WORD = re.compile(r"[a-z]+[,;:.]?(?=\s|$)|[a-z]+-[a-z]+\s|[a-z]+'[a-z]*\s")
+
+
+def as_sentence(text: str) -> str:
+    """The text with a capital, unless it begins with a name: a path, an op, a line of a file."""
+    return f"{text[:1].upper()}{text[1:]}" if _PLAIN_WORD.match(text) else text
 
 
 def _escape(code: int) -> str:

@@ -164,6 +164,13 @@ _ROWS = (
         advice="give the data loader more workers or let it prefetch further ahead",
     ),
     _idle(
+        "wait",
+        title="waiting",
+        meaning="waiting for work, a timer or a lock",
+        phrase="waiting for work, a timer or a lock",
+        advice="find what the program waits for{at}, and begin that earlier",
+    ),
+    _idle(
         "host_compute",
         title="host compute",
         meaning="ops computing on the CPU",

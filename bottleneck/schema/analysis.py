@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import Annotated, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import JobSummary
-from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, StepTimes
+from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, RunSteps, StepTimes
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import Doc
 from bottleneck.units import apportion_groups, format_share
@@ -116,8 +117,12 @@ TRUNCATED = "truncated"
 ONE_RANK = "one-rank"
 TWO_SIDED = "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
+# What the program's own process did is not what the program does.
+ELSEWHERE = "work-in-other-processes"
 DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED, SHARED_PROCESSOR})
-BROKEN_TRACE_SLUGS = frozenset({"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED})
+BROKEN_TRACE_SLUGS = frozenset(
+    {"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED, ELSEWHERE}
+)
 
 
 def regime_of(explained: float) -> Regime:
@@ -125,12 +130,26 @@ def regime_of(explained: float) -> Regime:
     return next(regime for regime, band in REGIMES.items() if explained >= band.least)
 
 
+# Sums of shares miss 0 and 1 by so much.
+_ROUNDING = 1e-6
+
+
 class Caveat(Struct, frozen=True):
-    """A limit of this analysis: a stable slug, the share of the step that it affects, and a sentence."""
+    """A limit of this analysis: a stable slug, the share of the step that it affects, and a sentence.
+
+    One with a share below 0 or above 1, but for rounding, cannot be built (ValueError).
+    """
 
     slug: Annotated[str, Doc("stable name of the caveat")]
     message: Annotated[str, Doc("what is not known or not certain, and why")]
     share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
+
+    def __post_init__(self) -> None:
+        if self.share is None or 0.0 <= self.share <= 1.0:
+            return
+        if not -_ROUNDING <= self.share <= 1.0 + _ROUNDING:
+            raise ValueError(f"the share of the caveat {self.slug} is {self.share!r}, and has to lie between 0 and 1")
+        force_setattr(self, "share", min(max(self.share, 0.0), 1.0))
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -470,6 +489,9 @@ class Finding(Struct, frozen=True):
         Interval | None,
         Doc("predicted_speedup as the rule's formula gives it, before trials of its advice made it wider", "ratio"),
     ] = None
+    comes_first: Annotated[
+        bool, Doc("whether it stands before all others, which are of a disturbed step or of a small part of the run")
+    ] = False
     phase: Annotated[PhaseName | None, Doc("phase that all of the gain comes from; null where it is not one")] = None
     lines: Annotated[
         tuple[str, ...], Doc("source lines that all of the gain comes from; empty where it is more than these")
@@ -628,6 +650,9 @@ class StepAnalysis(Struct, frozen=True):
     ] = None
     pieces: Annotated[
         MeasuredPieces | None, Doc("pieces of the step that `bottleneck run` timed alone; null where it timed none")
+    ] = None
+    run: Annotated[
+        RunSteps | None, Doc("the steps of the whole run, and what is between them; null where they were not followed")
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA

@@ -4,9 +4,10 @@ A digest holds what the ranks must be compared by and nothing that grows with th
 mapped to digests one by one, in any process and any order; the reduction needs the digests alone.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -60,7 +61,8 @@ class RankDigest(Struct, frozen=True, eq=False):
     or the file name of the profiler's handler, null where neither tells. ``start_unix_ns`` is the wall clock of
     microsecond zero, null where unknown. ``step_start_us`` and ``step_wall_us`` are of all steps found, in the order of
     ``steps.each``, on the clock of ``calls``. ``bound`` is that of the rank's own verdict. ``is_cut_off`` is
-    True where the file ends before the trace does.
+    True where the file ends before the trace does. ``lines`` is the time per step at the source lines that take most of
+    it, work and waits but no collectives.
     """
 
     path: str
@@ -77,3 +79,12 @@ class RankDigest(Struct, frozen=True, eq=False):
     step_start_us: Floats
     step_wall_us: Floats
     is_cut_off: bool = False
+    lines: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def stretch(self) -> float:
+        """Factor from times in its trace to those of the step that its ledger is of: 1 but for what profiling took."""
+        profiled = self.steps.profiled_us
+        if profiled is None or self.steps.unprofiled_us is None or not profiled.median > 0:
+            return 1.0
+        return min(self.steps.wall_us / profiled.median, 1.0)

@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import structs
 
-from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS, DISTURBED_SLUGS, Analysis, Finding, StepAnalysis, Verdict
+from bottleneck.schema.analysis import (
+    BROKEN_TRACE_SLUGS,
+    DISTURBED_SLUGS,
+    ELSEWHERE,
+    Analysis,
+    Finding,
+    StepAnalysis,
+    Verdict,
+)
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import lines_in, place_of
 from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
@@ -123,6 +131,11 @@ class Evidence:
         return any(caveat.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS for caveat in self.analysis.caveats)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """True if most of the work was done by processes that were not recorded."""
+        return any(caveat.slug == ELSEWHERE for caveat in self.analysis.caveats)
+
+    @property
     def host_scale(self) -> float:
         """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
         profiled_us = self.linked.window.wall_us / self.steps
@@ -210,7 +223,8 @@ def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, s
     places = [place for source in chain(*sources, waits) if source is not None and (place := place_of(source))]
     named = dict.fromkeys(f"{place.file}:{place.line}" for place in places if not place.is_function)
     for finding in analysis.findings:
-        named.update(dict.fromkeys(lines_in(" ".join((finding.title, *finding.evidence, finding.advice)))))
+        told = map(place_of, lines_in(" ".join((finding.title, *finding.evidence, finding.advice))))
+        named.update(dict.fromkeys(f"{place.file}:{place.line}" for place in told if place is not None))
     return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
 
 

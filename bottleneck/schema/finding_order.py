@@ -27,7 +27,7 @@ def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
 
     It is still the best that is known to do. Noise does not hide that results are wrong.
     """
-    seen = [finding for finding in found if finding.corrects_results or not finding.within_noise]
+    seen = [each for each in found if each.corrects_results or each.comes_first or not each.within_noise]
     if any(finding.predicted_gain_us is not None for finding in seen):
         return seen
     gains = ((each, each.predicted_gain_us) for each in found)
@@ -47,7 +47,7 @@ def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
     Where the device limits a step that cannot be modelled, a change without a figure comes before little gains.
     """
     gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
-    if finding.corrects_results:
+    if finding.corrects_results or finding.comes_first:
         return 0
     if gain is None:
         is_first = bound == "device" and finding.code is not None and finding.confidence != "low"

@@ -36,6 +36,11 @@ class SlowRank(Struct, frozen=True):
         bool, Doc("whether it is late in most steps since then, as of slow hardware; else it is late now and then")
     ]
     cause: Annotated[str, Doc("how its step differs from that of the median rank, in words")]
+    line: Annotated[
+        str | None, Doc("source line at which it spends most of the delay beyond the median rank; null where none is")
+    ] = None
+    line_us: Annotated[float | None, Doc("time at that line, collectives left out; null without a line", "us")] = None
+    usual_line_us: Annotated[float | None, Doc("the same of the median rank", "us")] = None
 
 
 class SlowLink(Struct, frozen=True):

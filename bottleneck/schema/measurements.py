@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
-from bottleneck.units import counted
+from bottleneck.units import counted, format_share, format_us
 
 # What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
 ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
@@ -136,6 +136,39 @@ class DebugMode:
 
 
 @dataclass(frozen=True)
+class Keeper:
+    """A variable of the program that holds more tensors after each step.
+
+    ``name`` is that in the program ('losses', 'self.history'), ``source`` the line that adds to it ('eval.py:16'), null
+    where none was found. ``per_step`` counts what is added, ``has_graph`` tells whether those tensors hold a graph of
+    autograd. A ``sum`` is one tensor to which each step adds, with a graph that gets longer.
+    """
+
+    name: str
+    source: str | None = None
+    per_step: float = 1.0
+    has_graph: bool = False
+    is_sum: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryGrowth:
+    """Memory of the process at two step boundaries, so many steps apart, before and after the timed steps.
+
+    ``host_bytes`` and ``device_bytes`` are the growth per step of resident memory, and of what the allocator of the
+    device has handed out; null where not known, 0 where memory became free. ``left_bytes`` were available on the host
+    then, ``device_left_bytes`` on the device.
+    """
+
+    steps: int
+    host_bytes: float | None = None
+    device_bytes: float | None = None
+    left_bytes: int | None = None
+    device_left_bytes: int | None = None
+    keepers: tuple[Keeper, ...] = ()
+
+
+@dataclass(frozen=True)
 class Ratio:
     """A ratio of step times: estimate over n pairs of measurements next to each other in time, with its interval."""
 
@@ -236,6 +269,105 @@ class PeakMemory:
     reserved_bytes: int | None = None
 
 
+BetweenKind = Literal["workers", "input", "checkpoint", "compile"]
+
+
+@dataclass(frozen=True)
+class BetweenPlace:
+    """A line that held the program between its steps, and the function that it called, if any."""
+
+    source: Annotated[str, Doc("line, 'train.py:88'")]
+    share: Annotated[float, Doc("part of the samples of the time between steps", "share")]
+    function: Annotated[str | None, Doc("function of the program that the line was in a call of; null where none")] = (
+        None
+    )
+    kind: Annotated[BetweenKind | None, Doc("work of torch that it was at; null where none is known")] = None
+    text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
+
+    def words(self) -> str:
+        """'evaluate(), train.py:88'; the line alone where it calls no function of the program."""
+        return self.source if self.function is None else f"{self.function}(), {self.source}"
+
+
+@dataclass(frozen=True)
+class StepGrowth:
+    """Steps that take longer from one to the next, by the medians of blocks of them."""
+
+    slope_us: Annotated[float, Doc("by how much a step takes longer than the one before", "us")]
+    first_step: Annotated[int, Doc("number of the step in the middle of the first block")]
+    first_us: Annotated[float, Doc("median of that block", "us")]
+    last_step: Annotated[int, Doc("number of the step in the middle of the last block")]
+    last_us: Annotated[float, Doc("median of that block", "us")]
+    source: Annotated[str | None, Doc("line at which most of the growth was sampled; null where unknown")] = None
+    text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
+
+    def words(self) -> str:
+        """By how much each step is longer, and the first and the last."""
+        grown = f"{format_us(self.first_us)} at step {self.first_step}, {format_us(self.last_us)} at {self.last_step}"
+        return f"each step takes {format_us(self.slope_us)} longer than the one before: {grown}"
+
+
+@dataclass(frozen=True)
+class PiledHooks:
+    """Hooks of one module that grow in number with the steps."""
+
+    module: Annotated[str, Doc("class of the module")]
+    count: Annotated[int, Doc("its hooks at the end of the run")]
+    source: Annotated[str | None, Doc("line that registers them; null where unknown")] = None
+
+
+@dataclass(frozen=True)
+class RunSteps:
+    """The steps of a script from the first to the last that was seen to end, less those that were profiled.
+
+    A step that takes more than three times the median of those around it holds something else too, or was held up: what
+    it takes longer is ``elsewhere_us`` by the samples at lines that are not in each step, and ``held_us`` by those at
+    lines of the steps. Without samples all of it is ``elsewhere_us``.
+    """
+
+    steps: Annotated[int, Doc("steps that were seen and not profiled")]
+    total_us: Annotated[float, Doc("time from the first to the last of them, without what bottleneck took", "us")]
+    typical_us: Annotated[float, Doc("median of the usual steps", "us")]
+    elsewhere_us: Annotated[float, Doc("part of that time that is in no usual step", "us")]
+    gaps: Annotated[int, Doc("number of the steps that hold it")]
+    places: Annotated[tuple[BetweenPlace, ...], Doc("lines that held it, by samples of the stack, largest first")] = ()
+    held_us: Annotated[
+        float, Doc("part of that time in which steps were held up, by another program as a rule", "us")
+    ] = 0
+    growth: Annotated[StepGrowth | None, Doc("growth from step to step; null where there is none")] = None
+    hooks: Annotated[PiledHooks | None, Doc("hooks that pile up; null where none do")] = None
+
+    @property
+    def elsewhere_share(self) -> float:
+        """Part of the run that is in no usual step."""
+        return self.elsewhere_us / self.total_us if self.total_us > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class ChildWork:
+    """CPU time of the program's own process, and of the processes that it started and waited for.
+
+    ``processes`` is how many `multiprocessing` made of them; null where it made none.
+    """
+
+    own_cpu_s: float
+    children_cpu_s: float
+    processes: int | None = None
+
+    @property
+    def children_share(self) -> float:
+        """Share of the CPU time that the other processes used."""
+        total_s = self.own_cpu_s + self.children_cpu_s
+        return self.children_cpu_s / total_s if total_s > 0 else 0.0
+
+    def describe(self) -> str:
+        """The share of the other processes as a clause."""
+        count = "processes" if self.processes is None else counted(self.processes, "process", "processes")
+        were = "was" if self.processes == 1 else "were"
+        share = format_share(self.children_share)
+        return f"{share} of the CPU time was used by {count} that the program started, which {were} not recorded"
+
+
 @dataclass(frozen=True)
 class Extras:
     """Measurements besides step times and the trace.
@@ -250,6 +382,8 @@ class Extras:
     peak_memory: PeakMemory | None = None
     option_costs: OptionCosts | None = None
     batch_test: BatchTest | None = None
+    run: RunSteps | None = None
+    child_work: ChildWork | None = None
 
 
 @dataclass(frozen=True)

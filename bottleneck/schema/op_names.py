@@ -28,8 +28,37 @@ TRAINING = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
 # 'path/file.py(57): function', as Kineto writes a Python frame. The longest real one is far below the limit.
 PYTHON_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
 # A source is 'model.py:57', a line, or 'step() (model.py:4)', a function by the line of its definition, where the trace
-# marks no lines. That of a backward op is the one of its forward op: 'backward of model.py:57'.
+# marks no lines. That of a backward op is the one of its forward op: 'backward of model.py:57'. A line of a notebook is
+# 'cell 3, line 5'.
 BACKWARD_OF = "backward of "
+_IN_CELL = ", line "
+# The file of a cell: as IPython named it before version 8, which our recordings still do, with the number of the cell;
+# and as ipykernel does, with a hash of its code.
+_CELL_FILE = re.compile(r"^(?:<ipython-input-(?P<number>\d{1,9})-\w{1,40}>|.*\bipykernel_\d+/(?P<hash>\d{1,20})\.py)$")
+
+
+def numbered_cell(path: str, number: int) -> str | None:
+    """The name for the file of a notebook's cell that tells its number; null where the path is that of no cell."""
+    found = _CELL_FILE.match(path.replace("\\", "/"))
+    return None if found is None else f"<ipython-input-{number}-{found['hash'] or 0}>"
+
+
+def file_of(path: str) -> str:
+    """The last part of a path; 'cell 3' for a notebook's cell, 'cell #2708535517' where only its hash is known."""
+    path = path.replace("\\", "/")
+    cell = _CELL_FILE.match(path)
+    if cell is None:
+        return path.rpartition("/")[2]
+    return f"cell {cell['number']}" if cell["number"] else f"cell #{cell['hash']}"
+
+
+def line_source(path: str, line: int | str) -> str:
+    """'model.py:57'; 'cell 3, line 5' in a notebook."""
+    file = file_of(path)
+    return f"{file}{_IN_CELL}{line}" if _CELL.fullmatch(file) else f"{file}:{line}"
+
+
+_CELL = re.compile(r"cell #?\d{1,20}")
 
 
 class Place(NamedTuple):
@@ -44,11 +73,13 @@ def place_of(source: str) -> Place | None:
     """The file and line of a source; null where it has none."""
     text = source.removeprefix(BACKWARD_OF)
     is_function = text.endswith(")") and " (" in text
-    file, _, line = (text[text.rindex(" (") + 2 : -1] if is_function else text).rpartition(":")
+    text = text[text.rindex(" (") + 2 : -1] if is_function else text
+    cell, _, line = text.rpartition(_IN_CELL)
+    file, _, line = (cell, _, line) if _CELL.fullmatch(cell) else text.rpartition(":")
     return Place(file, int(line), is_function) if file and line.isdecimal() and len(line) < 10 else None
 
 
-_LINE = re.compile(r"[^\s:()]{1,200}:\d{1,9}(?!\d)")
+_LINE = re.compile(r"(?:[^\s:()]{1,200}:|cell #?\d{1,20}, line )\d{1,9}(?!\d)")
 
 
 def lines_in(sentence: str) -> list[str]:
@@ -72,7 +103,8 @@ def at_source(source: str | None) -> str:
     return f"{'at' if source.endswith(tuple('0123456789')) else 'in'} {source}"
 
 
-BUILT_IN_CALL = re.compile(r"^<built-in (?:function|method) (?P<name>[^\s>]{1,200})")
+# '<built-in method poll of select.epoll object at 0x…>'; '<method 'poll' of 'select.epoll' objects>'.
+BUILT_IN_CALL = re.compile(r"^<(?:built-in (?:function|method)|method) '?(?P<name>[^\s>']{1,200})")
 
 # 'aten::add_', and 'aten::add_.Tensor' with an overload: the op writes to its operand.
 IN_PLACE = re.compile(r"[a-z0-9]_(?:\.|$)")

@@ -26,7 +26,8 @@ class TraceSource(Struct, frozen=True):
 
     ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but
     for the first rank. ``light`` is the rank's window with the fewest options, where its trace is there. ``host`` is
-    where it was recorded, as the name of the file or its folder tells.
+    where it was recorded, as the name of the file or its folder tells; ``rank`` is its rank, as the recording or the
+    name of the file tells.
     """
 
     trace: Path
@@ -38,6 +39,7 @@ class TraceSource(Struct, frozen=True):
     extras: Extras | None = None
     light: LightWindow | None = None
     host: str | None = None
+    rank: int | None = None
 
 
 def find_traces(path: Path) -> list[TraceSource]:
@@ -98,9 +100,14 @@ def is_saved_analysis(path: Path) -> bool:
 _OF_HANDLER = re.compile(r"(?!rank\W?\d)(?P<host>.*[^.])_\d+\.(\d+\.)?pt\.trace\.json(\.gz)?")
 
 
+# rank3.json, trace.rank3.json.gz, rank_3_step_10.json, worker-rank=3.pt.trace.json.
+_NAMED_RANK = re.compile(r"(?<![a-z])rank[-_=.]?0*(\d{1,7})(?!\d)", re.IGNORECASE)
+
+
 def _bare(file: Path) -> TraceSource:
-    named = _OF_HANDLER.fullmatch(file.name)
-    return TraceSource(file, host=named["host"] if named else None)
+    named, ranks = _OF_HANDLER.fullmatch(file.name), set(_NAMED_RANK.findall(file.name))
+    rank = int(ranks.pop()) if len(ranks) == 1 else None
+    return TraceSource(file, host=named["host"] if named else None, rank=rank)
 
 
 def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSource:
@@ -118,6 +125,7 @@ def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSourc
         timed_ns=trace.timed_ns or (recording.timed_ns if is_alone else None),
         extras=recording if trace.rank == recording.traces[0].rank else None,
         light=trace.light if trace.light is not None and (folder / trace.light.file).is_file() else None,
+        rank=trace.rank,
     )
 
 

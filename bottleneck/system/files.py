@@ -10,10 +10,12 @@ import fnmatch
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePath, PurePosixPath
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from bottleneck.errors import TraceError, UsageError
@@ -92,6 +94,8 @@ _VERSIONS = (
 )
 # fsspec reads ahead by so much; what a read returns is as large as was asked for.
 _READ_AHEAD_BYTES = 4 * 2**20
+# A request that takes longer will not be answered: a block of that size takes as long at 70 kB/s.
+STALLED_AFTER_S = 60.0
 
 # Readers of traces take a Path; of that class's methods they need those below.
 if TYPE_CHECKING:
@@ -188,7 +192,27 @@ class RemotePath(_Base):
         with _as_os_error(self):
             # The listing of a store has no say in which store it is.
             options = {} if self.protocol in _ON_DISK else kind._get_kwargs_from_urls(f"{self.protocol}://{host}")
-            return ask(kind(**options), kind._strip_protocol(str(self)))
+            return _answered(lambda: ask(kind(**options), kind._strip_protocol(str(self))))
+
+
+def _answered(ask: Callable[[], R]) -> R:
+    """The answer of a store; OSError where it has given none in time. Who still waits for it then ends with us."""
+    answers: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+
+    def wait() -> None:
+        try:
+            answers.put((True, ask()))
+        except BaseException as failure:
+            answers.put((False, failure))
+
+    threading.Thread(target=wait, name="bottleneck-store", daemon=True).start()
+    try:
+        is_answer, answer = answers.get(timeout=STALLED_AFTER_S)
+    except Empty as exc:
+        raise OSError(errno.ETIMEDOUT, f"the store has not answered for {STALLED_AFTER_S:g} s") from exc
+    if not is_answer:
+        raise answer
+    return cast("R", answer)
 
 
 class _Translated:
@@ -199,7 +223,7 @@ class _Translated:
 
     def read(self, size: int = -1) -> bytes:
         with _as_os_error(self._path):
-            return cast("bytes", self._file.read(size))
+            return _answered(lambda: cast("bytes", self._file.read(size)))
 
     def seek(self, position: int) -> int:
         with _as_os_error(self._path):

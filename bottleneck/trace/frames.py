@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from bottleneck.schema.intervals import Integers, numbered
 from bottleneck.schema.linked_trace import Trace
-from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source
+from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
 from bottleneck.schema.tables import PLACES, category, nearest_ancestor
 from bottleneck.trace.joins import ends_ns, is_any_of, names, starts_ns, threads
 from bottleneck.trace.nesting import Nest, nest
@@ -67,7 +67,7 @@ def short_source(name: str, *, is_line: bool) -> str:
     """
     match = PYTHON_FRAME.match(name)
     assert match is not None, "a frame without a line has no source"
-    place = f"{match['path'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']}"
+    place = line_source(match["path"], match["line"])
     return place if is_line else function_source(name[match.end() :][:_LONGEST_FUNCTION], place)
 
 

@@ -9,6 +9,7 @@ from bottleneck.advice.distributed import every_rank_reads_all, exposed_communic
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.job import JobSummary, SlowRank
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, gpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import complete, frame, op
@@ -140,6 +141,23 @@ def test_a_late_rank_costs_what_the_others_wait_for_it(tmp_path: Path) -> None:
     assert draft.claims == {"overhead.input": 350.0, "compute": pytest.approx(42.0)}
     assert any("waiting for data" in line for line in draft.evidence)
     assert any("data.py:7" in line for line in draft.evidence)
+
+
+def test_a_late_rank_whose_line_is_known_is_to_be_changed_there(tmp_path: Path) -> None:
+    ranks = (rank(0, 5.0, memory=600, communication=400), rank(1, 400.0, memory=990, communication=10))
+    late = SlowRank(
+        "rank 1", (1,), None, 400.0, 380.0, 0.4, "all_reduce", None, True, "words", "train.py:15", 390.0, 0.0
+    )
+    job = JobSummary(2, 1, (), (late,), (), (), None, None, None)
+    ledger = {"memory": 990.0, "communication": 10.0}
+    case = case_with(tmp_path, collective(calls=1.0), ranks=ranks, ledger=ledger)
+    known = late_rank(with_analysis(case, job=job))
+    assert known is not None and known.gain_us is not None
+    assert known.advice == "Take what rank 1 alone does at train.py:15 out of its step, or share it among the ranks."
+    assert "it spends 390 us per step at train.py:15, the others 0 us" in known.evidence
+    assert (known.gain_us.low, known.gain_us.high) == (pytest.approx(0.7 * 390), 390.0)
+    unknown = late_rank(with_analysis(case, job=replace(job, slow=(replace(late, line=None),))))
+    assert unknown is not None and unknown.advice.startswith("Find what rank 1 does longer")
 
 
 def test_ranks_that_come_in_turns_or_cannot_be_matched_name_nobody(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import host
-from bottleneck.schema.analysis import IdleCause
+from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.records import replace
@@ -113,6 +113,17 @@ def test_pauses_of_the_garbage_collector_are_worth_up_to_their_length(tmp_path: 
     assert draft.claims == {"overhead.gc": 100.0}
 
 
+def test_collections_that_the_program_calls_are_worth_what_they_take(tmp_path: Path) -> None:
+    calls = idle_row("gc", 900.0, "train.py:16", detail="main > collect")
+    draft = host.gc_pauses(gpu(tmp_path, {"memory": 100.0, "overhead.gc": 940.0}, calls))
+    assert draft is not None and draft.removes
+    assert draft.gain_us == Interval(pytest.approx(855.0), 940.0)
+    assert draft.advice == "Take gc.collect() at train.py:16 out of the step."
+    mostly_its_own = gpu(tmp_path / "b", {"memory": 100.0, "overhead.gc": 940.0}, idle_row("gc", 940.0))
+    other = host.gc_pauses(mostly_its_own)
+    assert other is not None and not other.removes and other.gain_us == Interval(470.0, 940.0)
+
+
 def test_a_rare_but_long_pause_is_reported_and_a_short_one_is_not(tmp_path: Path) -> None:
     rare = gpu(tmp_path, {"memory": 1e6, "overhead.gc": 5e3}, idle_row("gc", 5e3, calls=0.1))
     assert host.gc_pauses(rare) is not None
@@ -199,6 +210,38 @@ def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 5000
     assert "train.py:12" in draft.advice
     assert draft.evidence[1] == "train.py:12: 5.00 ms in main, in 2 idle gaps"
+
+
+def test_a_sleep_in_the_step_is_to_be_removed_and_worth_nearly_all_of_itself(tmp_path: Path) -> None:
+    case = cpu(
+        tmp_path, {"memory": 1000.0, "overhead.wait": 4000.0}, idle_row("wait", 4000, "train.py:9", detail="sleep")
+    )
+    draft = host.sleeping(case)
+    assert draft is not None and host.waiting(case) is None
+    assert draft.advice.startswith("Remove the sleep at train.py:9,")
+    assert draft.gain_us is not None and (draft.gain_us.low, draft.gain_us.high) == (3600.0, 4000.0)
+    assert draft.claims == {"overhead.wait": 4000.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        ("queue.py: get", "Begin the work that the step waits for at train.py:9 earlier"),
+        ("subprocess.py: communicate", "Start the process that the step waits for at train.py:9 earlier"),
+    ],
+)
+def test_a_wait_for_others_is_worth_at_most_its_time(tmp_path: Path, call: str, advice: str) -> None:
+    case = cpu(tmp_path, {"memory": 1000.0, "overhead.wait": 4000.0}, idle_row("wait", 4000, "train.py:9", detail=call))
+    draft = host.waiting(case)
+    assert draft is not None and host.sleeping(case) is None
+    assert draft.advice.startswith(advice)
+    assert draft.gain_us is not None and (draft.gain_us.low, draft.gain_us.high) == (2000.0, 4000.0)
+
+
+def test_a_step_that_hardly_waits_or_serves_requests_has_nothing_to_remove(tmp_path: Path) -> None:
+    short, poll = (idle_row("wait", us, "train.py:9", detail=call) for us, call in ((15.0, "sleep"), (4000.0, "poll")))
+    assert host.sleeping(cpu(tmp_path / "short", {"memory": 1000.0, "overhead.wait": 15.0}, short)) is None
+    assert host.waiting(cpu(tmp_path / "poll", {"memory": 1000.0, "overhead.wait": 4000.0}, poll)) is None
 
 
 def test_a_stretch_of_python_at_no_known_line_has_to_be_named_first(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.servers import SERVERS, find_server, server_settings
-from bottleneck.pipeline import examine
+from bottleneck.advice.servers import SERVERS, find_server, server_idle, server_settings
+from bottleneck.pipeline import examine, finish
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.sources import find_traces
-from tests.advice.cases import case_of, gpu_events
-from tests.builders import Event, complete, frame, kernel, launch, step
+from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_ledger
+from tests.builders import Event, complete, frame, kernel, launch, op, step
 
 FRAMES = {
     "vLLM": "vllm/v1/worker/gpu_model_runner.py(2019): execute_model",
@@ -88,3 +89,48 @@ def test_servers_of_public_traces_are_known_by_their_frames(traces: Path, name: 
     (path,) = traces.glob(f"*{name}*")
     found = find_server(examine(find_traces(path)[0]))
     assert found is not None and found.name == server
+
+
+POLL = "<built-in method poll of select.epoll object at 0x7f75>"
+
+
+def serving(folder: Path, *, idle_us: float, trains: bool = False) -> Evidence:
+    """Two calls of a model of 100 us, before each of which an event loop waits for a request."""
+    length = idle_us + 100
+    events: list[Event] = [frame("serve.py(35): <module>", 0, 2 * length)]
+    for number in range(2):
+        at = number * length
+        events += [step(number, at, length), frame(POLL, at, idle_us), op("aten::add", at + idle_us, 100)]
+        if trains:
+            node = "autograd::engine::evaluate_function: AddBackward0"
+            events.append(op(node, at + idle_us + 10, 50))
+    return case_of(folder, events, unprofiled_us=length)
+
+
+def test_a_server_is_told_its_pace_and_not_to_take_its_loop_out_of_the_step(tmp_path: Path) -> None:
+    case = serving(tmp_path, idle_us=900)
+    findings = advise(case)
+    assert {each.slug for each in findings}.isdisjoint({"step-waits", "python-call"})
+    (idle,) = [each for each in findings if each.slug == "server-idle"]
+    assert idle.predicted_gain_us is None and "pace of those who send them" in (idle.gain_reason or "")
+    pace = "1,000 calls of the model per second take 100 us each; about 10,000 would fit"
+    assert idle.evidence[0] == f"idle for 90.0 % of the time: {pace}"
+    verdict = finish(case, findings).analysis.verdict
+    start = f"The program waits for requests 90.0 % of the time, which is no fault of the model: {pace}."
+    assert verdict.sentence.startswith(start)
+    # What is judged is the call: it has no overhead.
+    assert verdict.bound != "overhead"
+
+
+def test_a_busy_server_and_a_training_step_that_polls_have_no_pace(tmp_path: Path) -> None:
+    assert server_idle(serving(tmp_path / "busy", idle_us=4)) is None
+    training = serving(tmp_path / "training", idle_us=900, trains=True)
+    assert server_idle(training) is None
+    verdict = finish(training, advise(training)).analysis.verdict
+    assert verdict.bound == "overhead" and "waits for requests" not in verdict.sentence
+
+
+def test_a_wait_for_another_thread_is_no_wait_for_requests(tmp_path: Path) -> None:
+    row = idle_row("wait", 4000, "serve.py:9", detail="queue.py: get")
+    case = case_of(tmp_path, cpu_events(10, 3, 8), unprofiled_us=90.0)
+    assert server_idle(with_ledger(case, {"memory": 1000.0, "overhead.wait": 4000.0}, [row])) is None

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.small_steps import larger_batch, looped_op, small_network
+from bottleneck.advice.python_loops import looped_op
+from bottleneck.advice.small_steps import larger_batch, small_network
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, Ratio

@@ -20,7 +20,7 @@ from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
-from tests.builders import Event, kernel, launch, op, step
+from tests.builders import Event, complete, kernel, launch, op, step
 
 SQUARE = [4096, 4096]
 ROWS, COLUMNS = [4096, 1], [1, 4096]
@@ -153,8 +153,26 @@ def test_a_dense_gradient_of_a_table_is_worth_all_that_runs_over_the_table(tmp_p
     assert draft is not None and draft.gain_us is not None and draft.changes_results
     unread = 1 - 4096 / 1_000_000
     assert draft.gain_us.high == pytest.approx((100 + 250 + 400 / 2) * unread, rel=0.01)
-    assert draft.gain_us.low == pytest.approx(0.8 * draft.gain_us.high, rel=0.01)
+    assert draft.gain_us.low == pytest.approx(0.95 * draft.gain_us.high, rel=0.01)
+    assert draft.removes
     assert "1000000x64" in draft.evidence[0]
+
+
+def test_a_dense_gradient_that_is_dropped_costs_a_cpu_its_pages_too(tmp_path: Path) -> None:
+    table = [1_000_000, 64]
+    events = [
+        step(0, 0, 1000),
+        op("aten::embedding", 2, 20, dims=[table, [4096], [], [], []], types=["float", "long int"]),
+        op("aten::embedding_dense_backward", 30, 300),
+        op("aten::fill_", 31, 298, dims=[table, []]),
+        complete("Optimizer.zero_grad#SGD.zero_grad", "user_annotation", 400, 500),
+    ]
+    kept = dense_embedding_gradients(case_of(tmp_path / "kept", events[:-1], unprofiled_us=1000.0))
+    dropped = dense_embedding_gradients(case_of(tmp_path / "dropped", events, unprofiled_us=1000.0))
+    assert kept is not None and kept.gain_us is not None and dropped is not None and dropped.gain_us is not None
+    assert dropped.gain_us.high - kept.gain_us.high == pytest.approx(500, rel=0.02)
+    assert dropped.claims["overhead.python"] == pytest.approx(500, rel=0.02)
+    assert "overhead.python" not in kept.claims
 
 
 def test_tables_that_are_read_widely_or_multiplied_keep_dense_gradients(tmp_path: Path) -> None:

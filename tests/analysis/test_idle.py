@@ -66,6 +66,20 @@ def test_gap_in_which_the_thread_runs_nothing_recorded_is_python() -> None:
         (Event("python", "torch/utils/data/dataloader.py(700): __next__", 20, 30), "input"),
         (Event("python", "C:\\venv\\torch\\utils\\data\\dataloader.py(700): __next__", 20, 30), "input"),
         (Event("python", "<built-in function collect>", 20, 30), "gc"),
+        (Event("python", "<built-in function sleep>", 20, 30), "wait"),
+        (Event("python", "<built-in method time.sleep>", 20, 30), "wait"),
+        (Event("python", "<built-in method poll of select.epoll object at 0x7f75417fadf0>", 20, 30), "wait"),
+        (Event("python", "<method 'poll' of 'select.epoll' objects>", 20, 30), "wait"),
+        (Event("python", "<built-in method control of select.kqueue object at 0x10>", 20, 30), "wait"),
+        (Event("python", "<built-in function select>", 20, 30), "wait"),
+        (Event("python", "<built-in method acquire of _thread.lock object at 0x7f95>", 20, 30), "wait"),
+        (Event("python", "<method 'recv' of '_socket.socket' objects>", 20, 30), "wait"),
+        (Event("python", "<built-in method _accept of socket object at 0x7f95>", 20, 30), "wait"),
+        (Event("python", "<built-in method get of _queue.SimpleQueue object at 0x7f95>", 20, 30), "wait"),
+        (Event("python", "<built-in function waitpid>", 20, 30), "wait"),
+        (Event("python", "threading.py(611): wait", 20, 30), "wait"),
+        (Event("python", "/usr/lib/python3.11/queue.py(154): get", 20, 30), "wait"),
+        (Event("python", "C:\\Python311\\Lib\\subprocess.py(1259): wait", 20, 30), "wait"),
         (Event("profiler", "Activity Buffer Request", 20, 30), "profiler"),
         (Event("python", "torch/profiler/profiler.py(800): step", 20, 30), "profiler"),
     ],
@@ -86,6 +100,11 @@ def test_event_that_covers_part_of_a_gap_is_charged_that_part(event: Event, caus
         Event("python", "model.py(3): collect", 20, 30),
         Event("python", "model.py(3): __next__", 20, 30),
         Event("python", "torch/autograd/profiler.py(700): __exit__", 20, 30),
+        Event("python", "<built-in method acquire of _thread.lock object at 0x7f95>", 20, 15),
+        Event("python", "<built-in method wait of torch._C._distributed_c10d.Work object at 0x7f95>", 20, 30),
+        Event("python", "<built-in method join of str object at 0x7f95>", 20, 30),
+        Event("python", "<built-in method select of type object at 0x7f95>", 20, 30),
+        Event("python", "app/queue.py(154): get", 20, 30),
         Event("sync", "Stream Wait Event", 20, 30),
         Event("profiler", "PyTorch Profiler (0)", 20, 30),
         Event("op", "Optimizer.step#SGD.step", 20, 30),
@@ -96,6 +115,66 @@ def test_event_that_covers_part_of_a_gap_is_charged_that_part(event: Event, caus
 )
 def test_event_that_holds_nothing_up_changes_no_cause(event: Event) -> None:
     assert _idle(event) == {"python": 75.0, "launch": 5.0}
+
+
+_LOCK = "<built-in method acquire of _thread.lock object at 0x7f95>"
+_EPOLL = "<built-in method poll of select.epoll object at 0x7f75>"
+
+
+def test_a_wait_inside_a_data_loader_is_input() -> None:
+    loader = Event("python", "torch/utils/data/dataloader.py(700): __next__", 20, 30)
+    assert _idle(loader, Event("python", _LOCK, 22, 26)) == {"python": 45.0, "input": 30.0, "launch": 5.0}
+
+
+def _on_worker(*host: dict[str, object], worker: tuple[dict[str, object], ...]) -> list[dict[str, object]]:
+    """A step of a CPU whose ops run on a second thread, from 0 to 100 and from 900 to 1000 us."""
+    own = {"tid": 2}
+    ops = [op("aten::mm", 0, 100, **own), op("aten::mm", 900, 100, **own)]
+    return [step(0, 0, 1000), frame("serve.py(40): main", 0, 1000), *host, *ops, *({**each, **own} for each in worker)]
+
+
+@pytest.mark.parametrize(
+    ("host", "worker", "told"),
+    [
+        # The main thread waits for the worker, which runs the program's code: that is what the time goes into.
+        (
+            [frame(_LOCK, 100, 800)],
+            [frame("serve.py(9): work", 0, 1000)],
+            {("python", "work() (serve.py:9)", "work"): 800.0},
+        ),
+        # Both wait: the worker for the main thread, that one for requests.
+        (
+            [frame(_EPOLL, 100, 800)],
+            [frame("serve.py(9): work", 0, 1000), frame(_LOCK, 100, 800)],
+            {("wait", "main() (serve.py:40)", "poll"): 800.0},
+        ),
+        # A thread for each request is not there between two of them.
+        (
+            [frame(_EPOLL, 100, 800)],
+            [frame("serve.py(9): work", 0, 100), frame("serve.py(9): work", 900, 100)],
+            {("wait", "main() (serve.py:40)", "poll"): 800.0},
+        ),
+        # The thread that runs the ops sleeps: nobody else ends that.
+        (
+            [frame("serve.py(41): draw", 100, 800)],
+            [frame("serve.py(9): work", 0, 1000), frame("<built-in function sleep>", 100, 800)],
+            {("wait", "work() (serve.py:9)", "sleep"): 800.0},
+        ),
+    ],
+)
+def test_threads_that_wait_for_each_other_are_charged_for_what_holds_them_all(
+    tmp_path: Path,
+    host: list[dict[str, object]],
+    worker: list[dict[str, object]],
+    told: dict[tuple[str, str, str], float],
+) -> None:
+    events = _on_worker(*host, worker=tuple(worker))
+    trace = read_trace(write_trace(tmp_path / "trace.json", events, deviceProperties=[]))
+    linked = link(trace, find_steps(trace))
+    roofline = pd.DataFrame({"bound": pd.Categorical(["compute"] * 2), "family": pd.Categorical(["matmul"] * 2)})
+    idle = build_ledger(linked, roofline).idle
+    found = {(row.cause, row.source, row.detail): row.us for row in idle.itertuples() if row.us > 1}
+    assert found == pytest.approx(told)
 
 
 def test_synchronisation_is_charged_only_where_the_device_is_idle() -> None:
@@ -304,9 +383,14 @@ def _scene(*host: dict[str, object]) -> list[dict[str, object]]:
     ("host", "cause", "told"),
     [
         (
-            [frame("<built-in function sleep>", 100, 500)],
+            [frame("<built-in function compile>", 100, 500)],
             "python",
-            (500, "main() (train.py:40)", None, "main > sleep"),
+            (500, "main() (train.py:40)", None, "main > compile"),
+        ),
+        (
+            [frame("<built-in function sleep>", 100, 500)],
+            "wait",
+            (500, "main() (train.py:40)", None, "sleep"),
         ),
         (
             [frame("model.py(7): log", 100, 500), launch(9, 200, 300, "cudaDeviceSynchronize")],

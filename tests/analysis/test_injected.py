@@ -48,9 +48,16 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
     [
         (
             [frame("train.py(41): main", 0, 10_000), frame("<built-in function sleep>", 1, 9_998)],
+            "wait",
+            "main() (train.py:41)",
+            "sleep",
+            10_000,
+        ),
+        (
+            [frame("train.py(41): main", 0, 10_000), frame("<built-in function compile>", 1, 9_998)],
             "python",
             "main() (train.py:41)",
-            "main > sleep",
+            "main > compile",
             10_000,
         ),
         (
@@ -126,7 +133,7 @@ def _of(analysis: Analysis, cause: str, source: str) -> list[IdleCause]:
             19_900,
         ),
     ],
-    ids=["sleep", "item", "getitem", "gc", "cold cudaMalloc", "recompile", "module load"],
+    ids=["sleep", "python", "item", "getitem", "gc", "cold cudaMalloc", "recompile", "module load"],
 )
 def test_injected_cause_has_its_name_its_line_and_its_time(
     tmp_path: Path, injected: list[Event], cause: str, source: str, detail: str, us: float
@@ -144,7 +151,7 @@ def test_injected_cause_has_its_name_its_line_and_its_time(
 
 def test_timeline_without_an_injection_shows_none_of_these_causes(tmp_path: Path) -> None:
     analysis = _timeline(tmp_path, [])
-    assert not {"sync", "input", "gc", "allocator", "compile"} & {row.cause for row in analysis.idle}
+    assert not {"sync", "input", "wait", "gc", "allocator", "compile"} & {row.cause for row in analysis.idle}
     assert not _of(analysis, "python", "main() (train.py:41)")
 
 

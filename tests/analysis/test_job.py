@@ -11,6 +11,7 @@ from bottleneck.analysis.ranks import Reduced, reduce_ranks
 from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.job import JobSummary, LeftOut
 from bottleneck.schema.linked_trace import ProcessGroup
+from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from tests.digests import PROGRAM, Call, Job, Place, make_digest
 
@@ -74,6 +75,52 @@ def test_a_rank_with_a_slow_loader_is_named_and_not_the_ranks_that_it_makes_late
     assert slow.worst_collective == "all_gather"
     assert slow.cause.startswith("waiting for data 5.5")
     assert slow.cost_us == pytest.approx(5000, rel=0.1)
+
+
+def _with_lines(digests: Sequence[RankDigest], late: int, us: float) -> list[RankDigest]:
+    """The digests with the time at two lines, at the first of which one rank spends so much more."""
+    lines = {"train.py:15": 0.0, "train.py:16": 9000.0}
+    return [replace(one, lines={**lines, "train.py:15": us if one.rank == late else 0.0}) for one in digests]
+
+
+def test_a_slow_rank_is_told_by_the_line_at_which_it_alone_spends_its_delay() -> None:
+    reduced = reduce_ranks(_with_lines(_slow_loader(51).digests(), 51, 5000.0))
+    (slow,) = reduced.job.slow
+    assert (slow.line, slow.line_us, slow.usual_line_us) == ("train.py:15", 5000.0, 0.0)
+    assert slow.cause == "5.00 ms per step at train.py:15, median rank 0 us"
+    assert reduced.straggler is not None
+    assert reduced.straggler.endswith("per step for rank 51, which spends 5.00 ms at train.py:15, the others 0 us.")
+
+
+def test_a_line_that_is_no_part_of_the_delay_is_not_named() -> None:
+    (slow,) = reduce_ranks(_with_lines(_slow_loader(51).digests(), 51, 1000.0)).job.slow
+    assert slow.line is None and slow.cause.startswith("waiting for data")
+
+
+def test_a_rank_that_is_slow_by_one_factor_has_no_line_of_its_own() -> None:
+    digests = Job(pace={51: 1.5}).digests()
+    lines = {"train.py:15": 3000.0, "train.py:16": 6000.0}
+    scaled = [
+        replace(one, lines={name: us * (1.5 if one.rank == 51 else 1.0) for name, us in lines.items()})
+        for one in digests
+    ]
+    (slow,) = reduce_ranks(scaled).job.slow
+    assert slow.line is None and slow.cause.startswith("its own work takes 1.5")
+
+
+def test_a_delay_of_profiled_steps_counts_as_much_as_it_takes_without_the_profiler() -> None:
+    timing = Timing(5000.0, 4900.0, 5100.0, 20)
+    digests = [
+        replace(
+            one,
+            steps=replace(
+                one.steps, wall_us=timing.median, unprofiled_us=timing, profiled_us=replace(timing, median=10_000.0)
+            ),
+        )
+        for one in _slow_loader(51).digests()
+    ]
+    (slow,) = reduce_ranks(digests).job.slow
+    assert slow.cost_us == pytest.approx(2500, rel=0.1)
 
 
 def test_an_account_that_is_longer_by_noise_is_no_cause() -> None:
@@ -251,11 +298,11 @@ def test_a_healthy_job_of_any_size_names_nobody(ranks: int, noise: float, seed: 
 
 
 def test_traces_without_a_digest_are_told() -> None:
-    left_out = [LeftOut("b.json", 3, "is cut off"), LeftOut("a.json", None, "is empty")]
+    left_out = [LeftOut("b.json", 20, "it is cut off"), LeftOut("a.json", None, "it is empty")]
     reduced = reduce_ranks(Job(ranks=16).digests(), left_out)
     assert [one.path for one in reduced.job.left_out] == ["a.json", "b.json"]
     told = {caveat.slug: caveat.message for caveat in reduced.caveats}
-    assert told["left-out-ranks"] == "a.json is left out: is empty, and 1 more"
+    assert told["left-out-ranks"] == "left out: a.json: it is empty, and 1 more"
 
 
 def test_the_rank_that_sets_the_pace_is_of_the_slow_host() -> None:
@@ -270,3 +317,11 @@ def test_the_rank_that_sets_the_pace_is_of_the_slow_host() -> None:
 
 def test_the_program_of_the_tests_has_calls_in_both_groups() -> None:
     assert {item.group for item in PROGRAM if hasattr(item, "group")} == {"host", "world"}
+
+
+def test_a_slow_rank_whose_neighbours_files_are_missing_is_named() -> None:
+    digests = Job(ranks=8, host_ranks=2, late_us=lambda _, rank: 5e3 * (rank == 2)).digests()
+    named = [_named(reduce_ranks([one for one in digests if one.rank not in gone]).job) for gone in ({}, {3}, {0, 3})]
+    assert named == [["rank 2"]] * 3
+    healthy = Job(ranks=8, host_ranks=2).digests()
+    assert _named(reduce_ranks([one for one in healthy if one.rank not in {0, 3}]).job) == []

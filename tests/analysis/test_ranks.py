@@ -148,7 +148,33 @@ def test_traces_that_share_a_rank_number_are_counted_as_given() -> None:
 def test_ranks_that_were_not_given_are_missed() -> None:
     wide = [_ranked(replace(scene, more={**scene.more, "world_size": 8})) for scene in (_EARLY, _LATE)]
     messages = {caveat.slug: caveat.message for caveat in _combined(wide).caveats}
-    assert messages["missing-ranks"] == "2 of 8 ranks were given: 0 and 1"
+    assert messages["missing-ranks"] == "of 8 ranks, no trace was given of 2, 3, 4, 5, 6 and 7"
+
+
+def test_ranks_of_a_job_that_claims_any_size_are_counted() -> None:
+    wide = [_ranked(replace(scene, more={**scene.more, "world_size": 10**9})) for scene in (_EARLY, _LATE)]
+    messages = {caveat.slug: caveat.message for caveat in _combined(wide).caveats}
+    told = "of 1,000,000,000 ranks, no trace was given of 2, 3, 4, 5, 6, 7, 8, 9 and 999,999,990 more"
+    assert messages["missing-ranks"] == told
+
+
+def _with_clock(rank: int, ahead_us: float) -> Evidence:
+    """A rank of a job in which nobody waits, with its wall clock ahead."""
+    start_ns = _EPOCH_NS + round(1e3 * ahead_us)
+    return _ranked(_scene([100, 550, 1100, 1550], _ENDS, rank=rank, start_ns=start_ns))
+
+
+def test_the_rank_whose_clock_is_off_is_named() -> None:
+    def told(*ahead_us: float) -> str | None:
+        ranks = [_with_clock(rank, us) for rank, us in enumerate(ahead_us)]
+        return {caveat.slug: caveat.message for caveat in _combined(ranks).caveats}.get("rank-clocks")
+
+    align = "; the ends of collectives align them"
+    assert told(0, 0, 5000, 0, 0) == f"the clock of rank 2 is 5.00 ms ahead of the others'{align}"
+    assert told(0, -2e6, 0, 0, 0) == f"the clock of rank 1 is 2.00 s behind the others'{align}"
+    assert told(0, 0, 5000, 9000, 0) == f"the clocks of ranks 2 and 3 are off, that of rank 3 by 9.00 ms{align}"
+    assert told(0, 5000) == f"the clock of rank 1 is 5.00 ms ahead of that of rank 0{align}"
+    assert told(0, 500, 0, 0) is None
 
 
 def test_one_rank_alone_is_reported_that_it_cannot_see_the_others() -> None:

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness.lines import CATEGORY, Line, WithLines, find_lines, is_program, siblings_in, texts_of
+from bottleneck.harness.lines import (
+    CATEGORY,
+    Line,
+    WithLines,
+    find_lines,
+    is_program,
+    siblings_in,
+    texts_of,
+    with_cell_numbers,
+)
 
 _PROCESS, _THREAD = 100, 7
 
@@ -194,6 +203,34 @@ def test_name_that_several_entries_of_sys_path_hold_has_no_text(program: Path, m
 def test_cell_of_a_notebook_has_its_text_from_memory(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(linecache.cache, "/gone/cell.py", (5, None, ["x = 1\n"], "/gone/cell.py"))
     assert _texts(program, _line("/gone/cell.py(1): <module>")) == {"cell.py:1": "x = 1"}
+
+
+CELL = "/tmp/ipykernel_77/2708535517.py"
+
+
+def _notebook(numbers: dict[str, int]) -> Any:
+    """Stands for IPython, which knows the cells of a notebook by the names of their files."""
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map=numbers))
+    return SimpleNamespace(InteractiveShell=SimpleNamespace(_instance=shell))
+
+
+def test_frames_and_lines_of_a_notebook_tell_the_number_of_their_cell(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython.core.interactiveshell", _notebook({CELL: 3}))
+    monkeypatch.setitem(linecache.cache, CELL, (5, None, ["x = 1\n"], CELL))
+    activities = [_line(f"{CELL}(1): step"), _line("train.py(2): main"), _line("/tmp/ipykernel_77/9.py(1): f")]
+    shown = WithLines(SimpleNamespace(trace_activities=lambda: activities, experimental_event_tree=None))
+    names = ["<ipython-input-3-2708535517>(1): step", "train.py(2): main", "/tmp/ipykernel_77/9.py(1): f"]
+    assert [each.name() for each in shown.trace_activities()] == names
+    assert [each.resource_id() for each in shown.trace_activities()] == [_THREAD] * 3
+    assert _texts(program, activities[0]) == {"cell 3:1": "x = 1"}
+
+
+def test_without_ipython_names_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shell in (SimpleNamespace(), SimpleNamespace(InteractiveShell=SimpleNamespace(_instance=None))):
+        monkeypatch.setitem(sys.modules, "IPython.core.interactiveshell", shell)  # type: ignore[arg-type]
+        assert with_cell_numbers(f"{CELL}(1): step") == f"{CELL}(1): step"
 
 
 def test_lines_with_the_most_time_keep_their_text_where_there_are_too_many(program: Path) -> None:

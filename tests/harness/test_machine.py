@@ -1,4 +1,6 @@
 import mmap
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from bottleneck.harness import machine as memory
 from bottleneck.harness.machine import (
     available_bytes,
     cache_folder,
+    measure_child_work,
     peak_memory,
     peak_of_script,
     peak_resident_bytes,
@@ -51,6 +54,22 @@ def test_a_gpu_has_the_peak_of_its_fullest_device() -> None:
     found = peak_memory(torch, was_reset=True)
     assert (found.bytes, found.of, found.since, found.reason) == (30, "device", "steps", None)
     assert found.reserved_bytes == 60
+
+
+class Counter:
+    def __repr__(self) -> str:
+        return "count(3)"
+
+
+@pytest.mark.parametrize(("counter", "processes"), [(Counter(), 2), (None, None), (object(), None)])
+def test_the_work_of_other_processes_is_that_of_those_waited_for(
+    counter: object, processes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory.os, "times", lambda: os.times_result((3.0, 1.0, 9.0, 3.0, 20.0)))
+    monkeypatch.setitem(sys.modules, "multiprocessing.process", SimpleNamespace(_process_counter=counter))  # type: ignore[arg-type]
+    found = measure_child_work()
+    assert (found.own_cpu_s, found.children_cpu_s, found.processes) == (4.0, 12.0, processes)
+    assert found.children_share == 0.75
 
 
 def test_a_script_has_the_peak_of_its_gpu_but_none_of_its_process() -> None:

@@ -1,6 +1,5 @@
 """The window at the start of a script: it stays open while it is cheap, so that a slow import does not end it."""
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +9,7 @@ from bottleneck.harness import script as opening
 from bottleneck.harness.script import MOST_CHUNKS, Opening, keep_remainder
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.harness.window import Detail
+from bottleneck.schema.measurements import ChildWork
 
 MB = 1e6
 
@@ -126,14 +126,12 @@ def test_a_window_that_follows_has_marks_of_its_own(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("children_s", "is_told"), [(9.0, True), (1.0, False)])
-def test_processes_that_worked_longer_than_the_program_are_told(
-    children_s: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opening.os, "times", lambda: os.times_result((3.0, 1.0, children_s, 0.5, 20.0)))
+def test_processes_that_worked_longer_than_the_program_are_told(children_s: float, is_told: bool) -> None:
     said: list[str] = []
     session: Any = SimpleNamespace(
         options=SimpleNamespace(wanted_steps=5),
         setting=SimpleNamespace(is_bounded=False, what="the program"),
+        notes=SimpleNamespace(child_work=ChildWork(4.0, children_s, 2)),
         has_profiled_steps=False,
         has_trace=False,
         warn=said.append,
@@ -141,4 +139,4 @@ def test_processes_that_worked_longer_than_the_program_are_told(
     keep_remainder(session, seen=0, window=None, stopwatch=Stopwatch(None), opening=None)
     (line,) = said
     assert line.startswith("the program ended before it did anything that could be profiled")
-    assert ("which are not followed: let bottleneck start ranks (--nproc-per-node N" in line) == is_told
+    assert ("by 2 processes that the program started, which were not recorded: --follow-children" in line) == is_told

@@ -52,7 +52,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
     "a changed byte": lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:],
     "longer": lambda data: data + b"x",
-    "another format": lambda data: data.replace(b"digest 2", b"digest 0", 1),
+    "another format": lambda data: data.replace(b"digest 3", b"digest 0", 1),
 }
 
 

@@ -160,3 +160,12 @@ def test_no_line_breaks_between_a_number_and_its_unit() -> None:
     unit_first = re.compile(r"^\s*(?:%|ms|us|TFLOP/s|TB/s|MHz|W)\b(?! [<\d]| +share)", re.MULTILINE)
     for width in range(60, 100):
         assert not unit_first.search(to_terminal(gpu_overhead(), TerminalStyle(width)))
+
+
+def test_a_notebook_gets_the_text_and_nothing_is_displayed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = to_terminal(gpu_overhead())
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert to_terminal(gpu_overhead()) == plain != ""
+    assert capsys.readouterr().out == ""

@@ -1,6 +1,7 @@
 """Traces in stores: fsspec's file systems of memory and of files stand for those of the network."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from bottleneck.cli import _run
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.mapping.rank_reading import DigestFolder, RankReading, stamp
 from bottleneck.pipeline import analyse
@@ -172,3 +174,65 @@ def test_a_saved_analysis_in_a_store_is_shown(job: Path, store: Any) -> None:
     analysis = analyse([job])
     store.pipe("/bucket/analysis.json", to_json(analysis).encode())
     assert analyse([located(Path("memory://bucket/analysis.json"))]) == analysis
+
+
+@pytest.mark.parametrize(
+    "words", ["report {0}", "doctor {0}", "whatif {0}", "compare {0} {0}", "predict {0} --device A100"]
+)
+@pytest.mark.parametrize("what", ["job", "job/node-1", "job/node-1/2.json"])
+def test_every_command_reads_from_a_store_what_report_reads(
+    words: str, what: str, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert str(job) == "memory://bucket/job"
+    assert _run(words.format(f"memory://bucket/{what}").split()) == 0, capsys.readouterr().err
+
+
+def test_compare_reads_a_local_job_with_a_folder_for_each_host(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"job/node-{rank}").mkdir(parents=True)
+        file = tmp_path / f"job/node-{rank}/{rank}.json"
+        write_trace(file, gpu_events(), distributedInfo={"rank": rank, "world_size": 2})
+    assert _run(["compare", str(tmp_path / "job"), str(tmp_path / "job")]) == 0
+
+
+@pytest.mark.parametrize("stalls", ["info", "ls", "open"])
+@pytest.mark.parametrize("command", ["report", "doctor", "whatif"])
+def test_a_store_that_stalls_ends_with_a_message(
+    stalls: str,
+    command: str,
+    job: Path,
+    store: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    is_over = threading.Event()
+    monkeypatch.setattr(type(store), stalls, lambda *_, **__: is_over.wait())
+    monkeypatch.setattr(remote, "STALLED_AFTER_S", 0.25)
+    try:
+        assert _run([command, str(job)]) == 3
+    finally:
+        is_over.set()
+    said = capsys.readouterr()
+    assert "the store has not answered for 0.25 s" in said.err + said.out
+
+
+def test_a_file_that_stalls_while_it_is_read_ends_with_a_message(
+    job: Path, store: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_over = threading.Event()
+
+    class Stalling:
+        def read(self, _: int) -> bytes:
+            is_over.wait()
+            return b""
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(type(store), "open", lambda *_, **__: Stalling())
+    monkeypatch.setattr(remote, "STALLED_AFTER_S", 0.25)
+    try:
+        assert _run(["report", f"{job}/node-0/0.json"]) == 3
+    finally:
+        is_over.set()
+    assert "the store has not answered for 0.25 s" in capsys.readouterr().err

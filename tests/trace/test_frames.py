@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.schema.op_names import at_source, place_of
+from bottleneck.schema.op_names import at_source, lines_in, place_of
 from bottleneck.trace.frames import INTERNAL, MODEL_LIBRARY, MODULE, OWN, kind_of_frame, short_source
 from tests.builders import Event, complete, frame, kernel, launch, op
 from tests.trace.traces import linked
@@ -47,6 +47,25 @@ def test_a_frame_is_the_users_own_or_a_librarys(name: str, kind: int) -> None:
 def test_a_source_is_the_last_part_of_the_path_and_the_line() -> None:
     assert short_source("/home/ann/project/model.py(12): forward", is_line=True) == "model.py:12"
     assert short_source("C:\\work\\train.py(9): fit", is_line=True) == "train.py:9"
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("<ipython-input-3-abc>", "cell 3, line 7"),
+        ("/tmp/ipykernel_77/1234.py", "cell #1234, line 7"),
+        ("C:\\Temp\\ipykernel_77\\1234.py", "cell #1234, line 7"),
+        ("/tmp/ipykernel_77/model.py", "model.py:7"),
+        ("<ipython-input-x>", "<ipython-input-x>:7"),
+    ],
+)
+def test_a_line_of_a_notebook_is_that_of_its_cell(path: str, source: str) -> None:
+    assert short_source(f"{path}(7): step", is_line=True) == source
+    assert place_of(source) == (source.partition(",")[0].removesuffix(":7"), 7, False)
+    function = short_source(f"{path}(7): step", is_line=False)
+    assert function == f"step() ({source})"
+    assert place_of(function) == (source.partition(",")[0].removesuffix(":7"), 7, True)
+    assert lines_in(f"waits {at_source(source)} (3.2 %), and more") == [source]
 
 
 def test_without_line_marks_a_source_is_the_function_at_the_line_of_its_definition() -> None:

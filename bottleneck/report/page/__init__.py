@@ -30,7 +30,7 @@ from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
 from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
-from bottleneck.report.text import account_name, bound_word, clean, with_attribute_paths
+from bottleneck.report.text import account_name, as_sentence, bound_word, clean, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
 from bottleneck.schema.step_tracks import StepTracks
@@ -92,7 +92,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         tables=_present((*named, *others)),
         job=job_sections(analysis),
         ranks=tables.ranks(analysis, _MOST_RANKS),
-        straggler=" ".join(f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in on_ranks),
+        straggler=" ".join(f"{as_sentence(text).rstrip('.')}." for text in on_ranks),
         has_memory=analysis.memory is not None,
         sections=[section for section in _SECTIONS if parts.get(section[0], True)],
     )

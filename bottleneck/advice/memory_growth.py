@@ -1,0 +1,164 @@
+"""Rule on memory that grows from step to step: the variables that hold the tensors, and when memory is full."""
+
+import math
+
+import numpy as np
+
+from bottleneck.advice.process import unused_gradients
+from bottleneck.advice.quantities import claims_of, counted_faults_us, has_backward_marks
+from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.measurements import Keeper, MemoryGrowth
+from bottleneck.schema.op_names import TRAINING, at_source
+from bottleneck.units import US_PER_S, counted, format_si
+
+# Of a step, from which memory that grows is told where no variable of the program was found to hold it; and of all
+# steps together, since allocators and libraries take memory of their own in the first steps.
+_LEAST_BYTES, _LEAST_TOTAL_BYTES = 1e6, 50e6
+# In a trace: so many steps, each of which adds as much as the others.
+_LEAST_STEPS, _ALIKE = 4, 0.5
+# Of the memory that a step keeps, on a CPU each page is written for the first time; some may come from the heap.
+_NEW_PAGES = 0.5
+# Counted page faults take at most this part of a step: their calibrated cost is that of a busy machine or an idle one.
+_MOST_OF_STEP = 0.8
+# A list that fills memory sooner is the end of the run.
+_MOST_STEPS = 1e9
+_MOST_NAMED = 3
+
+
+def memory_grows(evidence: Evidence) -> Draft | None:
+    """Memory grows in each step, or a variable of the program holds one graph of autograd more after each.
+
+    Gain: on a CPU the time of the new pages, from half of it, and in a step without a backward pass also autograd's
+    records. On a device none in time: it runs full.
+    """
+    growth = _recorded(evidence) or _traced(evidence)
+    if growth is None:
+        return None
+    graphs = [keeper for keeper in growth.keepers if keeper.has_graph]
+    grown_bytes, where = _grown(growth)
+    if not graphs and not (grown_bytes >= _LEAST_BYTES and grown_bytes * growth.steps >= _LEAST_TOTAL_BYTES):
+        return None
+    trains = _trains(evidence)
+    gain = _gain_us(evidence, growth, keeps_graphs=bool(graphs) and not trains)
+    named = graphs or list(growth.keepers)
+    return Draft(
+        slug="memory-grows",
+        title=_title(named, grown_bytes, has_graphs=bool(graphs)),
+        evidence=(*_seen(growth, grown_bytes, where), *_held(named)),
+        advice=_advice(graphs, named, trains=trains),
+        code=_code(graphs, trains=trains),
+        gain_us=gain,
+        gain_reason=None if gain is not None else "it keeps memory from running full",
+        claims={} if gain is None else claims_of(evidence, *_ACCOUNTS, most_us=gain.high),
+        tries=("inference-mode",) if graphs and not trains else (),
+        confidence="high" if graphs else "medium",
+        comes_first=bool(graphs) and (not trains or grown_bytes >= _LEAST_BYTES),
+    )
+
+
+_ACCOUNTS = ("overhead.allocator", "overhead.python", "overhead.dispatch", "memory", "overhead.unknown")
+
+
+def _recorded(evidence: Evidence) -> MemoryGrowth | None:
+    return None if evidence.recording is None else evidence.recording.memory_growth
+
+
+def _traced(evidence: Evidence) -> MemoryGrowth | None:
+    """The growth that a trace's memory events show: null unless each of four steps and more adds about as much."""
+    memory, steps = evidence.linked.trace.memory, evidence.linked.window.steps
+    if len(steps) < _LEAST_STEPS or memory.empty:
+        return None
+    on_device = not evidence.is_host_only
+    rows = memory["on_device"].to_numpy() == on_device
+    at_us, held = memory["ts_us"].to_numpy()[rows], np.cumsum(memory["bytes"].to_numpy()[rows])
+    edges = np.array([steps[0].start_us, *(step.end_us for step in steps)])
+    after = np.append(0, held)[np.searchsorted(at_us, edges)]
+    added = np.diff(after).astype(np.float64)
+    usual = float(np.median(added))
+    if usual < _LEAST_BYTES or added.min() < _ALIKE * usual or added.max() > usual / _ALIKE:
+        return None
+    host, device = (None, usual) if on_device else (usual, None)
+    return MemoryGrowth(steps=len(steps), host_bytes=host, device_bytes=device)
+
+
+def _grown(growth: MemoryGrowth) -> tuple[float, str]:
+    """Bytes per step that are kept, and of what memory: the device's where that grows."""
+    if growth.device_bytes is not None and growth.device_bytes > 0:
+        return growth.device_bytes, "memory of the device"
+    return max(growth.host_bytes or 0.0, 0.0), "memory of the host"
+
+
+def _trains(evidence: Evidence) -> bool:
+    names = evidence.linked.trace.events["name"].cat.categories
+    return has_backward_marks(evidence) or any(TRAINING.search(str(name)) for name in names)
+
+
+def _title(named: list[Keeper], grown_bytes: float, *, has_graphs: bool) -> str:
+    what = "graphs of autograd" if has_graphs else "tensors"
+    if not named:
+        return f"Memory grows by {format_si(grown_bytes, 'B')} in each step"
+    names = " and ".join(f"`{keeper.name}`" for keeper in named[:2])
+    return f"{names} {'holds' if len(named) == 1 else 'hold'} the {what} of every step: memory grows"
+
+
+def _seen(growth: MemoryGrowth, grown_bytes: float, where: str) -> tuple[str, ...]:
+    """What was measured, and in how many steps memory is full."""
+    left_bytes = growth.device_left_bytes if where.endswith("device") else growth.left_bytes
+    words = f"{where} grew by {format_si(grown_bytes, 'B')} per step in {counted(growth.steps, 'step')}"
+    if grown_bytes < _LEAST_BYTES / 100:
+        return ()
+    if not left_bytes or left_bytes / grown_bytes > _MOST_STEPS:
+        return (words,)
+    steps = math.floor(left_bytes / grown_bytes)
+    return (f"{words}: the {format_si(left_bytes, 'B')} that were left are full after {counted(steps, 'step')}",)
+
+
+def _held(named: list[Keeper]) -> tuple[str, ...]:
+    return tuple(
+        f"`{keeper.name}` {'is added to' if keeper.is_sum else 'grows'}{_where(keeper)}"
+        f"{', and keeps the graph that made each tensor' if keeper.has_graph else ''}"
+        for keeper in named[:_MOST_NAMED]
+    )
+
+
+def _where(keeper: Keeper) -> str:
+    return "" if keeper.source is None else f" {at_source(keeper.source)}"
+
+
+def _advice(graphs: list[Keeper], named: list[Keeper], *, trains: bool) -> str:
+    lines = ", ".join(keeper.source for keeper in named[:_MOST_NAMED] if keeper.source is not None)
+    place = f" ({lines})" if lines else ""
+    if graphs and not trains:
+        return f"Run the evaluation under torch.no_grad(), and keep numbers or detached tensors{place}."
+    if graphs:
+        return f"Keep the number, not the tensor with its graph{place}."
+    if named:
+        return f"Keep less of each step, or move it to the host or to disk{place}."
+    return "Find what keeps the tensors of past steps: lists, caches, hooks and closures."
+
+
+def _code(graphs: list[Keeper], *, trains: bool) -> str | None:
+    if not graphs:
+        return None
+    name = graphs[0].name
+    keep = f"{name} += loss.item()" if graphs[0].is_sum else f"{name}.append(loss.item())  # or .detach()"
+    return keep if trains else f"with torch.no_grad():\n    out = model(x)\n{keep}"
+
+
+def _gain_us(evidence: Evidence, growth: MemoryGrowth, *, keeps_graphs: bool) -> Interval | None:
+    """The time of the new pages, and of autograd's records where the step needs none; null on a device."""
+    rate = evidence.analysis.device.fresh_bytes_per_s
+    if not evidence.is_host_only or not rate or not growth.host_bytes or growth.host_bytes < _LEAST_BYTES:
+        return None
+    # What is kept in one step cannot be had again from the heap in the next: all of the pages are new.
+    kept_us = growth.host_bytes / rate * US_PER_S
+    pages_us = min(max(kept_us, counted_faults_us(evidence)), _MOST_OF_STEP * evidence.step_us)
+    low_us = min(_NEW_PAGES * kept_us, pages_us)
+    records = unused_gradients(evidence) if keeps_graphs else None
+    recorded_us = Interval(0.0, 0.0) if records is None or records.gain_us is None else records.gain_us
+    return Interval(low_us + recorded_us.low, pages_us + recorded_us.high)
+
+
+RULES = (memory_grows,)

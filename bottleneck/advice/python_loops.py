@@ -1,0 +1,511 @@
+"""Rules of what the program itself does in Python: loops that repeat small ops, and lines that take most of a step.
+
+Loops over tensors cost a call per row and op; what a line of Python takes grows with the batch as they do.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
+    claims_of,
+    format_count,
+    format_per_step,
+    host_us_per_launch,
+    idle_rows,
+    is_compiled,
+    issue_part_us,
+    ops_in_window,
+    outermost_frames,
+    outermost_spans,
+    overhead_us_per_op,
+    rows_of_ops,
+)
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.servers import find_server
+from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
+from bottleneck.schema.analysis import Fold, Interval
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Integers, Spans, union
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_OF, at_source, place_of
+from bottleneck.schema.tables import text_matches
+from bottleneck.units import counted, format_share, format_us
+
+# A loop repeats an op on the same sizes at least so often in a step, in the same module or in none.
+LOOP_OF = 16
+_NOT_THE_PROGRAMS = re.compile(r"^Optimizer\.|^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
+_LEAST_SHARE = 0.05
+# A line with fewer of the runs of all loops of a step is no part of them.
+_LEAST_RUNS = 0.05
+# The part of a loop's time that its ops do not compute: below, the loop is not what holds it back.
+_MOSTLY_OVERHEAD = 0.5
+# Of a loop's time what one op for all rows saves at least (its arithmetic stays): a speaker loss of 384 rounds took
+# 52 % of its step, and next to nothing as one product (torch 2.13, EPYC, one thread).
+_LEAST_OF_LOOP = 0.6
+# Ops that torch has for a list of tensors, and what they save of a loop over single ones, state_dict() included: a
+# moving average of 305 tensors took 27 to 32 % of its step by single ops (torch 2.13, EPYC, one thread), and next to
+# nothing by _foreach_lerp_ over lists that are made once.
+_IN_PLACE = re.compile(r"^aten::(?:add_|mul_|sub_|div_|lerp_|copy_|zero_|addcmul_|addcdiv_|clamp_\w*)$")
+_OF_FOREACH = (0.5, 0.95)
+# Traversing state_dict() detaches each tensor.
+_TRAVERSES = "aten::detach"
+_RUNS_BACKWARD = re.compile(r"(?:^|> )run_backward$")
+_BACKWARD_CALL = re.compile(r"^<built-in method run_backward|autograd[/\\]__init__\.py\(\d+\): backward$")
+
+
+# Rule 8: an op that picks one row, again and again from one line; its third argument is where.
+_PICKS = ("aten::select", "aten::narrow", "aten::slice")
+_INDEX = re.compile(r'^\["[^"]*", ?"[^"]*", ?"(-?\d{1,18})"')
+_WHOLE = re.compile(r"^-?\d{1,3}$")
+_LIBRARY_FRAME = re.compile(r"^<|^nn\.Module: |(?:^|[/\\])torch[/\\]")
+_LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
+_LEAST_PICKED = 0.02
+
+
+class Loop(Struct, frozen=True):
+    """Lines of one kind of loop: the one with most ops, how often it runs one, and time per step in all of them.
+
+    ``lines`` are folds of the analysis, backward passes included. ``overhead`` is the part that computes nothing.
+    """
+
+    source: str
+    lines: tuple[str, ...]
+    count: float
+    us: float
+    overhead: float
+
+
+@remembered
+def _program_ops(evidence: Evidence) -> pd.DataFrame:
+    """Outermost ops of the program's own lines in the window: no backward pass, optimizer or loader."""
+    ops = evidence.linked.ops
+    outer = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy() & ops["source"].notna().to_numpy()
+    outer &= ~text_matches(ops["source"], lambda source: source.startswith(BACKWARD_OF))
+    outer &= ~text_matches(ops["name"], lambda name: name.startswith(AUTOGRAD_PREFIX))
+    rows = np.flatnonzero(outer & ops["signature"].notna().to_numpy())
+    for spans in (outermost_spans(evidence, _NOT_THE_PROGRAMS), outermost_frames(evidence, _BACKWARD_CALL)):
+        rows = rows[~spans.hold(ops["ts_us"].to_numpy()[rows])]
+    return ops.iloc[rows][["source", "name", "module", "signature", "thread", "step"]].reset_index(drop=True)
+
+
+@remembered
+def tensor_loop(evidence: Evidence) -> Loop | None:
+    """Lines that change tensor after tensor in place, outside of any module: parameters, gradients or averages."""
+    work, ops = work_of(evidence), _program_ops(evidence)
+    ops = ops[ops["module"].isna()]
+    mine = ops[text_matches(ops["name"], _IN_PLACE.search)]
+    whole = {each: bool(next(iter(work.sizes_of(each)), ())) for each in mine["signature"].unique().tolist()}
+    mine = mine[mine["signature"].map(whole).to_numpy(dtype=bool)]
+    counts = mine.groupby(["source", "name", "step"], observed=True, dropna=False).size()
+    often = _per_source(counts, evidence.steps)
+    # An average or a clipping has no gradient.
+    often = {source: count for source, count in often.items() if not _has_backward(evidence, source)}
+    if not often:
+        return None
+    files = {place.file for source in often if (place := place_of(source)) is not None}
+    traversed = ops[text_matches(ops["name"], lambda name: name == _TRAVERSES)]
+    walks = _per_source(traversed.groupby(["source", "name", "step"], observed=True).size(), evidence.steps)
+    beside = [source for source in walks if (place := place_of(source)) is not None and place.file in files]
+    return _loop_of(evidence, often, (*often, *beside))
+
+
+@remembered
+def op_loop(evidence: Evidence) -> Loop | None:
+    """Lines that run the same op on the same sizes again and again in one step, in the same module or outside of any.
+
+    Layers that one line calls one after the other are different modules. Loops over parameters are ``tensor_loop``.
+    """
+    ops, other = _program_ops(evidence), tensor_loop(evidence)
+    same = ["source", "name", "module", "signature", "thread", "step"]
+    often = _per_source(ops.groupby(same, observed=True, dropna=False).size(), evidence.steps)
+    often = {source: count for source, count in often.items() if other is None or source not in other.lines}
+    # Where only the function is known, its lines may do the same one after the other.
+    return _loop_of(evidence, often, tuple(often)) if any(map(_is_line, often)) else None
+
+
+def _per_source(counts: "pd.Series[int]", steps: int) -> dict[str, tuple[float, float]]:
+    """By line, the most runs of one op per step, and runs of all ops of a loop, where a line runs one often enough.
+
+    Lines with few of all these runs are left out: they only belong to the same step.
+    """
+    counts = counts[counts >= LOOP_OF]
+    if counts.empty:
+        return {}
+    by_line = counts.groupby(level="source", observed=True)
+    in_step = counts.groupby(level=["source", "step"], observed=True).max().groupby(level="source", observed=True).sum()
+    runs, whole = by_line.sum(), float(counts.sum())
+    lines = zip(map(str, in_step.index), in_step.tolist(), runs[in_step.index].tolist(), strict=True)
+    return {
+        line: (most / steps, all_runs / steps)
+        for line, most, all_runs in lines
+        if most / steps >= LOOP_OF and all_runs >= _LEAST_RUNS * whole
+    }
+
+
+def _is_line(source: str) -> bool:
+    place = place_of(source)
+    return place is not None and not place.is_function
+
+
+def _has_backward(evidence: Evidence, source: str) -> bool:
+    return any(fold.name == f"{BACKWARD_OF}{source}" for fold in evidence.analysis.lines)
+
+
+def _loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sources: Sequence[str]) -> Loop:
+    names = {name for source in sources for name in (source, f"{BACKWARD_OF}{source}")}
+    folds = [fold for fold in evidence.analysis.lines if fold.name in names]
+    part = _part_of_backward(evidence, folds)
+    backward = [row for row in idle_rows(evidence, "python") if _RUNS_BACKWARD.search(row.detail or "")]
+    backward = [row for row in backward if row.source not in sources and part > 0]
+    idle_us, busy_us = math.fsum(fold.idle_us for fold in folds), math.fsum(fold.us for fold in folds)
+    idle_us += part * math.fsum(row.us for row in backward)
+    overhead_us = idle_us + math.fsum(fold.us * fold.shares.get("overhead", 0.0) for fold in folds)
+    # A line says more than the function that it is in.
+    known = [source for source in often if _is_line(source)]
+    named = max(known or list(often), key=lambda source: often[source][1])
+    lines = (*(fold.name for fold in folds), *(row.source for row in backward if row.source is not None))
+    whole_us = idle_us + busy_us
+    return Loop(named, tuple(dict.fromkeys(lines)), often[named][0], whole_us, overhead_us / max(whole_us, 1e-9))
+
+
+def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:
+    """The part of the calls of the backward pass that these lines have: its Python between ops goes with them."""
+    backward = [fold for fold in evidence.analysis.lines if fold.name.startswith(BACKWARD_OF)]
+    calls = math.fsum(fold.calls for fold in backward)
+    mine = math.fsum(fold.calls for fold in folds if fold.name.startswith(BACKWARD_OF))
+    return mine / calls if calls > 0 else 0.0
+
+
+def _looped_ops(evidence: Evidence) -> Draft | None:
+    """Rule 8 where loops are nested, or pick nothing: lines that run the same small ops for row after row.
+
+    Gain: the time of these lines, with their part of the backward pass, less one round of it; from 60 % of that.
+    """
+    loop = op_loop(evidence)
+    if loop is None or loop.overhead < _MOSTLY_OVERHEAD or find_server(evidence) or is_compiled(evidence):
+        return None  # the pieces of a compiled program, and the layers that a server calls, are no rows
+    high_us = loop.us * (1 - 1 / loop.count)
+    if evidence.share_of_step(high_us) < _LEAST_SHARE:
+        return None
+    return Draft(
+        slug="looped-op",
+        title="A Python loop works on tensors row by row",
+        evidence=(
+            f"{loop.source} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
+            f"{format_per_step(evidence, loop.us)} goes into the lines of the loop and their backward pass, "
+            f"{format_share(loop.overhead)} of it calls that compute next to nothing",
+        ),
+        advice=f"Do {at_source(loop.source)} for all rows at once (samples, steps, environments) what the loop does "
+        "one by one.",
+        code="out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
+        gain_us=Interval(_LEAST_OF_LOOP * high_us, high_us),
+        claims=_claims(evidence, high_us),
+        removes=True,
+        lines=loop.lines,
+    )
+
+
+def _claims(evidence: Evidence, high_us: float) -> dict[str, float]:
+    accounts = (*ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", *UNMODELLED_ACCOUNTS)
+    return claims_of(evidence, *accounts, most_us=high_us)
+
+
+def tensor_by_tensor(evidence: Evidence) -> Draft | None:
+    """Parameters, gradients or averages that the program changes one by one, where one call changes a list of them.
+
+    Gain: the time of these lines, from half of it.
+    """
+    loop = tensor_loop(evidence)
+    if loop is None or loop.overhead < _MOSTLY_OVERHEAD or evidence.share_of_step(loop.us) < _LEAST_SHARE:
+        return None
+    low, high = _OF_FOREACH
+    return Draft(
+        slug="tensor-by-tensor",
+        title="A Python loop changes tensors one by one",
+        evidence=(
+            f"{loop.source} changes {counted(format_count(loop.count), 'tensor')} in place per step, outside of any "
+            "module and of the optimizer",
+            f"{format_per_step(evidence, loop.us)} goes into the lines of the loop",
+        ),
+        advice=f"Change all tensors {at_source(loop.source)} in one call (torch._foreach_lerp_, _foreach_mul_, …), "
+        "with lists of them that are made once.",
+        code="averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
+        "torch._foreach_lerp_(averages, weights, 1 - decay)  # in each step",
+        gain_us=Interval(low * loop.us, high * loop.us),
+        claims=_claims(evidence, high * loop.us),
+        removes=True,
+        lines=loop.lines,
+    )
+
+
+# Lines of Python below this part of the step are not worth a change.
+_LEAST_LINE = 0.1
+# What Python of its own takes, from half of it: its work has to be done somewhere, or in another way.
+_OF_LINE = (0.5, 1.0)
+_FOREIGN_FRAME = re.compile(r"(?:^|[/\\])torch[/\\]|^nn\.Module: ")
+_LONGEST_TEXT = 80
+
+
+class SlowLine(Struct, frozen=True):
+    """A line of the program that runs Python of its own, and no torch: time per step with functions that it calls."""
+
+    source: str
+    lines: tuple[str, ...]
+    us: float
+
+
+class _Remedy(Struct, frozen=True):
+    """The remedy of a slow pattern in a line of code."""
+
+    pattern: "re.Pattern[str]"
+    title: str
+    advice: str
+    code: str
+
+
+_REMEDIES = (
+    _Remedy(
+        re.compile(r"\brandom\.(?:sample|choice|choices)\("),
+        "Drawing samples takes a part of each step",
+        "Draw {at} from a list: a deque walks to each element that it is asked for.",
+        "memory[position % size] = move  # a list as a ring; random.sample(memory, n) is then quick",
+    ),
+    _Remedy(
+        re.compile(r"\bdeepcopy\("),
+        "Objects are copied in each step",
+        "Take the copy {at} out of the step, or copy tensors in place into ones that are kept.",
+        "torch._foreach_copy_(kept, list(model.parameters()))  # kept: made once",
+    ),
+    _Remedy(
+        re.compile(r"\.i?loc\["),
+        "Rows of a data frame are read in each step",
+        "Turn the data frame that is read {at} into arrays or tensors once, before the loop.",
+        "values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
+    ),
+    _Remedy(
+        re.compile(r"\bjson\.loads?\(|\bpickle\.loads?\("),
+        "Data is parsed in each step",
+        "Parse once, before the loop, what is parsed {at}, or in the loader's workers.",
+        "data = [json.loads(line) for line in lines]  # once",
+    ),
+)
+_ANY_LINE = _Remedy(
+    re.compile(""),
+    "Python of the program takes a part of each step",
+    "Take the Python {at} out of the step: into the loader's workers, or do it for the whole batch at once.",
+    "values = numpy.fromiter(items, dtype=float)  # or an op for the whole batch, or a worker of the DataLoader",
+)
+
+
+@remembered
+def slow_line(evidence: Evidence) -> SlowLine | None:
+    """The line with most time in Python of its own; null without recorded lines.
+
+    Lines in which torch runs (ops, modules, optimizers) are not among them. A function whose lines were not recorded
+    counts to the line that calls it.
+    """
+    us: dict[str, float] = {}
+    for row in idle_rows(evidence, "python"):
+        if row.source is not None:
+            us[row.source] = us.get(row.source, 0.0) + row.us
+    spans = _own_lines(evidence, [source for source in us if evidence.share_of_step(us[source]) >= _LEAST_LINE / 4])
+    best = None
+    for source, open_ in spans.items():
+        if not _is_line(source):
+            continue
+        inner = [each for each, held in spans.items() if each != source and _lies_in(held, open_, each)]
+        found = SlowLine(source, (source, *inner), us[source] + math.fsum(us[each] for each in inner))
+        best = found if best is None or found.us > best.us else best
+    return best
+
+
+def _lies_in(inner: Spans, outer: Spans, source: str) -> bool:
+    """True for a function whose calls all lie in these spans."""
+    place = place_of(source)
+    return place is not None and place.is_function and bool(outer.hold(inner.start).all())
+
+
+def _own_lines(evidence: Evidence, sources: Sequence[str]) -> dict[str, Spans]:
+    """The spans in the window of those of these sources in which torch runs nothing."""
+    events = evidence.linked.trace.events
+    low, high = evidence.linked.window.host_us
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    inside = (start >= low) & (start < high)
+    is_line, is_frame = ((events["category"] == name).to_numpy() & inside for name in ("line", "python"))
+    marks = events["category"].isin(("op", "annotation")).to_numpy() & inside
+    marks |= is_frame & text_matches(events["name"], _FOREIGN_FRAME.search)
+    foreign = np.sort(start[marks])
+    found = {}
+    for source in sources:
+        rows = _rows_of_source(events, source, is_line, is_frame)
+        spans = union(start[rows], np.minimum(end[rows], high))
+        begun = np.searchsorted(foreign, spans.start), np.searchsorted(foreign, spans.end)
+        if spans.start.size and not np.any(begun[1] > begun[0]):
+            found[source] = spans
+    return found
+
+
+def _rows_of_source(events: pd.DataFrame, source: str, is_line: Flags, is_frame: Flags) -> Flags:
+    """Mask of the events of a line, or of the frames of a function."""
+    place = place_of(source)
+    if place is None or source.startswith(BACKWARD_OF):
+        return np.zeros(len(events), dtype=bool)
+    ending = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\({place.line}\): ")
+    return np.asarray((is_frame if place.is_function else is_line) & text_matches(events["name"], ending.search))
+
+
+def python_line(evidence: Evidence) -> Draft | None:
+    """A line of the program whose own Python takes a tenth of the step and more, with the remedy of known patterns.
+
+    Gain: that time, from half of it.
+    """
+    line = slow_line(evidence)
+    if line is None or evidence.share_of_step(line.us) < _LEAST_LINE:
+        return None
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    text = texts.get(line.source, "")
+    remedy = next((each for each in _REMEDIES if each.pattern.search(text)), _ANY_LINE)
+    low, high = (part * line.us for part in _OF_LINE)
+    return Draft(
+        slug="python-line",
+        title=remedy.title,
+        evidence=(
+            f"{line.source} takes {format_per_step(evidence, line.us)} in Python, and runs no op"
+            + (f": {text[:_LONGEST_TEXT]}" if text else ""),
+        ),
+        advice=remedy.advice.format(at=at_source(line.source)),
+        code=remedy.code,
+        gain_us=Interval(low, high),
+        claims=claims_of(evidence, "overhead.python", most_us=high),
+        removes=True,
+        lines=line.lines,
+    )
+
+
+def looped_op(evidence: Evidence) -> Draft | None:
+    """Rule 8: a line works on a tensor row by row: the loop that takes more time, of picks or of the same small ops."""
+    drafts = [draft for draft in (_looped_ops(evidence), _looped_picks(evidence)) if draft is not None]
+    return max(drafts, key=lambda draft: 0.0 if draft.gain_us is None else draft.gain_us.high, default=None)
+
+
+def _looped_picks(evidence: Evidence) -> Draft | None:
+    """One line picks row after row out of a tensor, or unbinds it, and works on each of them alone.
+
+    The gain is N - 1 passes at the cost of a launch (CPU: of three ops, the pick, the work and its result), and no
+    more than the overhead at that line. Loops of data loaders are another rule's.
+    """
+    found = _most_picked(evidence) or _most_unbound(evidence)
+    if found is None:
+        return None
+    source, name, count = found
+    each_us = (
+        (3 * (overhead_us_per_op(evidence) or 0.0)) if evidence.is_host_only else (host_us_per_launch(evidence) or 0.0)
+    )
+    lost_us = sum(
+        issue_part_us(row) for row in idle_rows(evidence, "dispatch", "python", "launch") if row.source == source
+    )
+    if evidence.is_host_only:
+        lost_us += sum(row.us for row in evidence.analysis.kernels if row.source == source and row.bound == "dispatch")
+    high_us = min(lost_us, (count - 1) * each_us)
+    if evidence.share_of_step(high_us) < _LEAST_PICKED:
+        return None
+    return Draft(
+        slug="looped-op",
+        title="A Python loop works on a tensor row by row",
+        evidence=(
+            f"{source} calls {name} {counted(format_count(count), 'time')} per step",
+            f"{format_us(lost_us)} of the step is spent between the ops of that line",
+        ),
+        advice=f"Do {at_source(source)} for the whole tensor at once what the loop does row by row.",
+        code="out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
+        gain_us=Interval(high_us / 2, high_us),
+        claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
+    )
+
+
+def _outermost_ops(evidence: Evidence, rows: Integers) -> pd.DataFrame:
+    """Those of these rows of OPS that no other op and no loader calls, at a known line."""
+    ops = evidence.linked.ops
+    rows = rows[(ops["depth"].to_numpy()[rows] == 0) & ops["source"].notna().to_numpy()[rows]]
+    rows = rows[~outermost_spans(evidence, _LOADER).hold(ops["ts_us"].to_numpy()[rows])]
+    columns = ["source", "name", "module", "thread", "step", "signature", "ts_us"]
+    return ops.iloc[rows][columns].reset_index(drop=True)
+
+
+def _most_unbound(evidence: Evidence) -> tuple[str, str, float] | None:
+    """Line, op and calls per step of the op that a loop runs on each row of a tensor: ``for row in x`` unbinds it.
+
+    The op comes after the unbinding, takes a tensor of the row's sizes, and runs as often as there are rows, in one
+    module or one call. Layers that get one row each are different modules. Null where there is none.
+    """
+    unbound = _outermost_ops(evidence, rows_of_ops(evidence, ("aten::unbind",))).dropna(subset=["signature"])
+    work, loops = work_of(evidence), dict[tuple[int, ...], tuple[int, float]]()
+    for at_us, signature in zip(unbound["ts_us"].tolist(), unbound["signature"].tolist(), strict=True):
+        sizes, dim = next(iter(work.sizes_of(signature)), ()), work.text_column("concrete", signature)[1:2]
+        at = int(str(dim[0])) if dim and _WHOLE.match(str(dim[0])) else 0
+        row = (*sizes[:at], *sizes[at:][1:])
+        if row and -len(sizes) <= at < len(sizes) and sizes[at] >= LOOP_OF:
+            loops.setdefault(row, (sizes[at], at_us))
+    if not loops:
+        return None
+    ops = _outermost_ops(evidence, np.flatnonzero(ops_in_window(evidence))).dropna(subset=["signature"])
+    taken = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
+    for row, (count, from_us) in loops.items():
+        on_row = ops["signature"].isin([each for each, sizes in taken.items() if row in sizes])
+        body = ops[on_row & (ops["ts_us"] > from_us)]
+        same = ["source", "name", "module", "thread", "step"]
+        for _, group in body.groupby(same, observed=True, dropna=False, sort=False):
+            in_one = group["module"].notna().all() or _runs_in_one_call(evidence, group)
+            if len(group) >= count and in_one:
+                return str(group["source"].iloc[0]), str(group["name"].iloc[0]), float(len(group))
+    return None
+
+
+def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
+    """Line, op and calls per step of the op that picks most rows of one tensor from one line, outside other ops.
+
+    Null where none picks enough. A loop runs in one call of one function, and its index changes. That the tensor is
+    the same follows from its sizes and strides: a trace has no addresses. Layers that one line calls one after the
+    other are other modules and other calls.
+    """
+    picks = _outermost_ops(evidence, rows_of_ops(evidence, _PICKS))
+    if len(picks) < LOOP_OF:
+        return None
+    calls = evidence.linked.trace.signatures.reset_index(drop=True)[["dims", "strides", "concrete"]]
+    picks = picks.merge(calls.astype(object), left_on="signature", right_index=True)
+    picks["index"] = picks["concrete"].astype(str).str.extract(_INDEX, expand=False)
+    same = ["source", "name", "module", "thread", "step", "dims", "strides"]
+    picks = picks.dropna(subset=["index"])
+    groups = picks.groupby(same, observed=True, dropna=False, sort=False)
+    number, indices = groups.ngroup(), groups["index"].nunique().to_numpy()
+    for loop in sorted(np.flatnonzero(indices >= LOOP_OF).tolist(), key=lambda each: -int(indices[each])):
+        group = picks[number == loop]
+        if _runs_in_one_call(evidence, group):
+            first = group.iloc[0]
+            return str(first["source"]), str(first["name"]), float(len(group))
+    return None
+
+
+def _runs_in_one_call(evidence: Evidence, picks: pd.DataFrame) -> bool:
+    """True if the innermost frame of the program around the picks is the same call; also where no frames are known."""
+    events = evidence.linked.trace.events
+    frames = (events["category"] == "python").to_numpy() & (events["thread"] == picks["thread"].iloc[0]).to_numpy()
+    frames &= ~text_matches(events["name"], _LIBRARY_FRAME.search)
+    start = events["ts_us"].to_numpy()[frames]
+    end = start + events["dur_us"].to_numpy()[frames]
+    first, last = picks["ts_us"].min(), picks["ts_us"].max()
+    around = np.flatnonzero((start <= last) & (end > first))
+    start, end = start[around], end[around]
+    innermost = {
+        int(np.flatnonzero((start <= at) & (end > at))[-1:].sum()) for at in picks["ts_us"].tolist() if start.size
+    }
+    return len(innermost) <= 1
+
+
+RULES = (looped_op, tensor_by_tensor, python_line)

@@ -1,0 +1,159 @@
+"""Rules on work near the roof that need not be done: a sequence computed again for each token, and padding."""
+
+import math
+
+import numpy as np
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, work_of
+from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.units import US_PER_S, counted, format_us
+
+# Lengths in a row that differ by one token each; a loop over prefixes of a few words is none.
+_LEAST_LENGTHS, _LEAST_TOKENS = 4, 8
+# Of the lengths one after the other, so many have to grow by the usual amount: a new prompt begins anew.
+_ALIKE = 0.75
+# Of the products of the step.
+_LEAST_SHARE = 0.3
+_MOST_GROUPS = 200
+# What is left of a call with a cache: its weights are read, at this part of the bandwidth at worst. A small GPT at 96
+# tokens became 4.9 to 5.3 times as fast.
+_READ_AT, _CERTAIN = 0.4, 0.8
+_FIRST = 0.2  # of the step: what makes it the first thing to do
+
+
+class _Growth(Struct, frozen=True):
+    """Products whose rows grow by the same number from call to call: places in the work, rows at each, and the step."""
+
+    places: Integers
+    rows: Floats
+    per_call: float
+
+
+def no_kv_cache(evidence: Evidence) -> Draft | None:
+    """The whole sequence is computed for each new token: the rows of products grow by one token from call to call.
+
+    Gain: of all ops over the sequence all but one of T parts, less the reading of the weights, which stays: at most at
+    the full bandwidth, at least 80 % of it with the weights read at 40 %.
+    """
+    work = work_of(evidence)
+    products = np.flatnonzero(work.family("matmul"))
+    if has_backward_pass(evidence) or not products.size:
+        return None
+    found = [growth for growth in _growths(work, products) if growth is not None]
+    if not found:
+        return None
+    places = np.concatenate([growth.places for growth in found])
+    if work.us[places].sum() < _LEAST_SHARE * work.us[products].sum():
+        return None
+    # Most layers grow by the same number of rows: the batch.
+    per_call = float(np.median([growth.per_call for growth in found]))
+    rows = np.concatenate([growth.rows for growth in found])
+    tokens = rows / per_call
+    less_us = _less_us(work, places, rows, per_call)
+    whole_us, weights_us = float(less_us.sum()), _weights_us(work, places)
+    low_us = _CERTAIN * (whole_us - weights_us / _READ_AT)
+    if low_us <= 0:
+        return None
+    first, last = int(tokens.min()), int(tokens.max())
+    return Draft(
+        slug="no-kv-cache",
+        title="Each new token computes the whole sequence again",
+        evidence=(
+            f"the rows of products grow by {counted(int(per_call), 'row')} from call to call: sequences of {first} to "
+            f"{last} tokens in the recorded steps",
+            f"ops over the sequence take {format_us(float(work.us[less_us > 0].sum()))} per step, and a single token "
+            f"needs about a {last}th of that",
+            *work.describe(_mask(work, places)),
+        ),
+        advice="Keep keys and values of past tokens (a KV cache), and pass the newest token only.",
+        code="out = model(token, past_key_values=cache, use_cache=True)  # Hugging Face: model.generate does this",
+        gain_us=Interval(low_us, whole_us - weights_us),
+        claims=work.claims(less_us),
+        comes_first=evidence.share_of_step(low_us) >= _FIRST,
+    )
+
+
+def _mask(work: KernelWork, places: Integers) -> "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]":
+    mask = np.zeros(work.us.size, dtype=bool)
+    mask[places] = True
+    return mask
+
+
+def _growths(work: KernelWork, products: Integers) -> list[_Growth | None]:
+    """The growth of each weight's products, in the order of time; null where the rows do not grow evenly."""
+    at_us = work.evidence.linked.kernels["ts_us"].to_numpy()[work.row[products]]
+    groups: dict[tuple[int, ...], list[tuple[float, int, int]]] = {}
+    shapes = {each: _rows_and_weight(work, each) for each in np.unique(work.signature[products]).tolist()}
+    for place, start, signature in zip(
+        products.tolist(), at_us.tolist(), work.signature[products].tolist(), strict=True
+    ):
+        shape = shapes[signature]
+        if shape is not None and (shape[1] in groups or len(groups) < _MOST_GROUPS):
+            groups.setdefault(shape[1], []).append((start, place, shape[0]))
+    return [_growth(sorted(calls)) for calls in groups.values()]
+
+
+def _rows_and_weight(work: KernelWork, signature: int) -> tuple[int, tuple[int, ...]] | None:
+    """Rows of the input of a product, and the sizes of its weight; null where that is no matrix."""
+    sizes = [size for size in work.sizes_of(signature) if len(size) >= 2]
+    if len(sizes) < 2 or len(sizes[-1]) != 2 or 0 in sizes[0]:
+        return None
+    return math.prod(sizes[0][:-1]), sizes[-1]
+
+
+def _growth(calls: list[tuple[float, int, int]]) -> _Growth | None:
+    places, rows = np.array([place for _, place, _ in calls]), np.array([rows for *_, rows in calls], dtype=np.float64)
+    lengths = rows[np.concatenate(([True], np.diff(rows) != 0))]
+    steps = np.diff(lengths)
+    if lengths.size < _LEAST_LENGTHS or not (steps > 0).any():
+        return None
+    usual = float(np.median(steps[steps > 0]))
+    is_usual = steps == usual
+    uneven = np.flatnonzero(np.concatenate(([True], ~is_usual, [True])))
+    is_even = np.count_nonzero(is_usual) >= _ALIKE * steps.size and np.diff(uneven).max() >= _LEAST_LENGTHS
+    if not is_even or lengths.min() < _LEAST_TOKENS * usual or (lengths % usual).any():
+        return None
+    return _Growth(places, rows, usual)
+
+
+def _less_us(work: KernelWork, places: Integers, rows: Floats, per_call: float) -> Floats:
+    """Time that each kernel over the sequence takes beyond that of one token: those whose sizes hold its length."""
+    at_us = work.evidence.linked.kernels["ts_us"].to_numpy()[work.row]
+    order = np.argsort(at_us[places], kind="stable")
+    known, now = at_us[places][order], rows[order]
+    current = now[np.clip(np.searchsorted(known, at_us, side="right") - 1, 0, None)]
+    later = now[np.clip(np.searchsorted(known, at_us, side="left"), None, now.size - 1)]
+    sizes = {each: _numbers(work, each) for each in np.unique(work.signature).tolist()}
+    less = np.zeros(work.us.size)
+    for place, (signature, before, after) in enumerate(
+        zip(work.signature.tolist(), current.tolist(), later.tolist(), strict=True)
+    ):
+        length = next((each for each in (before, after) if sizes[signature] & {int(each), int(each / per_call)}), None)
+        if length is not None:
+            less[place] = work.us[place] * (1 - per_call / length)
+    return less
+
+
+def _numbers(work: KernelWork, signature: int) -> set[int]:
+    """All sizes of the tensors of a call, and their rows."""
+    sizes = [size for size in work.sizes_of(signature) if size]
+    return {number for size in sizes for number in (*size, math.prod(size[:-1]))}
+
+
+def _weights_us(work: KernelWork, places: Integers) -> float:
+    """Time per step to read the weights of these products at the full bandwidth, which a single token needs as well."""
+    bandwidth = work.evidence.analysis.device.bandwidth_bytes_per_s
+    if not bandwidth:
+        return 0.0
+    nbytes = 0.0
+    for signature in work.signature[places].tolist():
+        sizes = [size for size in work.sizes_of(signature) if len(size) >= 2]
+        nbytes += 4.0 * math.prod(sizes[-1])
+    return min(nbytes / work.evidence.steps / bandwidth * US_PER_S, float(work.us[places].sum()))
+
+
+RULES = (no_kv_cache,)

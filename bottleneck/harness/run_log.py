@@ -1,0 +1,362 @@
+"""Follows a run between and after its measured steps: the end of each step, and samples of the program's stack.
+
+A step costs one reading of the clock. The samples come from a thread of our own, which runs only when nothing more is
+timed or profiled.
+"""
+
+import _thread
+import bisect
+import gc
+import linecache
+import math
+import os
+import statistics
+import sys
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from types import FrameType
+from typing import Any
+
+from bottleneck.harness.lines import OURS, is_program
+from bottleneck.schema.measurements import BetweenKind, BetweenPlace, PiledHooks, RunSteps, StepGrowth
+from bottleneck.schema.recording import kept_source
+
+PERIOD_S = 0.05
+# A sample holds the interpreter for 20 to 50 us.
+_MOST_SAMPLES, _MOST_STEPS, _DEEPEST = 20_000, 1_000_000, 200
+
+# (file, line, function) of the program's frames, outermost first.
+Stack = tuple[tuple[str, int, str], ...]
+
+_DATALOADER = os.path.join("torch", "utils", "data", "dataloader.py")  # noqa: PTH118 - as plain text
+_MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")  # noqa: PTH118 - as plain text
+_SERIALIZATION = os.path.join("torch", "serialization.py")  # noqa: PTH118 - as plain text
+_COMPILERS = tuple(
+    os.path.join("torch", *name)  # noqa: PTH118 - as plain text
+    for name in (("_dynamo", "convert_frame.py"), ("_inductor", "compile_fx.py"))
+)
+_OF_WORKERS = ("_get_iterator", "_shutdown_workers", "__del__", "_clean_up_worker")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The stack at an instant of the steps' clock, and what the library was doing."""
+
+    at_ns: int
+    stack: Stack
+    kind: BetweenKind | None
+
+
+def kind_of(file: str, function: str) -> BetweenKind | None:
+    """The work that a frame of a library tells of."""
+    if file.endswith(_DATALOADER):
+        return "workers" if function in _OF_WORKERS else "input"
+    if file.endswith(_SERIALIZATION) and function == "save":
+        return "checkpoint"
+    return "compile" if file.endswith(_COMPILERS) and function != "run" else None
+
+
+def read_stack(frame: FrameType | None) -> tuple[Stack, BetweenKind | None]:
+    """The frames of the program down to its first call of a module, and what the library below was doing."""
+    frames: list[tuple[str, int, str]] = []
+    kinds: set[BetweenKind] = set()
+    depth = 0
+    while frame is not None and depth < _DEEPEST:
+        code, depth = frame.f_code, depth + 1
+        if code.co_filename.endswith(_MODULE_CALL):
+            frames.clear()
+        elif not code.co_filename.startswith(OURS) and is_program(code.co_filename):
+            frames.append((code.co_filename, frame.f_lineno, code.co_name))
+        elif (kind := kind_of(code.co_filename, code.co_name)) is not None:
+            kinds.add(kind)
+        frame = frame.f_back
+    order: tuple[BetweenKind, ...] = ("compile", "checkpoint", "workers", "input")
+    return tuple(reversed(frames)), next((kind for kind in order if kind in kinds), None)
+
+
+@dataclass
+class RunLog:
+    """The ends of the steps of one source, from the first on, by a clock that only runs forward.
+
+    ``own_ns`` is what we took after a step's end, ``profiled`` are the steps in which a window was open; both by the
+    number of the step that follows that end. ``step_lines`` ('train.py:57') were in most of the profiled steps.
+    """
+
+    clock_ns: Callable[[], int] = time.perf_counter_ns
+    ticks: "array[int]" = field(default_factory=lambda: array("q"))
+    own_ns: dict[int, int] = field(default_factory=dict)
+    profiled: set[int] = field(default_factory=set)
+    samples: list[Sample] = field(default_factory=list)
+    functions: frozenset[tuple[str, str]] = frozenset()
+    step_lines: frozenset[str] = frozenset()
+    is_full: bool = False
+    _sleep: Callable[[float], None] = time.sleep
+    _sampled_from: int | None = None
+    _is_sampling: bool = False
+
+    def mark(self) -> None:
+        """Notes the end of a step."""
+        self.ticks.append(self.clock_ns())
+
+    def note_own(self, *, is_profiled: bool) -> None:
+        """Notes that all since the last mark was our own, and whether the step that follows is profiled."""
+        step = len(self.ticks) - 1
+        self.own_ns[step] = self.clock_ns() - self.ticks[step]
+        if is_profiled:
+            self.profiled.add(step)
+
+    def restart(self) -> None:
+        """Forgets the steps: another source was found to end them."""
+        del self.ticks[:]
+        self.own_ns.clear()
+        self.profiled.clear()
+
+    def start_sampling(self) -> None:
+        """Samples the stack of this thread from now on, in which a step has just ended."""
+        stack, _ = read_stack(sys._getframe(1))
+        self.functions = frozenset((file, function) for file, _, function in stack)
+        self._sampled_from, self._is_sampling = threading.get_ident(), True
+        _thread.start_new_thread(self._sample, (os.getpid(),))
+
+    def stop_sampling(self) -> None:
+        """Ends the thread at its next turn."""
+        self._is_sampling = False
+
+    def _sample(self, process: int) -> None:
+        period_s = PERIOD_S
+        while True:
+            self._sleep(period_s)
+            if not self._is_sampling or os.getpid() != process or self._sampled_from is None:
+                return
+            frame = sys._current_frames().get(self._sampled_from)
+            if frame is None:
+                return
+            self.samples.append(Sample(self.clock_ns(), *read_stack(frame)))
+            del frame
+            if len(self.samples) >= _MOST_SAMPLES:
+                self.samples, period_s = self.samples[::2], 2 * period_s
+            if len(self.ticks) > _MOST_STEPS:
+                self.is_full = True
+                return
+
+    def summarise(self) -> RunSteps | None:
+        """The whole run in short; null where there are too few steps to tell anything."""
+        return summarise_run(self)
+
+
+# From so many steps on, what is usual is told from what is not; a step of more than so many times its neighbours'
+# median holds something else besides.
+_LEAST_STEPS, _FAR = 20, 3.0
+_LEAST_BLOCK, _BLOCKS = 10, 20
+# Growth is told from so many blocks on, where far more of the later ones are longer than earlier ones than by chance
+# (Kendall's tau, 2.6 of its standard deviations), and the last is longer than the first by this factor.
+_LEAST_TREND_BLOCKS, _LEAST_TAU, _DEVIATIONS, _LEAST_GROWTH = 6, 0.5, 2.6, 1.3
+_LEAST_SAMPLES, _MOST_PLACES, _LEAST_SHARE = 3, 5, 0.03
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step that was not profiled: its number, begin and length, and the median of those around it."""
+
+    number: int
+    begin_ns: int
+    us: float
+    usual_us: float
+
+    @property
+    def is_usual(self) -> bool:
+        return self.us <= _FAR * self.usual_us
+
+    @property
+    def elsewhere_us(self) -> float:
+        return 0.0 if self.is_usual else self.us - self.usual_us
+
+
+def summarise_run(log: RunLog) -> RunSteps | None:
+    """The whole run in short; null where there are too few steps to tell anything."""
+    steps = _steps_of(log)
+    if len(steps) < _LEAST_STEPS:
+        return None
+    usual = [step for step in steps if step.is_usual]
+    sampled = _by_step(steps, log.samples)
+    gaps = [(step, sampled.get(step.number, [])) for step in steps if not step.is_usual]
+    long_us = sum(step.elsewhere_us for step in steps)
+    found = _find_places(gaps, log.functions)
+    elsewhere = {place: count for place, count in found.items() if not _is_of_step(place, log.step_lines)}
+    total = sum(found.values())
+    is_sampled = total >= _LEAST_SAMPLES
+    elsewhere_us = long_us * sum(elsewhere.values()) / total if is_sampled else long_us
+    growth = _growth(usual, sampled)
+    return RunSteps(
+        steps=len(steps),
+        total_us=sum(step.us for step in steps),
+        typical_us=statistics.median(step.us for step in usual),
+        elsewhere_us=elsewhere_us,
+        held_us=long_us - elsewhere_us,
+        gaps=len(gaps),
+        places=_places_of(elsewhere) if is_sampled else (),
+        growth=growth,
+        hooks=None if growth is None else find_piled_hooks(len(log.ticks)),
+    )
+
+
+def _steps_of(log: RunLog) -> list[_Step]:
+    """The steps that were not profiled, less our own time, each with the median of its block."""
+    found: list[tuple[int, int, float]] = []
+    for number, (begin_ns, end_ns) in enumerate(pairwise(log.ticks)):
+        if number not in log.profiled:
+            own_ns = log.own_ns.get(number, 0)
+            found.append((number, begin_ns + own_ns, max(end_ns - begin_ns - own_ns, 0) / 1e3))
+    size = max(_LEAST_BLOCK, len(found) // _BLOCKS)
+    steps: list[_Step] = []
+    for low in range(0, len(found), size):
+        # The last block is filled up with those before it.
+        block = found[low : low + size] if low + size <= len(found) else found[-size:]
+        usual_us = statistics.median(us for _, _, us in block)
+        steps += [_Step(*each, usual_us) for each in found[low : low + size]]
+    return steps
+
+
+def _by_step(steps: Sequence[_Step], samples: Iterable[Sample]) -> dict[int, list[Sample]]:
+    begins = [step.begin_ns for step in steps]
+    found: dict[int, list[Sample]] = {}
+    for sample in samples:
+        at = bisect.bisect_right(begins, sample.at_ns) - 1
+        if at >= 0 and sample.at_ns <= steps[at].begin_ns + steps[at].us * 1e3:
+            found.setdefault(steps[at].number, []).append(sample)
+    return found
+
+
+# File, line, function that it calls, and what the library was doing.
+_Place = tuple[str, int, str | None, BetweenKind | None]
+
+
+def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
+    """True if the steps themselves were at this line: another program, as a rule, held them up."""
+    file, line, _, kind = place
+    return kind in {None, "input"} and f"{os.path.basename(file)}:{line}" in step_lines  # noqa: PTH119 - as plain text
+
+
+def _find_places(
+    gaps: Sequence[tuple[_Step, Sequence[Sample]]], functions: frozenset[tuple[str, str]]
+) -> "Counter[_Place]":
+    """The samples of the long steps by line: that of the functions that the steps run in."""
+    found: Counter[_Place] = Counter()
+    for _, samples in gaps:
+        restarts = any(sample.kind == "workers" for sample in samples)
+        for sample in samples:
+            # New workers deliver their first batch late.
+            kind = "workers" if restarts and sample.kind == "input" else sample.kind
+            place = _place_in(sample.stack, functions)
+            if place is not None:
+                found[(*place, kind)] += 1
+    return found
+
+
+def _places_of(found: Mapping[_Place, int]) -> tuple[BetweenPlace, ...]:
+    """The lines that held the time between steps, largest first."""
+    total = sum(found.values())
+    ordered = sorted(found.items(), key=lambda each: -each[1])[:_MOST_PLACES]
+    return tuple(
+        BetweenPlace(
+            source=f"{os.path.basename(file)}:{line}",  # noqa: PTH119 - as plain text
+            function=function,
+            kind=kind,
+            share=count / total,
+            text=_text_of(file, line),
+        )
+        for (file, line, function, kind), count in ordered
+        if count / total >= _LEAST_SHARE
+    )
+
+
+def _place_in(stack: Stack, functions: frozenset[tuple[str, str]]) -> tuple[str, int, str | None] | None:
+    """The innermost line in a function that the steps run in too, and the function that it has called."""
+    if not stack:
+        return None
+    inside = 0
+    while inside + 1 < len(stack) and (stack[inside + 1][0], stack[inside + 1][2]) in functions:
+        inside += 1
+    file, line, _ = stack[inside]
+    return file, line, stack[inside + 1][2] if inside + 1 < len(stack) else None
+
+
+def _text_of(file: str, line: int) -> str | None:
+    return kept_source(linecache.getline(file, line)) or None
+
+
+def _growth(usual: Sequence[_Step], sampled: dict[int, list[Sample]]) -> StepGrowth | None:
+    """The growth of the steps, by the median slope between blocks of them; null where they do not grow."""
+    size = max(_LEAST_BLOCK, len(usual) // _BLOCKS)
+    blocks = [usual[low : low + size] for low in range(0, len(usual) - size + 1, size)]
+    if len(blocks) < _LEAST_TREND_BLOCKS:
+        return None
+    points = [
+        (statistics.fmean(step.number for step in block), statistics.median(step.us for step in block))
+        for block in blocks
+    ]
+    slopes = [(late_us - early_us) / (late - early) for (early, early_us), (late, late_us) in combinations(points, 2)]
+    tau = statistics.fmean((slope > 0) - (slope < 0) for slope in slopes)
+    (first, first_us), (last, last_us) = points[0], points[-1]
+    slope_us = statistics.median(slopes)
+    count = len(points)
+    chance = math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
+    is_trend = tau >= max(_LEAST_TAU, _DEVIATIONS * chance) and last_us >= _LEAST_GROWTH * first_us
+    if not is_trend or slope_us * (last - first) < (last_us - first_us) / 3:
+        return None
+    return StepGrowth(slope_us, round(first), first_us, round(last), last_us, *_grown_place(usual, sampled))
+
+
+def _grown_place(usual: Sequence[_Step], sampled: dict[int, list[Sample]]) -> tuple[str | None, str | None]:
+    """The line of the program that most of the growth is at, by the samples of the first and last third; its text."""
+    third = len(usual) // 3
+    spent: list[Counter[tuple[str, int]]] = []
+    for part in (usual[:third], usual[-third:]):
+        found = Counter(
+            sample.stack[-1][:2] for step in part for sample in sampled.get(step.number, []) if sample.stack
+        )
+        scale = sum(step.us for step in part) / len(part) / max(sum(found.values()), 1)
+        spent.append(Counter({place: count * scale for place, count in found.items()}))
+    early, late = spent
+    if sum(late.values()) <= 0:
+        return None, None
+    (file, line), _ = max(late.items(), key=lambda each: each[1] - early.get(each[0], 0))
+    return f"{os.path.basename(file)}:{line}", _text_of(file, line)  # noqa: PTH119 - as plain text
+
+
+# So many hooks of one module are no design.
+_MANY_HOOKS = 10
+
+
+def find_piled_hooks(steps: int) -> PiledHooks | None:
+    """The module with the most forward hooks, where they came with the steps; null where there is none."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    most, name = 0, ""
+    hooks: Mapping[int, Any] = {}
+    for found in gc.get_objects():
+        if not issubclass(type(found), torch.nn.Module):
+            continue
+        for kind in kinds:
+            held = found.__dict__.get(kind) or {}
+            if len(held) > most:
+                most, hooks, name = len(held), held, type(found).__name__
+    if most < max(_MANY_HOOKS, steps // 4):
+        return None
+    code = getattr([*hooks.values()][-1], "__code__", None)
+    return PiledHooks(name, most, None if code is None else _registered_at(code))
+
+
+def _registered_at(code: Any) -> str:
+    """The line near a hook's definition that registers hooks; that of its definition where none does."""
+    lines = linecache.getlines(code.co_filename)
+    near = [number for number, text in enumerate(lines, 1) if "register_" in text and "hook" in text]
+    best = min(near, key=lambda number: (number < code.co_firstlineno, abs(number - code.co_firstlineno)), default=None)
+    return f"{os.path.basename(code.co_filename)}:{best or code.co_firstlineno}"  # noqa: PTH119 - as plain text

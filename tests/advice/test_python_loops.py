@@ -1,0 +1,149 @@
+"""Rules of the program's own Python: loops that repeat small ops, tensors changed one by one, lines of Python."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.python_loops import looped_op, python_line, tensor_by_tensor
+from bottleneck.advice.ranking import rank
+from bottleneck.advice.small_steps import larger_batch
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import case_of
+from tests.builders import Event, complete, frame, op, step
+
+
+def line(number: int, ts: float, dur: float, function: str = "<module>") -> Event:
+    return complete(f"train.py({number}): {function}", "python_line", ts, dur)
+
+
+def steps_of(body: list[Event], length: float, steps: int = 2) -> list[Event]:
+    """Steps of this length that run the same events."""
+    events = [frame("train.py(1): <module>", 0, length * steps)]
+    for number in range(steps):
+        at = number * length
+        events.append(step(number, at, length - 1))
+        events += [event | {"ts": event["ts"] + at} for event in body]
+    return events
+
+
+def loop(rounds: int, name: str = "aten::add", sizes: int | None = 8, **more: object) -> list[Event]:
+    """One line that runs an op so often, each 10 us after the last; on growing sizes where ``sizes`` is null."""
+    ops = [
+        op(name, 12 + 10.0 * index, 2, dims=[[sizes or index + 2], [sizes or index + 2], []], **more)
+        for index in range(rounds)
+    ]
+    return [line(22, 11, 10.0 * rounds), *ops]
+
+
+def case(folder: Path, body: list[Event], length: float = 1000.0, **recording: object) -> Evidence:
+    return case_of(folder, steps_of(body, length), unprofiled_us=length, **recording)
+
+
+def test_a_nested_loop_of_small_ops_is_named_by_its_line_and_worth_its_time(tmp_path: Path) -> None:
+    nested = case(tmp_path, loop(80))
+    draft = looped_op(nested)
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "at train.py:22" in draft.advice and "80 times per step" in draft.evidence[0]
+    assert draft.lines == ("train.py:22",)
+    (fold,) = (each for each in nested.analysis.lines if each.name == "train.py:22")
+    assert draft.gain_us.high == pytest.approx((fold.us + fold.idle_us) * 79 / 80)
+    assert draft.gain_us.low == pytest.approx(0.6 * draft.gain_us.high)
+
+
+def test_few_rounds_other_sizes_and_ops_that_take_their_time_are_no_loop(tmp_path: Path) -> None:
+    assert looped_op(case(tmp_path / "few", loop(12))) is None
+    assert looped_op(case(tmp_path / "sizes", loop(80, sizes=None))) is None
+    large = [line(22, 1, 900), *(op("aten::mm", 2 + 40.0 * at, 39, dims=[[512, 512], [512, 512]]) for at in range(20))]
+    assert looped_op(case(tmp_path / "large", large)) is None
+
+
+def test_what_an_optimizer_runs_for_each_parameter_is_no_loop_of_the_program(tmp_path: Path) -> None:
+    mark = complete("Optimizer.step#SGD.step", "user_annotation", 11, 900)
+    body = loop(80, name="aten::add_")
+    assert looped_op(case(tmp_path / "optimizer", [mark, *body])) is None
+    assert tensor_by_tensor(case(tmp_path / "marked", [mark, *body])) is None
+
+
+def test_tensors_changed_in_place_one_by_one_ask_for_one_call(tmp_path: Path) -> None:
+    averages = case(tmp_path, loop(80, name="aten::mul_", sizes=None))
+    draft = tensor_by_tensor(averages)
+    assert draft is not None and draft.gain_us is not None
+    assert "_foreach_lerp_" in draft.advice and "train.py:22" in draft.advice
+    assert draft.evidence[0].startswith("train.py:22 changes 80 tensors in place per step")
+    assert looped_op(averages) is None
+    assert tensor_by_tensor(case(tmp_path / "few", loop(8, name="aten::mul_"))) is None
+    assert tensor_by_tensor(case(tmp_path / "new", loop(80, name="aten::mul"))) is None
+
+
+def python(number: int = 43, text: str | None = None, folder: Path = Path(), **events: Event) -> Evidence:
+    """Steps of 1 ms of which a line of Python takes 600 us; ``events`` happen in it."""
+    texts = {} if text is None else {f"train.py:{number}": text}
+    body = [line(number, 10, 600), line(50, 620, 300), op("aten::mul", 700, 100, dims=[[64], [64]]), *events.values()]
+    return case(folder, body, source_texts=texts)
+
+
+def test_a_line_of_python_is_quoted_with_its_share(tmp_path: Path) -> None:
+    draft = python_line(python(text="tokens = [split(text) for text in batch]", folder=tmp_path))
+    assert draft is not None and draft.gain_us is not None and draft.lines == ("train.py:43",)
+    assert draft.gain_us.high == pytest.approx(600, rel=0.02) and draft.gain_us.low == draft.gain_us.high / 2
+    assert draft.evidence[0].endswith("and runs no op: tokens = [split(text) for text in batch]")
+    assert "60." in draft.evidence[0]
+    assert draft.advice.startswith("Take the Python at train.py:43 out of the step")
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("batch = random.sample(memory, 128)", "Draw at train.py:43 from a list"),
+        ("old = copy.deepcopy(model)", "Take the copy at train.py:43 out of the step"),
+        ("row = frame.iloc[number]", "Turn the data frame"),
+        ("item = json.loads(text)", "Parse once, before the loop, what is parsed at train.py:43"),
+    ],
+)
+def test_known_slow_patterns_get_their_remedy(tmp_path: Path, text: str, remedy: str) -> None:
+    draft = python_line(python(text=text, folder=tmp_path))
+    assert draft is not None and draft.advice.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        op("aten::add", 100, 2, dims=[[8], [8], []]),
+        frame("torch/optim/adam.py(9): step", 100, 300),
+        complete("Optimizer.zero_grad#SGD.zero_grad", "user_annotation", 100, 400),
+    ],
+    ids=["an op", "a frame of torch", "a mark"],
+)
+def test_a_line_in_which_torch_runs_is_not_pythons_own(tmp_path: Path, inside: Event) -> None:
+    assert python_line(python(folder=tmp_path / "own")) is not None
+    assert python_line(python(folder=tmp_path / "torch", inside=inside)) is None
+
+
+def test_a_function_counts_to_the_line_that_calls_it(tmp_path: Path) -> None:
+    calls = [frame("train.py(5): token", 100 + 10 * index, 8) for index in range(30)]
+    found = python_line(python(folder=tmp_path, **{f"call{at}": call for at, call in enumerate(calls)}))
+    assert found is not None and found.gain_us is not None
+    assert found.lines == ("train.py:43", "token() (train.py:5)")
+    assert found.gain_us.high == pytest.approx(600, rel=0.02)
+
+
+def test_a_short_line_is_not_worth_a_change(tmp_path: Path) -> None:
+    body = [line(43, 10, 60), line(50, 120, 800), op("aten::mul", 125, 790, dims=[[64], [64]])]
+    assert python_line(case(tmp_path, body)) is None
+
+
+def test_no_larger_batch_where_python_grows_with_it(tmp_path: Path) -> None:
+    different = [op(f"aten::{name}", 20 + 10.0 * at, 2, dims=[[8], [8]]) for at, name in enumerate(("mul", "sub") * 40)]
+    assert larger_batch(case(tmp_path / "fixed", [*different[:8], *different[8:16]], 250.0)) is not None
+    assert larger_batch(case(tmp_path / "rows", loop(80))) is None
+    assert larger_batch(python(folder=tmp_path / "python")) is None
+
+
+def test_the_gain_of_a_line_is_no_more_than_its_time(tmp_path: Path) -> None:
+    known = python(folder=tmp_path)
+    draft = python_line(known)
+    assert draft is not None
+    (finding,) = rank([draft], known.analysis)
+    (fold,) = (each for each in known.analysis.lines if each.name == "train.py:43")
+    assert finding.predicted_gain_us is not None
+    assert finding.predicted_gain_us.high <= (fold.us + fold.idle_us) * (1 + 1e-9)

@@ -1,0 +1,93 @@
+"""Rules on the whole run: what is between steps comes first where it is most of the run, and growth is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.advice.run_steps import growing_steps, time_between_steps
+from bottleneck.pipeline import analyse
+from bottleneck.report.analysis_document import describe_run
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.measurements import BetweenPlace, PiledHooks, RunSteps, StepGrowth
+from tests.advice.cases import case_of
+from tests.builders import op
+
+PLACE = BetweenPlace("train.py:88", 0.9, "evaluate", None, "evaluate(net)")
+
+
+def run_of(elsewhere_us: float, *places: BetweenPlace, **more: Any) -> RunSteps:
+    return RunSteps(100, 1e6, 1000.0, elsewhere_us, 10, places, **more)
+
+
+def evidence_of(folder: Path, run: RunSteps | None) -> Evidence:
+    return case_of(folder, [op("aten::mul", 0, 50), op("aten::mul", 60, 40)], run=run, unprofiled_us=100.0)
+
+
+def test_most_of_the_run_between_steps_is_the_first_thing_to_say(tmp_path: Path) -> None:
+    draft = time_between_steps(evidence_of(tmp_path, run_of(8e5, PLACE)))
+    assert draft is not None
+    assert draft.comes_first
+    assert draft.advice.startswith("Look between the steps, 80.0 % of the run: run evaluate(), train.py:88 less often")
+    assert draft.gain_us is None
+    assert draft.gain_reason is not None
+    assert "would take 280 ms instead of 1.00 s: at most 3.57 times as fast" in draft.gain_reason
+    verdict = analyse([tmp_path]).verdict.sentence
+    assert "First: look between the steps, 80.0 % of the run" in verdict
+
+
+def test_a_tenth_of_the_run_is_told_and_less_is_not(tmp_path: Path) -> None:
+    draft = time_between_steps(evidence_of(tmp_path / "some", run_of(1.5e5, PLACE)))
+    assert draft is not None
+    assert not draft.comes_first
+    assert time_between_steps(evidence_of(tmp_path / "little", run_of(5e4, PLACE))) is None
+    assert time_between_steps(evidence_of(tmp_path / "unsampled", run_of(9e5))) is None
+    assert time_between_steps(evidence_of(tmp_path / "unknown", None)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "code"),
+    [
+        ("workers", "keep the loader's workers from one epoch to the next", "persistent_workers=True"),
+        ("checkpoint", "write checkpoints less often", ""),
+        ("compile", "TORCH_LOGS=recompiles", ""),
+        ("input", "prefetch", ""),
+    ],
+)
+def test_what_torch_does_there_makes_the_advice(kind: Any, words: str, code: str, tmp_path: Path) -> None:
+    draft = time_between_steps(evidence_of(tmp_path, run_of(8e5, BetweenPlace("a.py:3", 1.0, None, kind))))
+    assert draft is not None
+    assert words in draft.advice
+    assert code in (draft.code or "")
+
+
+GROWTH = StepGrowth(54.0, 20, 2000.0, 500, 27_000.0, "hooks.py:20", "got[name] = output.mean((2, 3))")
+
+
+def test_growing_steps_are_said_with_their_slope_and_their_hooks(tmp_path: Path) -> None:
+    draft = growing_steps(evidence_of(tmp_path, run_of(0.0, growth=GROWTH, hooks=PiledHooks("Conv2d", 500, "a.py:21"))))
+    assert draft is not None
+    assert draft.comes_first
+    assert draft.evidence[:2] == (
+        "each step takes 54.0 us longer than the one before: 2.00 ms at step 20, 27.0 ms at 500",
+        "a Conv2d holds 500 hooks at the end of the run",
+    )
+    assert "Remove the hooks that each step registers (a.py:21)" in draft.advice
+    assert "handle.remove()" in (draft.code or "")
+
+
+def test_growth_without_hooks_names_what_may_grow_and_no_growth_nothing(tmp_path: Path) -> None:
+    draft = growing_steps(evidence_of(tmp_path / "one", run_of(0.0, growth=GROWTH)))
+    assert draft is not None
+    assert "a list of losses" in draft.advice
+    assert growing_steps(evidence_of(tmp_path / "two", run_of(0.0))) is None
+
+
+def test_the_report_has_one_line_on_the_run() -> None:
+    assert describe_run(None, 5) == ""
+    assert describe_run(run_of(0.0), 5) == "the 5 recorded steps are typical of 100.0 % of the run"
+    told = describe_run(run_of(9.4e5, PLACE), 20)
+    assert told == (
+        "the 20 recorded steps are typical of 6.0 % of the run; 94.0 % from its first step to its last is elsewhere: "
+        "evaluate(), train.py:88 (84.6 %)"
+    )

@@ -1,0 +1,134 @@
+"""A whole run in short: what is between its steps and where, steps that grow, hooks that pile up."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+
+from bottleneck.harness.run_log import RunLog, Sample, find_piled_hooks, kind_of, read_stack, summarise_run
+
+MAIN, LOOP = ("train.py", 90, "<module>"), ("train.py", 88, "main")
+FUNCTIONS = frozenset({("train.py", "<module>"), ("train.py", "main")})
+
+
+def log_of(steps_us: Iterable[float], **fields: Any) -> RunLog:
+    log = RunLog(functions=FUNCTIONS, **fields)
+    log.ticks.append(0)
+    for us in steps_us:
+        log.ticks.append(log.ticks[-1] + round(us * 1000))
+    return log
+
+
+def with_evaluation() -> RunLog:
+    """Steps of 1 ms, of which every tenth is followed by 40 ms of something else."""
+    return log_of([1000.0 + 40_000.0 * (number % 10 == 9) for number in range(100)])
+
+
+def sampled(log: RunLog, *inner: tuple[str, int, str], kind: Any = None) -> RunLog:
+    """One sample in the middle of each long step, with these frames inside the loop."""
+    for begin, end in zip(log.ticks, log.ticks[1:], strict=False):
+        if end - begin > 2_000_000:
+            log.samples.append(Sample((begin + end) // 2, (MAIN, LOOP, *inner), kind))
+    return log
+
+
+def test_time_in_no_usual_step_is_told_with_the_line_of_the_loop_and_the_function_it_calls() -> None:
+    run = summarise_run(sampled(with_evaluation(), ("train.py", 30, "evaluate"), ("model.py", 5, "score")))
+    assert run is not None
+    assert (run.steps, run.gaps, run.typical_us) == (100, 10, 1000.0)
+    assert run.elsewhere_share == pytest.approx(400 / 500)
+    (place,) = run.places
+    assert (place.words(), place.kind, place.share) == ("evaluate(), train.py:88", None, 1.0)
+    assert run.growth is None
+
+
+def test_long_steps_at_lines_of_the_steps_were_held_up() -> None:
+    log = sampled(with_evaluation())
+    log.step_lines = frozenset({"train.py:88"})
+    run = summarise_run(log)
+    assert run is not None
+    assert (run.elsewhere_us, run.held_us, run.places) == (0.0, pytest.approx(400_000.0), ())
+
+
+def test_steps_that_are_alike_leave_nothing_elsewhere() -> None:
+    run = summarise_run(log_of([1000.0, 1400.0] * 20))
+    assert run is not None
+    assert (run.elsewhere_us, run.gaps, run.places) == (0.0, 0, ())
+
+
+def test_profiled_steps_and_our_own_time_do_not_count() -> None:
+    log = log_of([1000.0] * 30 + [50_000.0] + [1000.0] * 30 + [21_000.0])
+    log.profiled.add(30)
+    log.own_ns[61] = 20_000_000
+    run = summarise_run(log)
+    assert run is not None
+    assert (run.steps, run.total_us, run.elsewhere_us) == (61, 61_000.0, 0.0)
+
+
+def test_few_steps_tell_nothing() -> None:
+    assert summarise_run(log_of([1000.0] * 19)) is None
+
+
+def test_waits_for_the_first_batch_of_new_workers_belong_to_their_start() -> None:
+    log = sampled(with_evaluation(), kind="input")
+    first = log.samples[0]
+    log.samples += [Sample(sample.at_ns + 1000, first.stack, "workers") for sample in log.samples]
+    run = summarise_run(log)
+    assert run is not None
+    assert [(place.source, place.kind) for place in run.places] == [("train.py:88", "workers")]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_steps_that_grow_are_told_with_their_slope(noise: float) -> None:
+    run = summarise_run(log_of([2000.0 + 50.0 * n * (1 + noise * ((n * 7919) % 13 / 6.5 - 1)) for n in range(300)]))
+    assert run is not None
+    assert run.growth is not None
+    assert run.growth.slope_us == pytest.approx(50.0, rel=0.1)
+    assert run.growth.last_us > 5 * run.growth.first_us
+
+
+def test_steps_that_scatter_do_not_grow() -> None:
+    run = summarise_run(log_of([2000.0 + (n * 7919) % 997 for n in range(300)]))
+    assert run is not None
+    assert run.growth is None
+
+
+def test_the_frames_of_the_library_tell_what_it_does() -> None:
+    loader = "/venv/site-packages/torch/utils/data/dataloader.py"
+    assert (kind_of(loader, "_get_iterator"), kind_of(loader, "_try_get_data")) == ("workers", "input")
+    assert kind_of("/venv/site-packages/torch/serialization.py", "save") == "checkpoint"
+    assert kind_of("/venv/site-packages/torch/_dynamo/convert_frame.py", "__call__") == "compile"
+    assert kind_of("/venv/site-packages/torch/_dynamo/eval_frame.py", "_fn") is None
+
+
+def test_a_stack_ends_at_the_first_call_of_a_module() -> None:
+    seen: list[Any] = []
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            import sys
+
+            seen.append(read_stack(sys._getframe()))
+            return x
+
+    Net()(torch.ones(1))
+    ((stack, kind),) = seen
+    assert stack[-1][2] == "test_a_stack_ends_at_the_first_call_of_a_module"
+    assert kind is None
+
+
+def test_hooks_that_came_with_the_steps_are_found_with_the_line_that_registers_them() -> None:
+    net = torch.nn.Linear(2, 2)
+
+    def keep(*_: Any) -> None:
+        """Keeps nothing."""
+
+    for _ in range(50):
+        net.register_forward_hook(keep)
+    found = find_piled_hooks(50)
+    assert found is not None
+    assert (found.module, found.count) == ("Linear", 50)
+    assert found.source is not None
+    assert found.source.startswith("test_run_log.py:")
+    assert find_piled_hooks(100_000) is None
