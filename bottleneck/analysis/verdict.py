@@ -365,7 +365,7 @@ _MOST_SURE = 2
 
 
 def _sure(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
-    """What is known of a program whose times say nothing, because other programs ran beside it; null elsewhere."""
+    """Says what is known of a program whose times say nothing, because others ran beside it; null elsewhere."""
     if grounds.disturbed is None or decision.bound != "inconclusive":
         return None
     titles = [finding.title for finding in findings if finding.slug in SURE_FINDINGS][:_MOST_SURE]
