@@ -35,6 +35,8 @@ _TIMED = (1.0, 1.3)
 # Of the checks' own time, with ops alone recorded.
 _CHECKED = (0.9, 1.15)
 _HOST = ("overhead.dispatch", "overhead.python")
+# In these the host uses no processor.
+_WAITS = ("input", "sync", "wait")
 _LEAST = 0.01
 _FIRST = 0.1  # of the step: what makes it the first thing to do
 
@@ -108,7 +110,7 @@ def _captures_us(evidence: Evidence, mode: DebugMode | None, checks: _NanChecks 
     else from their number: one for each backward op.
     """
     if mode is not None and mode.share is not None:
-        timed_us = mode.share * evidence.step_us
+        timed_us = mode.share * (evidence.step_us - evidence.idle_us(*_WAITS))
         words = f"stack traces of forward ops take {format_per_step(evidence, timed_us)}, timed without the profiler"
         return Interval(_TIMED[0] * timed_us, _TIMED[1] * timed_us), words
     spans = outermost_frames(evidence, _CAPTURE)
@@ -182,7 +184,11 @@ def _checks_us(evidence: Evidence, checks: _NanChecks) -> tuple[Interval, dict[s
     own_us = float(own.sum())
     if evidence.is_host_only:
         # Not as the ledger scales them: the profiler stretches stack traces far more than these ops.
-        spent_us = float(kernels["dur_us"].to_numpy()[rows].sum()) / evidence.steps * _light_scale(evidence)
+        durations_us = kernels["dur_us"].to_numpy()
+        checked_us, all_us = (float(durations_us[mask].sum()) for mask in (rows, evidence.kernels_in_window))
+        # What delays a profiled step delays these ops too: they take no more of the step than of the time of all ops.
+        most_us = evidence.step_us * checked_us / all_us if all_us > 0 else 0.0
+        spent_us = min(checked_us / evidence.steps * _light_scale(evidence), most_us)
         stretch = _CHECKED[1] * spent_us / own_us if own_us > 0 else 1.0
         claims = {str(name): min(us * stretch, evidence.account_us(str(name))) for name, us in own.items() if us > 0}
         return Interval(*(min(part * spent_us, evidence.step_us) for part in _CHECKED)), claims

@@ -1,16 +1,19 @@
 """Rules on work near the roof that need not be done: a sequence computed again for each token, and padding."""
 
 import math
+import re
 
 import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, work_of
+from bottleneck.advice.quantities import claims_of, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats, Integers
-from bottleneck.units import US_PER_S, counted, format_us
+from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 # Lengths in a row that differ by one token each; a loop over prefixes of a few words is none.
 _LEAST_LENGTHS, _LEAST_TOKENS = 4, 8
@@ -156,4 +159,70 @@ def _weights_us(work: KernelWork, places: Integers) -> float:
     return min(nbytes / work.evidence.steps / bandwidth * US_PER_S, float(work.us[places].sum()))
 
 
-RULES = (no_kv_cache,)
+# Of the ids; and of the time that they are worth: norms and losses skip some, attention gains by the square.
+_LEAST_PADDING, _PADDED = 0.1, (0.6, 1.1)
+_COMPUTED = ("compute", "memory")
+# A remark that padding is not known: most of the step is computed, on so many rows of so many ids.
+_MOSTLY, _ROWS, _COLUMNS = 0.6, 4, 32
+_EMBEDDING = re.compile(r"^aten::embedding$")
+
+
+def padded_inputs(evidence: Evidence) -> Draft | None:
+    """Rows of ids end in padding, as the recorded program sampled it, and ops compute on it all the same.
+
+    Gain: the padded share of compute and memory time, from 60 % to 110 % of it.
+    """
+    padding = None if evidence.recording is None else evidence.recording.padding
+    if padding is None or padding.share < _LEAST_PADDING:
+        return None
+    work_us = sum(evidence.group_us(group) for group in _COMPUTED)
+    low_us, high_us = (min(part * padding.share, 0.9) * work_us for part in _PADDED)
+    return Draft(
+        slug="padded-inputs",
+        title="Ops compute on padding",
+        evidence=(
+            f"{format_share(padding.share)} of the ids in {counted(padding.rows, 'row')} of up to "
+            f"{counted(padding.columns, 'id')} are one id repeated at an end",
+            f"arithmetic and bytes take {format_us(work_us)} per step",
+        ),
+        advice="Batch rows of like length (bucketing), or pack several into one row, so that less is padded.",
+        code="sampler = sorted(range(len(data)), key=lambda i: len(data[i]))  # in buckets, shuffled",
+        gain_us=Interval(low_us, high_us),
+        claims=claims_of(evidence, *_COMPUTED, most_us=high_us),
+        changes_results=True,
+    )
+
+
+def padding_not_known(evidence: Evidence) -> Draft | None:
+    """Most of the step is computed on rows of ids, whose padding a trace does not show."""
+    if evidence.recording is not None and evidence.recording.padding is not None:
+        return None
+    if evidence.share_of_step(sum(evidence.group_us(group) for group in _COMPUTED)) < _MOSTLY:
+        return None
+    work = work_of(evidence)
+    rows = [
+        sizes[1]
+        for signature in np.unique(_embedded(evidence)).tolist()
+        if len(sizes := work.sizes_of(signature)) > 1 and len(sizes[1]) == 2
+    ]
+    found = [size for size in rows if size[0] >= _ROWS and size[1] >= _COLUMNS]
+    if not found:
+        return None
+    return Draft(
+        slug="padding-not-known",
+        title="A part of the ids may be padding",
+        evidence=(f"embeddings of {found[0][0]} x {found[0][1]} ids; a trace has no values",),
+        advice="Sample the padding: bottleneck run --inspect-padding.",
+        gain_reason="the values of the ids are not recorded",
+    )
+
+
+def _embedded(evidence: Evidence) -> Integers:
+    """Signatures of the calls of embeddings in the window."""
+    ops = evidence.linked.ops
+    rows = np.flatnonzero(text_matches(ops["name"], _EMBEDDING.search) & ops_in_window(evidence))
+    signatures = as_integers(ops["signature"])[rows]
+    return np.asarray(signatures[signatures >= 0])
+
+
+RULES = (no_kv_cache, padded_inputs, padding_not_known)

@@ -138,6 +138,10 @@ def run_command(
             "--batch-test/--no-batch-test", help="Workload: time twice the batch_size too; left out by itself if long."
         ),
     ] = None,
+    inspect_padding: Annotated[
+        bool,
+        typer.Option("--inspect-padding", help="Look in a step that is not measured how much of its ids is padding."),
+    ] = False,
     probe_budget: ProbeBudget = PROBE_BUDGET_S,
     output: Annotated[
         Path | None,
@@ -187,6 +191,7 @@ def run_command(
         stacks=stacks,
         memory=memory,
         batch_test=batch_test,
+        inspect_padding=inspect_padding,
     )
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
     options = RunOptions(output, force, strict, telemetry_ms, quiet, render, probe_budget)

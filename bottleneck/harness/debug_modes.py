@@ -154,7 +154,7 @@ def _line_that_switches(name: DebugName) -> str | None:
     return None
 
 
-def call_us(clock: Callable[[], int] = time.perf_counter_ns) -> float:
+def call_us(clock: Callable[[], int] = time.thread_time_ns) -> float:
     """Microseconds of a call of an empty function, the quickest of three times twenty: few calls for a foreign tool."""
 
     def empty() -> None:
@@ -175,7 +175,7 @@ class CaptureClock:
     torch 2 calls `torch.fx.traceback.format_stack` for each node of the graph, by its name in that module.
     """
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self._clock = clock
         self._module: Any = None
         self._original: Callable[[], Any] | None = None
@@ -211,9 +211,12 @@ class CaptureClock:
 
 
 class DebugWatch:
-    """The aids to debugging that a process had on, read from time to time, with the time that they took in one step."""
+    """The aids to debugging that a process had on, read from time to time, with the time that they took in one step.
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    Both times are processor time of the thread: one step, on a processor that others want too, is no measure.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self._clock = clock
         self._captures = CaptureClock(clock)
         self._since_ns: int | None = None

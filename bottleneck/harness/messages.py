@@ -66,7 +66,8 @@ class RecordOptions:
     threads, both set before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not
     measured. With ``counting`` steps are profiled, and none is timed; with ``numerics`` what the first steps return and
     change is digested. ``timed_s`` is how long a step that can be repeated is timed. With ``follow_children`` the
-    processes that the program starts are ranks of the recording.
+    processes that the program starts are ranks of the recording. With ``inspect_padding`` the ids in the inputs of
+    embeddings are looked at.
     """
 
     steps: int | None = None
@@ -79,6 +80,7 @@ class RecordOptions:
     memory: bool | None = None
     batch_test: bool | None = None
     option_costs: bool = True
+    inspect_padding: bool = False
     counting: bool = False
     numerics: bool = False
     timed_s: float = TIMED_SECONDS
@@ -151,7 +153,8 @@ class Notes(Measured):
     ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
     was then told to end. ``is_complete`` turns true at the regular end of the program; false means that it died or left
-    by `os._exit`. ``light`` is the window with the fewest options, null where none was kept.
+    by `os._exit`. ``exit_status`` is that of its own end, before Python takes the interpreter apart; null without one.
+    ``light`` is the window with the fewest options, null where none was kept.
     """
 
     ranks: int = 1
@@ -165,3 +168,4 @@ class Notes(Measured):
     stopped: bool = False
     is_complete: bool = False
     numerics: Numerics | None = None
+    exit_status: int | None = None

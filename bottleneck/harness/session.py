@@ -19,6 +19,7 @@ from bottleneck.harness.lines import lines_of_steps, texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
+from bottleneck.harness.padding import PaddingSampler
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow
@@ -85,6 +86,7 @@ class Session:
         self.inductor = Inductor()
         self.status = 0
         self._debugging = DebugWatch()
+        self._padding = PaddingSampler()
         self._memory: MemoryLook | None = None
         # Of lines that no window shows.
         self._more_texts: dict[str, str] = {}
@@ -145,11 +147,16 @@ class Session:
         self.note(source_texts={**self.notes.source_texts, **self._more_texts})
 
     def begin_debugged_step(self) -> None:
-        """Begins a step, one that is not measured, in which the time of these aids is taken."""
+        """Begins a step, one that is not measured, in which the time of these aids is taken, and ids are looked at."""
         self._debugging.begin_step(self.notes.debug_modes)
+        if self.options.inspect_padding and self.notes.padding is None:
+            with contextlib.suppress(Exception):  # another version of torch
+                self._padding.start(sys.modules.get("torch"))
 
     def end_debugged_step(self) -> None:
         """Ends that step, if one has begun."""
+        if self._padding.is_on:
+            self.note(padding=self._padding.stop())
         if self._debugging.is_timing:
             self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
 

@@ -124,8 +124,8 @@ class DebugMode:
     """An aid to debugging that was on in the profiled process.
 
     ``detail`` is its setting or its owner ('coverage.CTracer'), ``source`` the line of the program that names it
-    ('train.py:5'), null where none does. ``share`` is the part of one step that it took, ``call_us`` what a call of an
-    empty Python function takes with it; null where not measured.
+    ('train.py:5'), null where none does. ``share`` is the part of one step's processor time that it took, ``call_us``
+    what a call of an empty Python function takes with it; null where not measured.
     """
 
     name: DebugName
@@ -133,6 +133,18 @@ class DebugMode:
     source: str | None = None
     share: float | None = None
     call_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Padding:
+    """The part of the ids in the inputs of embeddings that are the same id, repeated at one end of their row.
+
+    ``rows`` were looked at, the longest of ``columns`` ids.
+    """
+
+    share: float
+    rows: int
+    columns: int
 
 
 @dataclass(frozen=True)

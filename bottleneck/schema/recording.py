@@ -8,7 +8,7 @@ from typing import Literal
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.device import Device
-from bottleneck.schema.measurements import Compilation, DebugMode, Extras, MeasuredPieces, MemoryGrowth, Timing
+from bottleneck.schema.measurements import Compilation, DebugMode, Extras, MeasuredPieces, MemoryGrowth, Padding, Timing
 from bottleneck.schema.records import check_ranges
 from bottleneck.system.files import read_file, write_whole
 
@@ -86,7 +86,8 @@ class Measured(Extras):
     what torch computes with, ``compilation`` is null where torch's compiler could not tell. ``search_path`` holds the
     folders that modules come from, relative to the working folder: frames of the trace are named from there.
     ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'. ``debug_modes``
-    are aids to debugging that were on, ``memory_growth`` is null where it was not looked at.
+    are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``padding``
+    unless it was asked for.
     """
 
     step_name: str | None = None
@@ -102,6 +103,7 @@ class Measured(Extras):
     source_texts: Mapping[str, str] = field(default_factory=dict)
     debug_modes: tuple[DebugMode, ...] = ()
     memory_growth: MemoryGrowth | None = None
+    padding: Padding | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.wasted_work import no_kv_cache
+from bottleneck.advice.wasted_work import no_kv_cache, padded_inputs, padding_not_known
+from bottleneck.schema.measurements import Padding
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of
 from tests.analysis.frames import CPU
@@ -65,3 +66,40 @@ def test_weights_that_take_as_long_to_read_leave_nothing_to_gain(tmp_path: Path)
 def test_a_new_prompt_begins_anew(tmp_path: Path) -> None:
     lengths = [*range(90, 96), *range(40, 46)]
     assert no_kv_cache(case_of(tmp_path, calls(lengths), device=FAST)) is not None
+
+
+def embedded(rows: int, columns: int) -> list[Event]:
+    """Two steps that look up ids and multiply for most of their time."""
+    events: list[Event] = []
+    for number in range(2):
+        at = 1000.0 * number
+        events += [
+            step(number, at, 999),
+            op("aten::embedding", at + 1, 20, dims=[[1000, 64], [rows, columns], [], [], []]),
+            op("aten::mm", at + 30, 900, dims=[[rows * columns, 64], [64, 64]]),
+        ]
+    return events
+
+
+def test_padding_that_was_sampled_is_worth_its_share_of_the_work(tmp_path: Path) -> None:
+    case = case_of(tmp_path, embedded(8, 64), padding=Padding(0.5, 8, 64), device=FAST)
+    draft = padded_inputs(case)
+    assert draft is not None and draft.gain_us is not None and draft.changes_results
+    work_us = case.group_us("compute") + case.group_us("memory")
+    assert work_us > 0
+    assert (draft.gain_us.low, draft.gain_us.high) == pytest.approx((0.3 * work_us, 0.55 * work_us))
+    assert draft.evidence[0] == "50.0 % of the ids in 8 rows of up to 64 ids are one id repeated at an end"
+    assert padding_not_known(case) is None
+
+
+def test_a_little_padding_and_none_that_was_looked_for_are_left_alone(tmp_path: Path) -> None:
+    assert padded_inputs(case_of(tmp_path / "a", embedded(8, 64), padding=Padding(0.05, 8, 64))) is None
+    assert padded_inputs(case_of(tmp_path / "b", embedded(8, 64), command=("train.py",))) is None
+
+
+def test_rows_of_ids_may_hold_padding_that_a_trace_does_not_show(tmp_path: Path) -> None:
+    draft = padding_not_known(case_of(tmp_path / "a", embedded(8, 64), device=FAST))
+    assert draft is not None and draft.gain_us is None and "--inspect-padding" in draft.advice
+    assert draft.evidence == ("embeddings of 8 x 64 ids; a trace has no values",)
+    assert padding_not_known(case_of(tmp_path / "b", embedded(1, 64), device=FAST)) is None
+    assert padding_not_known(case_of(tmp_path / "c", calls([64] * 4), device=FAST)) is None

@@ -1,0 +1,69 @@
+"""Samples, where the user asks for it, how much of the integer inputs of embeddings is repeated ids at an end."""
+
+import sys
+from typing import Any
+
+from bottleneck.schema.measurements import Padding
+
+
+class PaddingSampler:
+    """Looks at the inputs of the program's embeddings from ``start`` to ``stop``, in a step that is not measured."""
+
+    def __init__(self) -> None:
+        self._removal: Any = None
+        self._torch: Any = None
+        self._padded = self._ids = self._rows = self._columns = 0
+
+    def start(self, torch: Any) -> None:
+        """Begins, but where torch.compile is in use: it would trace the hook."""
+        compiled = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None)
+        if torch is None or compiled or self._removal is not None:
+            return
+        self._torch = torch
+        self._removal = torch.nn.modules.module.register_module_forward_pre_hook(self._before_call)
+
+    def stop(self) -> Padding | None:
+        """Ends it: what was seen; null where no embedding was called with rows of ids."""
+        removal, self._removal = self._removal, None
+        if removal is None:
+            return None
+        removal.remove()
+        if not self._ids:
+            return None
+        return Padding(share=self._padded / self._ids, rows=self._rows, columns=self._columns)
+
+    @property
+    def is_on(self) -> bool:
+        """True while it looks."""
+        return self._removal is not None
+
+    def _before_call(self, module: Any, arguments: Any) -> None:
+        torch = self._torch
+        if type(module) is not torch.nn.Embedding or not arguments or type(arguments[0]) is not torch.Tensor:
+            return
+        try:
+            ids = arguments[0].detach()
+            if ids.dim() >= 2 and ids.size(-1) > 1 and ids.numel() and not ids.is_floating_point():
+                with torch.no_grad():
+                    self._count(ids.reshape(-1, ids.size(-1)))
+        except Exception:  # ours, in the middle of the program's own call
+            return
+
+    def _count(self, ids: Any) -> None:
+        """Adds the ids of some rows, and those of them that are padding at the side that has more."""
+        rows, columns = ids.shape
+        self._padded += max(_repeated(ids), _repeated(ids.flip(-1)))
+        self._ids += rows * columns
+        self._rows, self._columns = self._rows + rows, max(self._columns, columns)
+
+
+def _repeated(ids: Any) -> int:
+    """Ids in runs of two and more at the end of rows, of the id that ends most rows so."""
+    last = ids[:, -1]
+    run = (ids == last.unsqueeze(-1)).flip(-1).long().cumprod(-1).sum(-1)
+    ends = last[run > 1]
+    if not ends.numel():
+        return 0
+    values, counts = ends.unique(return_counts=True)
+    padding = values[counts.argmax()]
+    return int(run[(run > 1) & (last == padding)].sum().item())

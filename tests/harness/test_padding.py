@@ -1,0 +1,71 @@
+"""The sample of padding in the ids that embeddings get."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.harness.padding import PaddingSampler
+from bottleneck.schema.measurements import Padding
+from tests.harness.driver import record
+
+torch: Any = pytest.importorskip("torch")
+
+
+def sampled(*batches: list[list[int]], model: Any = None) -> Padding | None:
+    """The sample of these batches of ids."""
+    model = torch.nn.Embedding(100, 4) if model is None else model
+    sampler = PaddingSampler()
+    sampler.start(torch)
+    assert sampler.is_on
+    for batch in batches:
+        model(torch.tensor(batch))
+    found = sampler.stop()
+    model(torch.tensor([[1, 2]]))
+    assert not sampler.is_on and sampler.stop() is None
+    return found
+
+
+def test_repeated_ids_at_the_end_of_rows_are_padding() -> None:
+    batch = [[5, 6, 7, 0, 0, 0], [5, 6, 0, 0, 0, 0], [1, 2, 3, 4, 5, 0]]
+    assert sampled(batch) == Padding(share=7 / 18, rows=3, columns=6)
+
+
+def test_padding_at_the_beginning_counts_as_well() -> None:
+    assert sampled([[9, 9, 9, 1], [9, 9, 2, 3]]) == Padding(share=5 / 8, rows=2, columns=4)
+
+
+def test_rows_without_padding_have_none_and_a_word_said_twice_by_one_row_is_little() -> None:
+    assert sampled([[1, 2, 3], [4, 5, 6]]) == Padding(share=0.0, rows=2, columns=3)
+
+
+def test_several_batches_add_up_and_positions_in_one_row_are_no_rows() -> None:
+    assert sampled([[1, 0, 0, 0]], [[1, 2, 3, 4]]) == Padding(share=3 / 8, rows=2, columns=4)
+    assert sampled(model=torch.nn.Embedding(10, 2)) is None
+    only_positions = PaddingSampler()
+    only_positions.start(torch)
+    torch.nn.Embedding(10, 2)(torch.arange(4))
+    assert only_positions.stop() is None
+
+
+PROGRAM = """
+import torch
+
+model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ids = torch.tensor([[1, 2, 3, 0, 0, 0, 0, 0]] * 4)
+for _ in range(80):
+    optimizer.zero_grad()
+    model(ids).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("options", "padding"), [(("--inspect-padding",), Padding(5 / 8, 4, 8)), ((), None)], ids=["asked for", "not"]
+)
+def test_a_recording_holds_the_sample_where_it_was_asked_for(
+    tmp_path: Path, options: tuple[str, ...], padding: Padding | None
+) -> None:
+    assert record(tmp_path, PROGRAM, *options).recording.padding == padding
