@@ -31,7 +31,6 @@ _FILLED, _COUNTED = frozenset({"aten::zeros", "aten::ones", "aten::full"}), froz
 _SPACED = frozenset({"aten::linspace", "aten::logspace"})
 _OPTIONS = 4  # dtype, layout, device and pinning follow
 _RANDOM = re.compile(r"rand|normal|uniform|bernoulli|multinomial|dropout|exponential")
-_NUMBER_TYPES = frozenset({"", "Scalar", "ScalarList", "double", "long int", "bool"})
 _NUMBERS = re.compile(r"-?\d{1,18}(?:\.\d{0,18})?")
 # Views, and ops whose result has the sizes of their operands; results of others are not followed.
 _VIEWS = frozenset(f"aten::{name}" for name in ("unsqueeze", "slice", "t", "transpose", "expand", "view", "reshape"))
@@ -110,7 +109,7 @@ def _constants_in(evidence: Evidence, work: KernelWork, calls: Sequence[_OuterOp
         return []
     while chain and chain[-1].name in _VIEWS:
         chain.pop()
-    read = {size for call in chain for size in _tensor_sizes(work, call.signature)}
+    read = {size for call in chain for size in work.tensors_of(call.signature)}
     # What only data reads may be a state, which is written to.
     return [call for call in chain if (made := _made_size(work, call)) is None or made in read]
 
@@ -122,7 +121,7 @@ def _follow(
     constants, chain, data = Counter[Size](), list[_OuterOp](), set[Size]()
     for call in calls:
         made = _made_size(work, call)
-        sizes = _tensor_sizes(work, call.signature)
+        sizes = work.tensors_of(call.signature)
         if made is not None:
             if made not in of_data:
                 constants[made] += 1
@@ -172,18 +171,6 @@ def _integers(text: object) -> Size:
     """The numbers of '[5000, 128]'; () for other texts."""
     words = str(text)
     return tuple(int(each) for each in re.findall(r"-?\d{1,15}", words)) if words.startswith("[") else ()
-
-
-def _tensor_sizes(work: KernelWork, signature: int) -> list[Size]:
-    """Sizes of the tensors of a call, those in lists included; a number that autograd wrapped is none."""
-    found: list[Size] = []
-    types = work.text_column("types", signature)
-    for dims, kind in zip(work.text_column("dims", signature), types, strict=False):
-        if isinstance(dims, list) and dims and all(isinstance(each, list) for each in dims):
-            found += [tuple(each) for each in dims]
-        elif isinstance(dims, list) and (dims or kind not in _NUMBER_TYPES):
-            found.append(tuple(dims))
-    return found
 
 
 def _result_size(evidence: Evidence, work: KernelWork, call: _OuterOp, sizes: Sequence[Size]) -> Size | None:

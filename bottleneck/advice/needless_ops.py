@@ -70,26 +70,29 @@ def _one_hots(evidence: Evidence) -> tuple[_OneHot, ...]:
     zeroed: dict[Size, int] = {}
     found = []
     for row, name, call in zip(rows.tolist(), names, calls, strict=True):
-        sizes = [size for size in work.sizes_of(call) if size]
-        if _ZEROES.search(name):
+        sizes = work.tensors_of(call)
+        known = next((size for size in (*sizes[:1], *(size[-1:] for size in sizes[:1])) if size in made), None)
+        if _ZEROES.search(name) or name == _EYE:
             zeroed[_zeroed_size(work, name, call, sizes)] = row
         elif (size := _one_hot_size(evidence, work, row, name, sizes)) is not None and size[-1] >= _LEAST_CLASSES:
-            ahead = [] if name == _ONE_HOT or size not in zeroed else [zeroed.pop(size)]
-            if name == _ONE_HOT or ahead or name in _PICKS:
-                made[size] = [*ahead, row]
-        elif sizes and name in _CASTS and sizes[0] in made:
-            made[sizes[0]].append(row)
-        elif name in _PRODUCTS and len(sizes) >= 2 and sizes[0] in made and sizes[0][-1] in sizes[1][-2:]:
-            found.append(_OneHot(sizes[0], sizes[1], (*made.pop(sizes[0]), row)))
+            begun = zeroed.pop(sizes[0], None) if name != _ONE_HOT else row
+            if begun is not None:
+                made[size] = sorted({begun, row})
+        elif known is not None and name in _CASTS:
+            made[known].append(row)
+        elif known is not None and name in _PRODUCTS and len(sizes) >= 2 and known[-1] in sizes[1][-2:]:
+            found.append(_OneHot(sizes[0], sizes[1], (*made.pop(known), row)))
     return tuple(found)
 
 
 def _zeroed_size(work: KernelWork, name: str, call: int, sizes: Sequence[Size]) -> Size:
+    """The sizes of a matrix that is filled with zeros, or with ones on its diagonal."""
     if name in {"aten::zero_", "aten::zeros_like"}:
         return sizes[0] if sizes else ()
     at = 1 if name == "aten::new_zeros" else 0
     text = str((*work.text_column("concrete", call), "", "")[at])
-    return tuple(int(number) for number in re.findall(r"\d{1,15}", text))
+    made = tuple(int(number) for number in re.findall(r"\d{1,15}", text))
+    return made * 2 if name == _EYE else made
 
 
 def _one_hot_size(evidence: Evidence, work: KernelWork, row: int, name: str, sizes: Sequence[Size]) -> Size | None:
@@ -103,9 +106,9 @@ def _one_hot_size(evidence: Evidence, work: KernelWork, row: int, name: str, siz
         return next((size[0] for size in inside if size), None)
     if _SCATTER.search(name) and len(sizes) == 2 and len(sizes[0]) >= 2 and sizes[1] == (*sizes[0][:-1], 1):
         return sizes[0]
-    if name in _PICKS and _EYE in evidence.op_sums and len(sizes) >= 2 and len(sizes[0]) == 2:
-        classes = sizes[0][0]
-        return (*sizes[1], classes) if sizes[0] == (classes, classes) else None
+    # The sizes of the rows that are picked are not always recorded: the columns tell.
+    if name in _PICKS and _EYE in evidence.op_sums and sizes and len(sizes[0]) == 2 and sizes[0][0] == sizes[0][1]:
+        return sizes[0][1:]
     return None
 
 
@@ -155,8 +158,9 @@ def _by(size: Sequence[int]) -> str:
 def _backward_products(evidence: Evidence, sizes: set[Size], sources: set[str]) -> list[int]:
     """The outermost backward ops of these lines in which a product takes a matrix of such sizes, or its transpose."""
     ops, work = evidence.linked.ops, work_of(evidence)
-    flat = {(math.prod(size[:-1]), size[-1]) for size in sizes}
+    flat: set[Size] = {(math.prod(size[:-1]), size[-1]) for size in sizes}
     flat |= {size[::-1] for size in flat}
+    flat |= {(1, *size) for size in flat}
     wanted = {f"{BACKWARD_OF}{source}" for source in sources}
     inside = ops_in_window(evidence) & text_matches(ops["source"], wanted.__contains__)
     inside &= text_matches(ops["name"], lambda name: name in {"aten::mm", "aten::bmm"})

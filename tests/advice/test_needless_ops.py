@@ -76,6 +76,16 @@ def test_ones_that_are_scattered_into_zeros_are_one_hot_rows(tmp_path: Path) -> 
     assert one_hot_product(case(tmp_path / "other", [line(18, 1, 450), made[1], product()])) is None
 
 
+def test_rows_picked_from_a_unit_matrix_are_one_hot_rows(tmp_path: Path) -> None:
+    eye = op("aten::eye", 10, 200, dims=[[]] * 5, concrete=[str(CLASSES), "", "", "", "False"])
+    pick = op("aten::index", 220, 50, dims=[[CLASSES, CLASSES], []])
+    sizes = [[], [[ROWS, CLASSES], [CLASSES, WIDTH]], []]
+    summed = op("aten::einsum", 280, 150, dims=sizes, types=["", "TensorList", ""])
+    draft = one_hot_product(case(tmp_path / "eye", [line(18, 1, 450), eye, pick, summed]))
+    assert draft is not None and draft.gain_us is not None and 350 < draft.gain_us.high <= 400
+    assert one_hot_product(case(tmp_path / "table", [line(18, 1, 450), pick, summed])) is None
+
+
 def test_the_backward_product_with_one_hot_rows_goes_too(tmp_path: Path) -> None:
     forward = numbered(product(), 7)
     node = "MmBackward0"
