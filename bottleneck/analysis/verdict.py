@@ -349,6 +349,7 @@ SURE_FINDINGS = frozenset(
         "gc-pauses",
         "gradient-check",
         "graph-breaks",
+        "growing-steps",
         "host-sync",
         "item-calls",
         "loader-without-workers",
