@@ -1,6 +1,8 @@
 """The smallest inputs at which a command once failed with a bug of ours; `python -m benchmarks.fuzz` finds them."""
 
+import gzip
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from bottleneck.cli import _run
 from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 
 SYNC = complete("cudaStreamSynchronize", "cuda_runtime", 2400.0, 200.0)
+SAMPLE = Path(__file__).parents[1] / "sample_traces" / "matmul"
 WEEK_US = 7 * 86_400e6
 
 # A wait alone, without op or kernel, which `whatif` indexed an empty table by.
@@ -64,6 +67,15 @@ def _check_all(trace: Path, folder: Path, capsys: pytest.CaptureFixture[str]) ->
         assert status in {0, 1, 2, 3, 5}, (words, said.err)
         assert "Traceback" not in said.err
         assert "None" not in said.out, words
+
+
+def test_a_recording_whose_only_event_has_no_length_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = Path(shutil.copytree(SAMPLE, tmp_path / "recording"))
+    with gzip.open(recording / "trace.rank0.json.gz", "wt") as file:
+        json.dump([op("aten::mm", 0, 0)], file)
+    _check_all(recording, tmp_path, capsys)
 
 
 # Whole files, at which the reader or what follows it failed.

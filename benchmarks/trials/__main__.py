@@ -25,6 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bottleneck.report.json_text import from_json
+from bottleneck.schema.finding_order import in_reading_order
+
 HERE = Path(__file__).parent
 TABLE = "trials.toml"
 _ENDED_AFTER_SECONDS = 600
@@ -136,9 +139,9 @@ def places_in(text: str, program: str) -> frozenset[int]:
 
 
 def grade(trial: Trial, said: Said, numbers: frozenset[int]) -> Grade:
-    """The grade of a first screen; the line may stand in the sentence or in the first finding."""
+    """The grade of a first screen; the line may stand in the sentence or in the first finding, if there is one."""
     lines = places_in(f"{said.sentence} {said.first}", trial.program)
-    return Grade(said.bound in trial.bound, bool(lines & numbers), said.slug in trial.slugs)
+    return Grade(said.bound in trial.bound, not numbers or bool(lines & numbers), said.slug in trial.slugs)
 
 
 def run_under_bottleneck(program: Path, folder: Path, options: Sequence[str] = ()) -> Mapping[str, Any] | None:
@@ -150,7 +153,16 @@ def run_under_bottleneck(program: Path, folder: Path, options: Sequence[str] = (
             timeout=_ENDED_AFTER_SECONDS,
         )  # fmt: skip
     path = folder / "analysis.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return as_read(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def as_read(text: str) -> Mapping[str, Any]:
+    """The analysis of a file with the findings that a report shows, in the order in which it shows them."""
+    analysis = from_json(text)
+    shown = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
+    data = json.loads(text)
+    by_slug = {finding["slug"]: finding for finding in data["findings"]}
+    return {**data, "findings": [by_slug[finding.slug] for finding in shown]}
 
 
 def _seconds(program: Path, clock: str) -> float:

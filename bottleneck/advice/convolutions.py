@@ -303,12 +303,17 @@ def _turning_us(work: KernelWork, rows: Flags) -> Floats:
 
 
 def _by_planes(work: KernelWork, rows: Flags) -> Flags:
-    """Those of the rows whose images are recorded with rows of pixels that lie side by side, one channel apart."""
+    """Those of the rows whose images are recorded with rows of pixels that lie side by side, one channel apart.
+
+    A convolution over one dimension comes as one over images of height 1; weights of three dimensions have no
+    channels_last.
+    """
     planes = []
     for each in np.unique(work.signature[rows]).tolist():
         sizes, strides = work.sizes_of(each), work.text_column("strides", each)
         first = strides[0] if strides else None
-        if sizes and len(sizes[0]) == 4 and sizes[0][1] > 1 and isinstance(first, list) and len(first) == 4:
+        is_image = bool(sizes) and len(sizes[0]) == 4 and sizes[0][1] > 1 and sizes[0][2] > 1
+        if is_image and isinstance(first, list) and len(first) == 4:
             planes += [each] * (first[3] == 1)
     return np.isin(work.signature, planes)
 

@@ -104,7 +104,7 @@ def _title(named: list[Keeper], grown_bytes: float, *, has_graphs: bool) -> str:
 
 
 def _seen(growth: MemoryGrowth, grown_bytes: float, where: str) -> tuple[str, ...]:
-    """What was measured, and in how many steps memory is full."""
+    """Evidence of the growth, with the number of steps after which memory is full."""
     left_bytes = growth.device_left_bytes if where.endswith("device") else growth.left_bytes
     words = f"{where} grew by {format_si(grown_bytes, 'B')} per step in {counted(growth.steps, 'step')}"
     if grown_bytes < _LEAST_BYTES / 100:

@@ -68,7 +68,7 @@ _LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataload
 _LEAST_PICKED = 0.02
 
 
-class Loop(Struct, frozen=True):
+class OpLoop(Struct, frozen=True):
     """Lines of one kind of loop: the one with most ops, how often it runs one, and time per step in all of them.
 
     ``lines`` are folds of the analysis, backward passes included. ``overhead`` is the part that computes nothing.
@@ -95,7 +95,7 @@ def _program_ops(evidence: Evidence) -> pd.DataFrame:
 
 
 @remembered
-def tensor_loop(evidence: Evidence) -> Loop | None:
+def tensor_loop(evidence: Evidence) -> OpLoop | None:
     """Lines that change tensor after tensor in place, outside of any module: parameters, gradients or averages."""
     work, ops = work_of(evidence), _program_ops(evidence)
     ops = ops[ops["module"].isna()]
@@ -116,7 +116,7 @@ def tensor_loop(evidence: Evidence) -> Loop | None:
 
 
 @remembered
-def op_loop(evidence: Evidence) -> Loop | None:
+def op_loop(evidence: Evidence) -> OpLoop | None:
     """Lines that run the same op on the same sizes again and again in one step, in the same module or outside of any.
 
     Layers that one line calls one after the other are different modules. Loops over parameters are ``tensor_loop``.
@@ -157,7 +157,7 @@ def _has_backward(evidence: Evidence, source: str) -> bool:
     return any(fold.name == f"{BACKWARD_OF}{source}" for fold in evidence.analysis.lines)
 
 
-def _loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sources: Sequence[str]) -> Loop:
+def _loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sources: Sequence[str]) -> OpLoop:
     names = {name for source in sources for name in (source, f"{BACKWARD_OF}{source}")}
     folds = [fold for fold in evidence.analysis.lines if fold.name in names]
     part = _part_of_backward(evidence, folds)
@@ -171,7 +171,7 @@ def _loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sourc
     named = max(known or list(often), key=lambda source: often[source][1])
     lines = (*(fold.name for fold in folds), *(row.source for row in backward if row.source is not None))
     whole_us = idle_us + busy_us
-    return Loop(named, tuple(dict.fromkeys(lines)), often[named][0], whole_us, overhead_us / max(whole_us, 1e-9))
+    return OpLoop(named, tuple(dict.fromkeys(lines)), often[named][0], whole_us, overhead_us / max(whole_us, 1e-9))
 
 
 def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:

@@ -89,11 +89,13 @@ def rank(
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
     No gain exceeds the time of the accounts, the phase or the lines that it comes from. A gain whose interval is wide,
-    or reaches far below nothing, counts with its lower end only, so that it stands behind gains that are certain. A
-    finding that only bounds what its remedies can give comes behind the first of them.
+    or reaches far below nothing, counts with its lower end only, so that it stands behind gains that are certain but
+    for those that it exceeds at both ends. A finding that only bounds what its remedies can give comes behind the first
+    of them.
 
     Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
-    advice that keeps the results only where it is worth more than twice as much. Advice that makes wrong results right
+    advice that keeps the results only where it is worth more than twice as much; a larger batch that nobody tried
+    counts for a quarter. Advice that makes wrong results right
     comes before all others.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
@@ -111,7 +113,7 @@ def rank(
         _learned(draft, gain_us, step_us, most_us, (of_pieces if draft.measured else table) or {})
         for draft, gain_us, most_us in zip(drafts, stated, limits, strict=True)
     ]
-    keys = [_key(draft, gain_us, step_us) for draft, (gain_us, _, _) in zip(drafts, learned, strict=True)]
+    keys = _keys(drafts, [gain_us for gain_us, _, _ in learned], step_us)
     first = {draft.slug: key for key, draft in sorted(zip(keys, drafts, strict=True), key=lambda each: each[0])[::-1]}
     order = sorted(range(len(drafts)), key=lambda at: _behind_remedies(keys[at], drafts[at], first))
     left_us, left_of_step_us = dict(accounts), accounts[_WHOLE]
@@ -235,19 +237,35 @@ _CORRECTS, _GAINS, _MAY_HURT, _REMARK = range(4)
 _Key = tuple[int, float, bool]
 
 
-def _key(draft: Draft, gain_us: Interval | None, step_us: float) -> _Key:
-    """Place in the ranking: by the middle of a gain that is certain, by the lower end of any other.
+def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us: float) -> list[_Key]:
+    """Places in the ranking: by the middle of a gain that is certain, by the lower end of any other.
 
-    A gain counts half where the results change.
+    One that is not certain, but better at both ends than one that is, stands before that one.
     """
-    if draft.corrects_results or draft.comes_first:
-        return _CORRECTS, 0.0, False
-    if gain_us is None:
-        return _REMARK, 0.0, False
-    middle_us = (gain_us.low + gain_us.high) / 2
-    worth_us = middle_us if is_certain(speedup_of(gain_us, step_us)) else gain_us.low
-    group, us = (_GAINS, worth_us) if worth_us > 0 else (_MAY_HURT, middle_us)
-    return group, -us / 2 if draft.changes_results else -us, False
+    parts, known = [_counted_part(draft) for draft in drafts], list(zip(drafts, gains_us, strict=True))
+    sure = [
+        (gain_us, part * (gain_us.low + gain_us.high) / 2)
+        for (_, gain_us), part in zip(known, parts, strict=True)
+        if gain_us is not None and is_certain(speedup_of(gain_us, step_us))
+    ]
+    keys: list[_Key] = []
+    for (draft, gain_us), part in zip(known, parts, strict=True):
+        is_first = draft.corrects_results or draft.comes_first
+        if is_first or gain_us is None:
+            keys.append((_CORRECTS if is_first else _REMARK, 0.0, False))
+            continue
+        worth_us = middle_us = part * (gain_us.low + gain_us.high) / 2
+        if not is_certain(speedup_of(gain_us, step_us)):
+            worse = (us for other, us in sure if part * gain_us.low >= other.low and part * gain_us.high >= other.high)
+            worth_us = max(part * gain_us.low, max(worse, default=0.0) * (1 + 1e-9) if gain_us.low > 0 else 0.0)
+        keys.append((_GAINS, -worth_us, False) if worth_us > 0 else (_MAY_HURT, -middle_us, False))
+    return keys
+
+
+def _counted_part(draft: Draft) -> float:
+    """Part of a gain that counts: half where the results change, and half of that of a batch that was not tried."""
+    untried = draft.per == "sample" and draft.confidence != "high"
+    return (0.25 if untried else 0.5) if draft.changes_results else 1.0
 
 
 def _behind_remedies(key: _Key, draft: Draft, first: Mapping[str, _Key]) -> _Key:

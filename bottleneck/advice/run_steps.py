@@ -21,7 +21,7 @@ def _run(evidence: Evidence) -> RunSteps | None:
 
 
 def _advice(place: BetweenPlace) -> tuple[str, str | None]:
-    """What to do about the time at this place, and the code that does it."""
+    """The advice on the time at this place, and the code that follows it."""
     where = place.words()
     if place.kind == "workers":
         return (

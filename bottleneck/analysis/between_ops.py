@@ -38,7 +38,7 @@ class Stretches(Struct, frozen=True):
     us: Floats
 
 
-class _Rows(Struct, frozen=True):
+class _OutermostOps(Struct, frozen=True):
     """Outermost ops of the main thread: row in OPS, position of the step and place in it, and the time before each."""
 
     row: Integers
@@ -85,13 +85,13 @@ def parts_left(linked: Linked, own: Spans, following: Integers, light: Stretches
     return by_row[following]
 
 
-def _are_calm(rows: _Rows, window: Window) -> Flags:
+def _are_calm(rows: _OutermostOps, window: Window) -> Flags:
     """Mask of the rows in steps that nothing held up."""
     starts = [step.start_us for step in calm_steps(window)]
     return np.asarray(np.isin([step.start_us for step in window.steps], starts)[rows.step])
 
 
-def _usual_rows(linked: Linked, own: Spans) -> tuple[_Rows, tuple[str, ...]]:
+def _usual_rows(linked: Linked, own: Spans) -> tuple[_OutermostOps, tuple[str, ...]]:
     """The ops of the steps whose ops are those of most steps, and the names of these; none where steps hold no ops."""
     rows = _outermost(linked, own)
     names = linked.ops["name"].astype(object).to_numpy()[rows.row]
@@ -102,7 +102,7 @@ def _usual_rows(linked: Linked, own: Spans) -> tuple[_Rows, tuple[str, ...]]:
     return some_rows(rows, np.isin(rows.step, chosen)), usual
 
 
-def _outermost(linked: Linked, own: Spans) -> _Rows:
+def _outermost(linked: Linked, own: Spans) -> _OutermostOps:
     """The outermost ops of the main thread in the window.
 
     What is before the first op of the window and what is after the last one are parts of two stretches; together they
@@ -120,4 +120,4 @@ def _outermost(linked: Linked, own: Spans) -> _Rows:
     us[0] += us[-1] if row.size else 0.0
     step = np.searchsorted([each.start_us for each in window.steps], begin, side="right") - 1
     place = np.arange(row.size) - np.searchsorted(step, step)
-    return _Rows(row, step, place, us[:-1])
+    return _OutermostOps(row, step, place, us[:-1])

@@ -172,7 +172,7 @@ class Suspect:
     excess_us: float
 
 
-class _Line(NamedTuple):
+class LineDelay(NamedTuple):
     """A source line with the time of a rank there, and that of the median rank."""
 
     name: str
@@ -180,7 +180,7 @@ class _Line(NamedTuple):
     usual_us: float
 
 
-def _line_words(line: _Line) -> str:
+def _line_words(line: LineDelay) -> str:
     return f"{format_us(line.us)} per step {at_source(line.name)}, median rank {format_us(line.usual_us)}"
 
 
@@ -358,7 +358,7 @@ class _Job:
         return (int(steps[first]) if is_steady and first > 0 else None), is_steady
 
     def _excess_us(self, suspect: Suspect) -> float:
-        """What the suspect takes too long; of a step that was timed without the profiler, no more than its ledger says.
+        """Returns what the suspect takes too long; of a step timed without the profiler, no more than its ledger says.
 
         A profiler takes longer where there are more calls, which the times of collectives do not tell.
         """
@@ -376,7 +376,7 @@ class _Job:
         spent = np.array([[ledger.get(name, 0.0) for name in names] for ledger in ledgers])
         return names, _median(spent), spent[list(suspect.members)].mean(axis=0)
 
-    def _line(self, suspect: Suspect) -> "_Line | None":
+    def _line(self, suspect: Suspect) -> "LineDelay | None":
         """The source line at which the suspect spends most of its delay; null where it is slow everywhere, or nowhere.
 
         Work that takes longer on it by one factor is longer at every line.
@@ -393,7 +393,7 @@ class _Job:
             return None
         if self._factor(members) is not None and more[at] < _ONE_ACCOUNT * float(more.sum()):
             return None
-        return _Line(names[at], float(own[at]), float(usual[at]))
+        return LineDelay(names[at], float(own[at]), float(usual[at]))
 
     def _cause(self, suspect: Suspect) -> str:
         """The factor by which all of their own times are longer, else the accounts in which they differ most.

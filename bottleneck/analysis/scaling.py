@@ -173,10 +173,11 @@ def scale_to_unprofiled(
     KERNELS, 0-1) and every overhead account scaled. Trusted work that alone exceeds the unprofiled step is shortened
     with it.
     """
-    if unprofiled is None or not unprofiled.median > 0 or not result.ledger.wall_us > 0:
+    if unprofiled is None or not unprofiled.median > 0:
         return result
     wall_us = unprofiled.median
-    if light is not None:
+    # Of a window without length all of the unprofiled step is unknown.
+    if light is not None and result.ledger.wall_us > 0:
         caveats = _light_caveats(result.ledger.wall_us, wall_us, light)
         result = _without_frames(result, light)
         found = _by_kind(result, own, light.us)

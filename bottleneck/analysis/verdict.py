@@ -366,7 +366,7 @@ _MOST_SURE = 2
 
 
 def _sure(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
-    """What is known of a program whose times say nothing, because other programs ran beside it; null elsewhere."""
+    """Says what is known of a program whose times say nothing, because others ran beside it; null elsewhere."""
     if grounds.disturbed is None or decision.bound != "inconclusive":
         return None
     titles = [finding.title for finding in findings if finding.slug in SURE_FINDINGS][:_MOST_SURE]
@@ -516,8 +516,8 @@ def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Seque
 
 def _leading(findings: Sequence[Finding]) -> str | None:
     """The finding without a gain of the step that stands before all others: it holds whatever the step is."""
-    found = (each for each in findings if each.comes_first and each.predicted_gain_us is None)
-    return next((_continuing(each.advice) for each in found), None)
+    first = next((each for each in findings if each.comes_first), None)
+    return None if first is None or first.predicted_gain_us is not None else _continuing(first.advice)
 
 
 def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:

@@ -56,8 +56,9 @@ def _check(paths: Sequence[Path]) -> "list[Checkup]":
         from bottleneck.doctor.trace_checks import examine_traces
         from bottleneck.system.files import located
 
-        refuse_unfinished(paths)
-        return examine_traces([located(path) for path in paths])
+        found = [located(path) for path in paths]
+        refuse_unfinished(found)
+        return examine_traces(found)
     from bottleneck.doctor.environment_checks import examine_environment
 
     return [examine_environment()]

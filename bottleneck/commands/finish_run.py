@@ -303,13 +303,15 @@ class Reporter:
 
     def conclude(self, follower: "Follower", end: "End", memory_kills: int | None) -> FinishResult:
         """Says how the program ended, and all that was not said before."""
-        from bottleneck.harness.finish import steps_before_the_end
+        from bottleneck.harness.finish import is_whole, steps_before_the_end
         from bottleneck.harness.supervise import describe_end
 
         folder = Path(self.plan.folder)
         try:
             follower.stop()
             words = _FORCED if follower.is_forced else describe_end(end, steps_before_the_end(folder), memory_kills)
+            if end.status != 0 and not follower.is_forced and is_whole(folder):
+                words = f"{words}; that was after its work, so the recording is whole"
             remarks = (words,) if follower.is_forced or end.signal is not None else ()
             ending = replace(
                 self.ending,

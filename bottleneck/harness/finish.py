@@ -194,6 +194,12 @@ def steps_before_the_end(folder: Path) -> int | None:
     return max(each.steps_seen for each in notes) or None
 
 
+def is_whole(folder: Path) -> bool:
+    """True if every process that was recorded had done its work in order, whatever ended it then."""
+    notes = _notes_here(folder)
+    return bool(notes) and all(each.exit_status == 0 and each.step_source != "none" for each in notes)
+
+
 def remove_notes(folder: Path) -> None:
     """Takes away what only the making of a recording needs."""
     for pattern in (f"{NOTES_FILES}*", f"{WINDOW_FILE}*", ".fresh.*"):

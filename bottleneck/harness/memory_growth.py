@@ -212,7 +212,7 @@ def _last_of(container: Any) -> object:
 
 
 def _additions(tensor: Any) -> int:
-    """How many additions in a row made this tensor, up to a bound."""
+    """The number of additions in a row that made this tensor, up to a bound."""
     node, count = tensor.grad_fn, 0
     while node is not None and count < _LONGEST_CHAIN and type(node).__name__ == "AddBackward0":
         following = [each[0] for each in node.next_functions if each[0] is not None]

@@ -153,7 +153,8 @@ class Notes(Measured):
     ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
     was then told to end. ``is_complete`` turns true at the regular end of the program; false means that it died or left
-    by `os._exit`. ``light`` is the window with the fewest options, null where none was kept.
+    by `os._exit`. ``exit_status`` is that of its own end, before Python takes the interpreter apart; null without one.
+    ``light`` is the window with the fewest options, null where none was kept.
     """
 
     ranks: int = 1
@@ -167,3 +168,4 @@ class Notes(Measured):
     stopped: bool = False
     is_complete: bool = False
     numerics: Numerics | None = None
+    exit_status: int | None = None

@@ -27,7 +27,7 @@ def run_file(path: str, arguments: Sequence[str]) -> None:
     """Runs a script as `python path arguments` would; what the script raises comes through."""
     sys.argv = [path, *arguments]
     # Python does not normalise the path of the script, it only makes it absolute.
-    absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    absolute = _absolute(path)
     if os.path.isdir(path) or _is_archive(path):  # noqa: PTH112
         sys.path.insert(0, absolute)
         _leave_names_to(absolute)
@@ -55,7 +55,7 @@ def load_file(path: str, arguments: Sequence[str]) -> ModuleType:
     sys.argv = [path, *arguments]
     directory, file_name = os.path.split(os.path.realpath(path))
     _put_on_path(directory)
-    absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    absolute = _absolute(path)
     stem = file_name.removesuffix(".py")
     # Classes pickle to worker processes by module name, so it should be one that they can import.
     name = stem if stem.isidentifier() and stem not in sys.modules else f"workload_of_{stem}"
@@ -157,6 +157,14 @@ def _is_shadowed(name: str, directory: str) -> bool:
         return False
     loaded = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
     return loaded is None or os.path.realpath(found.origin) != os.path.realpath(loaded)
+
+
+def _absolute(path: str) -> str:
+    """The path from the root; Python leaves it as it is where the working folder is gone."""
+    try:
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    except OSError:
+        return path
 
 
 def _is_archive(path: str) -> bool:

@@ -115,7 +115,7 @@ _FORMS: dict[str, Callable[[Session], None]] = {
 
 
 def _finish(session: Session) -> None:
-    session.note(is_complete=True)
+    session.note(is_complete=True, exit_status=session.status)
     session.save()
 
 

@@ -44,7 +44,7 @@ _OF_WORKERS = ("_get_iterator", "_shutdown_workers", "__del__", "_clean_up_worke
 
 
 @dataclass(frozen=True)
-class Sample:
+class StackSample:
     """The stack at an instant of the steps' clock, and what the library was doing."""
 
     at_ns: int
@@ -91,7 +91,7 @@ class RunLog:
     ticks: "array[int]" = field(default_factory=lambda: array("q"))
     own_ns: dict[int, int] = field(default_factory=dict)
     profiled: set[int] = field(default_factory=set)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[StackSample] = field(default_factory=list)
     functions: frozenset[tuple[str, str]] = frozenset()
     step_lines: frozenset[str] = frozenset()
     is_full: bool = False
@@ -136,7 +136,7 @@ class RunLog:
             frame = sys._current_frames().get(self._sampled_from)
             if frame is None:
                 return
-            self.samples.append(Sample(self.clock_ns(), *read_stack(frame)))
+            self.samples.append(StackSample(self.clock_ns(), *read_stack(frame)))
             del frame
             if len(self.samples) >= _MOST_SAMPLES:
                 self.samples, period_s = self.samples[::2], 2 * period_s
@@ -160,7 +160,7 @@ _LEAST_SAMPLES, _MOST_PLACES, _LEAST_SHARE = 3, 5, 0.03
 
 
 @dataclass(frozen=True)
-class _Step:
+class _FollowedStep:
     """One step that was not profiled: its number, begin and length, and the median of those around it."""
 
     number: int
@@ -205,7 +205,7 @@ def summarise_run(log: RunLog) -> RunSteps | None:
     )
 
 
-def _steps_of(log: RunLog) -> list[_Step]:
+def _steps_of(log: RunLog) -> list[_FollowedStep]:
     """The steps that were not profiled, less our own time, each with the median of its block."""
     found: list[tuple[int, int, float]] = []
     for number, (begin_ns, end_ns) in enumerate(pairwise(log.ticks)):
@@ -213,18 +213,18 @@ def _steps_of(log: RunLog) -> list[_Step]:
             own_ns = log.own_ns.get(number, 0)
             found.append((number, begin_ns + own_ns, max(end_ns - begin_ns - own_ns, 0) / 1e3))
     size = max(_LEAST_BLOCK, len(found) // _BLOCKS)
-    steps: list[_Step] = []
+    steps: list[_FollowedStep] = []
     for low in range(0, len(found), size):
         # The last block is filled up with those before it.
         block = found[low : low + size] if low + size <= len(found) else found[-size:]
         usual_us = statistics.median(us for _, _, us in block)
-        steps += [_Step(*each, usual_us) for each in found[low : low + size]]
+        steps += [_FollowedStep(*each, usual_us) for each in found[low : low + size]]
     return steps
 
 
-def _by_step(steps: Sequence[_Step], samples: Iterable[Sample]) -> dict[int, list[Sample]]:
+def _by_step(steps: Sequence[_FollowedStep], samples: Iterable[StackSample]) -> dict[int, list[StackSample]]:
     begins = [step.begin_ns for step in steps]
-    found: dict[int, list[Sample]] = {}
+    found: dict[int, list[StackSample]] = {}
     for sample in samples:
         at = bisect.bisect_right(begins, sample.at_ns) - 1
         if at >= 0 and sample.at_ns <= steps[at].begin_ns + steps[at].us * 1e3:
@@ -243,7 +243,7 @@ def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
 
 
 def _find_places(
-    gaps: Sequence[tuple[_Step, Sequence[Sample]]], functions: frozenset[tuple[str, str]]
+    gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], functions: frozenset[tuple[str, str]]
 ) -> "Counter[_Place]":
     """The samples of the long steps by line: that of the functions that the steps run in."""
     found: Counter[_Place] = Counter()
@@ -290,7 +290,7 @@ def _text_of(file: str, line: int) -> str | None:
     return kept_source(linecache.getline(file, line)) or None
 
 
-def _growth(usual: Sequence[_Step], sampled: dict[int, list[Sample]]) -> StepGrowth | None:
+def _growth(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]) -> StepGrowth | None:
     """The growth of the steps, by the median slope between blocks of them; null where they do not grow."""
     size = max(_LEAST_BLOCK, len(usual) // _BLOCKS)
     blocks = [usual[low : low + size] for low in range(0, len(usual) - size + 1, size)]
@@ -312,7 +312,9 @@ def _growth(usual: Sequence[_Step], sampled: dict[int, list[Sample]]) -> StepGro
     return StepGrowth(slope_us, round(first), first_us, round(last), last_us, *_grown_place(usual, sampled))
 
 
-def _grown_place(usual: Sequence[_Step], sampled: dict[int, list[Sample]]) -> tuple[str | None, str | None]:
+def _grown_place(
+    usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]
+) -> tuple[str | None, str | None]:
     """The line of the program that most of the growth is at, by the samples of the first and last third; its text."""
     third = len(usual) // 3
     spent: list[Counter[tuple[str, int]]] = []

@@ -309,6 +309,7 @@ class Script:
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
+        self._looked_at, self._is_after_pilot = 0, False
         self._log = RunLog()
 
     @functools.cached_property
@@ -400,6 +401,12 @@ class Script:
     def _end_step(self) -> None:
         self._seen += 1
         self._session.end_debugged_step()
+        if self._is_after_pilot:
+            # One step later: the events of the pilot's window are freed in the step that follows it.
+            self._is_after_pilot = False
+            self._session.begin_debugged_step()
+            self._session.look_at_memory()
+            self._looked_at = self._seen
         if GUARD.yielded:
             self._end()
             return
@@ -442,9 +449,7 @@ class Script:
         self._session.note_debug_modes()
         self._session.keep(window, self._stopwatch)
         self._session.warn_of_budget(self._allowed_steps, wanted, events)
-        self._session.begin_debugged_step()
-        self._session.look_at_memory()
-        self._looked_at = self._seen
+        self._is_after_pilot = True
         self._stopwatch = Stopwatch(self._torch)
         self._next = self._settle
         self._settle()

@@ -202,10 +202,10 @@ def read_blocks(path: Path, damage: Damage, on_bytes: Callable[[int, int], None]
         _reject_non_files(path)
         with path.open("rb", buffering=0) as file:
             size = path.stat().st_size if is_remote(path) else _regular_size(file)
-            blocks = _Taken(_file_blocks(file, size, on_bytes))
+            blocks = _ReadBlocks(_file_blocks(file, size, on_bytes))
             first = next(iter(blocks), b"")
             if first.startswith(ZIP_MAGIC) and size is not None and not is_remote(path):
-                yield from _text_blocks(path, _Taken(_unzipped(path, file, size, on_bytes)), damage)
+                yield from _text_blocks(path, _ReadBlocks(_unzipped(path, file, size, on_bytes)), damage)
             else:
                 yield from _text_blocks(path, blocks.again(first), damage, is_file=True)
     except OSError as error:
@@ -220,7 +220,7 @@ def _reject_non_files(path: Path) -> None:
         raise TraceError(f"cannot read {path}: it is a device, not a file", fix="name a trace file")
 
 
-def _text_blocks(path: Path, taken: "_Taken", damage: Damage, *, is_file: bool = False) -> Iterator[bytes]:
+def _text_blocks(path: Path, taken: "_ReadBlocks", damage: Damage, *, is_file: bool = False) -> Iterator[bytes]:
     first, blocks = _begun(iter(taken))
     if not first:
         raise TraceError(f"{path} is empty", why="the program may have ended before it was written", fix="record again")
@@ -240,7 +240,7 @@ def _begun(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     return first, itertools.chain([first], blocks)
 
 
-class _Taken:
+class _ReadBlocks:
     """Blocks that count the bytes that were taken of them."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
@@ -251,12 +251,12 @@ class _Taken:
             self.count += len(block)
             yield block
 
-    def again(self, first: bytes) -> "_Taken":
+    def again(self, first: bytes) -> "_ReadBlocks":
         """The same with a block put back that was taken."""
-        return _Taken(itertools.chain([first] if first else [], self._blocks))
+        return _ReadBlocks(itertools.chain([first] if first else [], self._blocks))
 
 
-def _within_limits(path: Path, blocks: Iterator[bytes], taken: _Taken) -> Iterator[bytes]:
+def _within_limits(path: Path, blocks: Iterator[bytes], taken: _ReadBlocks) -> Iterator[bytes]:
     """The blocks, which may not be far more than what was taken of the file: of gzip in gzip each alone may be."""
     yielded = 0
     for block in blocks:

@@ -16,6 +16,7 @@ from bottleneck.advice.compilation import (
     recomputation,
     whole_gain_us,
 )
+from bottleneck.advice.dispatch import compile_gain_us
 from bottleneck.advice.fusion import unfused_chain
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
@@ -200,13 +201,29 @@ def test_compiling_the_whole_step_is_no_way_where_the_model_in_it_loses_more(tmp
     assert tries == [("compile",), ("fused-optimizer", "compile-step")]
 
 
-def test_compiling_lays_images_by_pixels_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("layout_us", "low"), [(Interval(100.0, 200.0), 0.0), (Interval(-300.0, 200.0), -300.0)])
+def test_compiling_gains_nothing_by_a_layout_that_can_be_had_alone(
+    tmp_path: Path, layout_us: Interval, low: float
+) -> None:
     case = on_cpu(tmp_path, CHAIN)
     chain, whole = unfused_chain(case), whole_gain_us(case)
     assert chain is not None and whole is not None
-    layout = draft_of("channels-first", Interval(100.0, 200.0), ("channels-last",))
+    layout = draft_of("channels-first", layout_us, ("channels-last",))
     gain = join_compiled(case, [layout, chain])[1].gain_us
-    assert gain == Interval(whole.low + 100, whole.high + 200)
+    assert gain == Interval(whole.low + low, whole.high)
+
+
+def test_compiling_gains_no_more_than_timed_pieces_of_its_chains_saved(tmp_path: Path) -> None:
+    case = on_cpu(tmp_path, CHAIN)
+    chain, calls, whole = unfused_chain(case), compile_gain_us(case), whole_gain_us(case)
+    assert chain is not None and calls is not None and whole is not None
+    timed = replace(chain, gain_us=Interval(4000.0, 9000.0), measured=True)
+    gain = join_compiled(case, [timed])[0].gain_us
+    assert gain is not None and gain.high < whole.high
+    assert gain.high == pytest.approx(calls.high + 9000.0)
+    # A piece that hardly saves anything leaves no reason to compile.
+    slow = replace(chain, gain_us=Interval(1.0, 2.0), measured=True)
+    assert join_compiled(case, [slow]) == []
 
 
 def memory_of(count: int, each_bytes: int) -> pd.DataFrame:

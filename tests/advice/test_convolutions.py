@@ -166,6 +166,16 @@ def test_a_cpu_hides_what_planes_cost(tmp_path: Path) -> None:
     assert channels_first(on_cpu(tmp_path / "pixels", [convolution(3 * floor_us, strides=PIXELS)])) is None
 
 
+def test_a_convolution_over_one_dimension_has_no_channels_last(tmp_path: Path) -> None:
+    floor_us = 2 * 32 * 64 * 56 * 56 * 64 * 9 / CPU.peaks_flops_per_s["fp32_tensor"] * 1e6
+    image = convolution(3 * floor_us, strides=PLANES)
+    assert channels_first(on_cpu(tmp_path / "image", [image])) is not None
+    series = [[32, 64, 1, 56 * 56], [64, 64, 1, 9], *[[]] * 11]
+    strides = [[64 * 56 * 56, 56 * 56, 56 * 56, 1], [576, 9, 9, 1], *[[]] * 11]
+    call = replace(image, dims=series, more={**image.more, "strides": strides})
+    assert channels_first(on_cpu(tmp_path / "series", [call])) is None
+
+
 def test_planes_far_beyond_their_floors_are_a_question_where_turning_is_little(tmp_path: Path) -> None:
     def finding(name: str, us: float) -> Draft | None:
         dims = [[1, 512, 7, 7], [512, 512, 3, 3]]

@@ -7,6 +7,7 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.memory_growth import memory_grows
+from bottleneck.analysis.verdict import _leading
 from bottleneck.schema.measurements import Keeper, MemoryGrowth
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_recording
@@ -117,3 +118,10 @@ def test_a_device_that_fills_up_is_told_without_a_gain(tmp_path: Path) -> None:
 
 def gpu_case(folder: Path) -> Any:
     return case_of(folder, gpu_events(10, 20, 40), command=("eval.py",))
+
+
+def test_the_headline_names_the_variable_before_a_finding_without_a_gain(tmp_path: Path) -> None:
+    found = advise(recorded(tmp_path, EVALUATION))[0]
+    later = replace(found, slug="growing-steps", advice="Find what grows.", predicted_gain_us=None)
+    assert _leading([found, later]) is None
+    assert _leading([later, found]) == "find what grows"

@@ -80,6 +80,20 @@ def test_measured_time_that_a_change_removes_needs_no_record() -> None:
     assert removed.slug == "removal"
 
 
+def test_a_wide_gain_stands_before_one_that_it_exceeds_at_both_ends() -> None:
+    wide = draft(Interval(200.0, 900.0), slug="wide")
+    lesser, other = draft(Interval(150.0, 550.0), slug="lesser"), draft(Interval(210.0, 450.0), slug="other")
+    assert [each.slug for each in ranked(lesser, wide)] == ["wide", "lesser"]
+    assert [each.slug for each in ranked(other, wide)] == ["other", "wide"]
+
+
+def test_a_batch_that_nobody_tried_counts_for_a_quarter() -> None:
+    batch = replace(draft(Interval(450.0, 500.0), slug="batch"), changes_results=True, per="sample")
+    sure = draft(Interval(130.0, 140.0), slug="sure")
+    assert ranked(batch, sure)[0].slug == "sure"
+    assert ranked(replace(batch, confidence="high"), sure)[0].slug == "batch"
+
+
 def test_a_change_that_may_cost_much_says_so_and_predicts_nothing_else() -> None:
     sure, hurting = ranked(draft(Interval(-60.0, 700.0)), draft(Interval(-40.0, 500.0)))
     assert sure.predicted_gain_us == Interval(-40.0, 500.0)
@@ -109,7 +123,7 @@ def test_a_bound_keeps_its_place_where_its_remedy_has_no_gain(gain: Interval | N
 def test_advice_that_changes_the_results_comes_first_only_if_worth_more_than_twice_as_much(
     us: float, first: str
 ) -> None:
-    other = replace(draft(us, slug="batch"), changes_results=True, per="sample")
+    other = replace(draft(us, slug="batch"), changes_results=True, per="sample", confidence="high")
     found = ranked(draft(200.0, slug="fuse"), other)
     assert found[0].slug == first
     assert {each.slug for each in found if each.changes_results} == {"batch"}

@@ -1,4 +1,4 @@
-"""What the harness reads of debugging aids in its process, and the time that it takes of them."""
+"""Tests of the aids to debugging that the harness reads in its process, and of the time that it takes of them."""
 
 import sys
 import tracemalloc

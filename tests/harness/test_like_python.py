@@ -124,3 +124,15 @@ def test_an_import_that_fails_inside_a_watched_module_shows_no_frame_of_ours(tmp
     (tmp_path / "torch.py").write_text("import missing")
     (tmp_path / "program.py").write_text("import torch")
     assert run_recorded(tmp_path, "program.py") == run_plainly(tmp_path, "program.py")
+
+
+def test_a_working_folder_that_is_gone_is_no_hindrance_to_a_script_named_in_full(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print(__file__)")
+    gone = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); os.execv(sys.executable, {})"
+    command = [sys.executable, "-P", "-m", "bottleneck.cli", "run", "-q", "-o", str(tmp_path / "out")]
+    outputs = []
+    for start in ([sys.executable], command):
+        code = gone.format([*start, str(tmp_path / "program.py")])
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+        outputs.append((done.returncode, done.stdout))
+    assert outputs == [(0, f"{tmp_path / 'program.py'}\n")] * 2

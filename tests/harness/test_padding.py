@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch")
 
 
 def sampled(*batches: list[list[int]], model: Any = None) -> Padding | None:
-    """What is seen of these batches of ids."""
+    """The sample of these batches of ids."""
     model = torch.nn.Embedding(100, 4) if model is None else model
     sampler = PaddingSampler()
     sampler.start(torch)

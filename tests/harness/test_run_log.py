@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from bottleneck.harness.run_log import RunLog, Sample, find_piled_hooks, kind_of, read_stack, summarise_run
+from bottleneck.harness.run_log import RunLog, StackSample, find_piled_hooks, kind_of, read_stack, summarise_run
 
 MAIN, LOOP = ("train.py", 90, "<module>"), ("train.py", 88, "main")
 FUNCTIONS = frozenset({("train.py", "<module>"), ("train.py", "main")})
@@ -29,7 +29,7 @@ def sampled(log: RunLog, *inner: tuple[str, int, str], kind: Any = None) -> RunL
     """One sample in the middle of each long step, with these frames inside the loop."""
     for begin, end in zip(log.ticks, log.ticks[1:], strict=False):
         if end - begin > 2_000_000:
-            log.samples.append(Sample((begin + end) // 2, (MAIN, LOOP, *inner), kind))
+            log.samples.append(StackSample((begin + end) // 2, (MAIN, LOOP, *inner), kind))
     return log
 
 
@@ -73,7 +73,7 @@ def test_few_steps_tell_nothing() -> None:
 def test_waits_for_the_first_batch_of_new_workers_belong_to_their_start() -> None:
     log = sampled(with_evaluation(), kind="input")
     first = log.samples[0]
-    log.samples += [Sample(sample.at_ns + 1000, first.stack, "workers") for sample in log.samples]
+    log.samples += [StackSample(sample.at_ns + 1000, first.stack, "workers") for sample in log.samples]
     run = summarise_run(log)
     assert run is not None
     assert [(place.source, place.kind) for place in run.places] == [("train.py:88", "workers")]

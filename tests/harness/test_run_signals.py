@@ -279,3 +279,23 @@ def test_a_program_in_the_background_stops_when_it_reads_and_goes_on_in_the_fore
     terminal.wait_for(b"interrupted")
     assert terminal.run.wait() == 5
     os.close(terminal.master)
+
+
+ABORTS = """
+import atexit, os
+import torch
+atexit.register(os.abort)
+for _ in range(8):
+    torch.nn.Linear(8, 8)(torch.ones(4, 8))
+{}
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("end", "is_whole"), [("", True), ("raise SystemExit(3)", False), ("os.abort()", False)])
+def test_a_death_after_the_work_is_told_from_one_within_it(end: str, is_whole: bool, folder: Path) -> None:
+    pytest.importorskip("torch")
+    with start(driven("run", "-o", "recording", "program.py"), folder, ABORTS.format(end)) as run:
+        _, complaints = run.communicate()
+        assert run.returncode == 128 + signal.SIGABRT
+    assert ("that was after its work, so the recording is whole" in complaints) == is_whole

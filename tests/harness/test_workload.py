@@ -55,7 +55,7 @@ def test_fewer_steps_are_profiled_when_they_would_make_too_many_events(
 def test_a_full_disk_is_reported_and_leaves_no_partial_trace(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(window: object, path: Path) -> None:
+    def fail(window: object, path: Path, own_ns: object = ()) -> None:
         path.write_text("half a tr")
         raise OSError(28, "No space left on device")
 
