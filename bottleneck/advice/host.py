@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 
+from bottleneck.advice.python_loops import logged_parameters
 from bottleneck.advice.quantities import (
     claims_of,
     counted_faults_us,
@@ -184,7 +185,10 @@ def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:
 
 
 def item_calls(evidence: Evidence) -> Draft | None:
-    """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more."""
+    """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more.
+
+    Silent where all reads are those of logging every parameter.
+    """
     if not evidence.is_host_only:
         return None
     calls = op_calls_per_step(evidence, "aten::item") or op_calls_per_step(evidence, "aten::_local_scalar_dense")
@@ -192,6 +196,9 @@ def item_calls(evidence: Evidence) -> Draft | None:
     if calls < 1 or evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     lines = sources_of(evidence, rows_of_ops(evidence, _READS))
+    logged = logged_parameters(evidence)
+    if logged is not None and logged.lines and set(lines) <= set(logged.lines):
+        return None
     return Draft(
         slug="item-calls",
         title="Single numbers are read out of tensors in the step",

@@ -353,6 +353,7 @@ SURE_FINDINGS = frozenset(
         "host-sync",
         "item-calls",
         "loader-without-workers",
+        "logged-parameters",
         "looped-op",
         "side-work",
         "step-sleeps",
