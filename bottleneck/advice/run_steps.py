@@ -109,7 +109,7 @@ def growing_steps(evidence: Evidence) -> Draft | None:
 
 
 def _without_growth(run: RunSteps, growth: StepGrowth) -> str:
-    """What the run would take if its steps stayed as short as the first ones."""
+    """Says how long the run would take if its steps stayed as short as the first ones."""
     steps_us = run.total_us - run.elsewhere_us
     short_us = min(growth.first_us * run.steps, steps_us)
     return (

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from bottleneck.advice.host import other_threads
 from bottleneck.advice.python_loops import logged_parameters, looped_op, python_line, tensor_by_tensor
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -49,6 +50,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     """
     proof = evidence.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None
+    if other_threads(evidence) is not None:
+        return None  # that thread holds up a larger step too
     if evidence.is_broken and not is_measured:
         return None  # steps of both batch sizes take turns, so that other programs disturb them alike; a ledger is one
     if proof is not None and proof.ratio is not None:

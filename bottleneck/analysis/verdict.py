@@ -355,6 +355,7 @@ SURE_FINDINGS = frozenset(
         "loader-without-workers",
         "logged-parameters",
         "looped-op",
+        "other-threads",
         "side-work",
         "step-sleeps",
         "too-many-threads",

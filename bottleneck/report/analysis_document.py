@@ -273,7 +273,7 @@ def describe_run(run: RunSteps | None, recorded: int) -> str:
         rest = "from its first step to its last is elsewhere" if where else "is in steps far longer than usual"
         text += f"; {format_share(run.elsewhere_share)} {rest}{f': {where}' if where else ', which were not sampled'}"
     if held_share >= _LEAST_HELD:
-        text += f"; {format_share(held_share)} is in steps that were held up, by other programs as a rule"
+        text += f"; {format_share(held_share)} is in steps that were held up, by other programs or threads as a rule"
     return text
 
 
