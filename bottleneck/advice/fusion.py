@@ -10,6 +10,7 @@ from bottleneck.advice.dispatch import FUSED, us_per_call
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_range, is_compiled
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, some_rows
@@ -117,6 +118,9 @@ def _candidates(work: KernelWork) -> _Candidates:
     fusible &= ~work.op_like(_ADDING_PRODUCT, above=True)
     if not work.evidence.is_host_only:
         fusible |= kind & work.bound("overhead")
+    join = growing_join(work.evidence)
+    if join is not None:
+        fusible &= ~join.rows  # the copies have to go, and are no pass to be fused
     place = np.flatnonzero(~trifle)
     shapes = {each: _shape_of(work, each) for each in np.unique(work.signature[fusible]).tolist()}
     numbers = np.full(len(work.evidence.costs) + 1, np.nan)

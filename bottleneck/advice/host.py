@@ -2,9 +2,11 @@
 
 import math
 import re
+from itertools import islice
 
 import numpy as np
 
+from bottleneck.advice.python_loops import logged_parameters
 from bottleneck.advice.quantities import (
     claims_of,
     counted_faults_us,
@@ -71,6 +73,8 @@ _SURE_OF_A_SLEEP = 0.9
 _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
 # The frame of a garbage collection that the program calls; those that start by themselves have the name of their mark.
 _COLLECTS = re.compile(r"(?:^|> )collect$")
+# Another thread is busy from this part of a processor on; the step waits for it, and that is the first thing to say.
+_BUSY, _LEAST_WAITED, _FIRST_WAITED, _MOST_THREADS = 0.2, 0.1, 0.1, 3
 # Of the measured time of calls that the change removes: the rest is what takes their place.
 _LEAST_REMOVED = 0.95
 # The host is ahead of the device where, apart from the bubbles behind waiting calls, the device hardly idles.
@@ -184,7 +188,10 @@ def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:
 
 
 def item_calls(evidence: Evidence) -> Draft | None:
-    """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more."""
+    """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more.
+
+    Silent where all reads are those of logging every parameter.
+    """
     if not evidence.is_host_only:
         return None
     calls = op_calls_per_step(evidence, "aten::item") or op_calls_per_step(evidence, "aten::_local_scalar_dense")
@@ -192,6 +199,9 @@ def item_calls(evidence: Evidence) -> Draft | None:
     if calls < 1 or evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     lines = sources_of(evidence, rows_of_ops(evidence, _READS))
+    logged = logged_parameters(evidence)
+    if logged is not None and logged.lines and set(lines) <= set(logged.lines):
+        return None
     return Draft(
         slug="item-calls",
         title="Single numbers are read out of tensors in the step",
@@ -476,6 +486,43 @@ def waiting(evidence: Evidence) -> Draft | None:
     )
 
 
+def other_threads(evidence: Evidence) -> Draft | None:
+    """Another Python thread computes and holds the interpreter, for which the thread of the steps waits.
+
+    On a CPU, where a backward pass runs in the thread that calls it. The processor time of the threads while unprofiled
+    steps ran shows it: in the rest of that time, less the waits that the trace explains, the steps waited for the
+    interpreter. Gain: that time, from half of it.
+    """
+    found = None if evidence.recording is None else evidence.recording.other_threads
+    if found is None or not evidence.is_host_only:
+        return None
+    busy = [thread for thread in found.threads if thread.cpu_share >= _BUSY]
+    explained_us = evidence.idle_us("input", "sync", "wait", "sleep") + evidence.group_us("communication")
+    waited = min(found.waiting_share - evidence.share_of_step(explained_us), sum(each.cpu_share for each in busy))
+    if not busy or waited < _LEAST_WAITED:
+        return None
+    waited_us, first = waited * evidence.step_us, busy[0]
+    computing = (f"{each.function}() at {each.source}: {format_share(each.cpu_share)} of a processor" for each in busy)
+    return Draft(
+        slug="other-threads",
+        title="Another Python thread holds the interpreter, and the step waits for it",
+        evidence=(
+            f"while unprofiled steps ran, their thread computed {format_share(found.cpu_share)} of the time and waited "
+            f"{format_share(waited)} of it for the interpreter, which one thread has at a time",
+            *islice(computing, _MOST_THREADS),
+        ),
+        advice=f"Let {first.function}() (at {first.source}) wait for an Event or a Queue instead of looking again and "
+        "again, or run it in a process of its own.",
+        code="item = queue.get()  # a queue.Queue: waits without holding the interpreter",
+        gain_us=up_to(waited_us),
+        claims=claims_of(
+            evidence, "overhead.unknown", "overhead.python", "overhead.dispatch", "overhead.launch_floor", "memory",
+            "compute", *UNMODELLED_ACCOUNTS, most_us=waited_us,
+        ),
+        comes_first=waited / 2 >= _FIRST_WAITED,
+    )  # fmt: skip
+
+
 def _waits(evidence: Evidence) -> tuple[IdleCause, ...]:
     """Waits that a change of the program can end, longest first; those of a server for requests are none."""
     return () if serving_of(evidence) is not None else idle_rows(evidence, "wait")
@@ -507,5 +554,6 @@ RULES = (
     side_work,
     sleeping,
     waiting,
+    other_threads,
     python_call,
 )

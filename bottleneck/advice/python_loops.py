@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.kernel_work import is_size, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -33,7 +33,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Fold, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers, Spans, union
-from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_OF, at_source, place_of
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_OF, OPTIMIZER_STEP, at_source, place_of
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -119,12 +119,16 @@ def tensor_loop(evidence: Evidence) -> OpLoop | None:
 def op_loop(evidence: Evidence) -> OpLoop | None:
     """Lines that run the same op on the same sizes again and again in one step, in the same module or outside of any.
 
-    Layers that one line calls one after the other are different modules. Loops over parameters are ``tensor_loop``.
+    Layers that one line calls one after the other are different modules. Loops over parameters are ``tensor_loop`` and
+    ``reading_loop``.
     """
-    ops, other = _program_ops(evidence), tensor_loop(evidence)
+    ops = _program_ops(evidence)
+    others = {
+        line for loop in (tensor_loop(evidence), reading_loop(evidence)) if loop is not None for line in loop.lines
+    }
     same = ["source", "name", "module", "signature", "thread", "step"]
     often = _per_source(ops.groupby(same, observed=True, dropna=False).size(), evidence.steps)
-    often = {source: count for source, count in often.items() if other is None or source not in other.lines}
+    often = {source: count for source, count in often.items() if source not in others}
     # Where only the function is known, its lines may do the same one after the other.
     return _loop_of(evidence, often, tuple(often)) if any(map(_is_line, often)) else None
 
@@ -244,11 +248,138 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
     )
 
 
+# Ops by which the host reads numbers: the last is what `tolist` and `numpy` call.
+_READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::resolve_neg")
+_LINE_NAME = re.compile(r"(?:^|[/\\])(?P<file>[^/\\]+)\((?P<line>\d+)\): (?P<function>.*)$")
+# What takes the place of the loop: one call for all and one read, or the same every so many steps.
+_OF_READING = (0.5, 1.0)
+
+
+@remembered
+def reading_loop(evidence: Evidence) -> OpLoop | None:
+    """Lines of one function that work on parameter after parameter, or their gradients, and read the results.
+
+    Outside of modules, backward pass and optimizer. The function changes none of the tensors in place, so that all it
+    makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
+    """
+    sizes, work, ops = _parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
+    ops = ops[ops["module"].isna()]
+    if not sizes or ops.empty:
+        return None
+    on_parameter = {
+        each: bool(shapes := work.sizes_of(each)) and shapes[0] in sizes for each in ops["signature"].unique().tolist()
+    }
+    ops = ops.assign(
+        function=ops["source"].map(_functions_of(evidence)).astype(object),
+        reads=ops["name"].isin(_READS),
+        works=ops["signature"].map(on_parameter).to_numpy(dtype=bool) & ~ops["name"].isin(_READS),
+        changes=text_matches(ops["name"], _IN_PLACE.search) & ops["signature"].map(on_parameter).to_numpy(dtype=bool),
+    )
+    found = []
+    for function, mine in ops.groupby("function", observed=True, sort=False):
+        often = min(int(mine["reads"].sum()), int(mine["works"].sum())) / evidence.steps
+        if often >= LOOP_OF and not mine["changes"].any():
+            lines = _lines_of_reading(evidence, mine)
+            if lines:
+                found.append(_loop_of(evidence, lines, (*lines, *_beside(evidence, str(function), tuple(lines)))))
+    return max(found, key=lambda loop: loop.us, default=None)
+
+
+@remembered
+def _parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
+    """Sizes of the tensors that an optimizer's step takes one by one, or in lists."""
+    ops, work = evidence.linked.ops, work_of(evidence)
+    inside = outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()) & ops["signature"].notna()
+    found = set()
+    for signature in ops["signature"][inside].unique().tolist():
+        for dims in work.text_column("dims", int(signature))[:1]:
+            parts = dims if isinstance(dims, list) and dims and isinstance(dims[0], list) else [dims]
+            found |= {tuple(part) for part in parts if is_size(part) and part}
+    return frozenset(found)
+
+
+@remembered
+def _functions_of(evidence: Evidence) -> dict[str, str]:
+    """'train.py: log' of each source: the function that a line is in by its events, or of which a source is."""
+    events = evidence.linked.trace.events
+    names = events["name"][(events["category"] == "line").to_numpy()].unique().tolist()
+    of_lines = {f"{found['file']}:{found['line']}": found for name in names if (found := _LINE_NAME.search(str(name)))}
+    functions = {line: f"{found['file']}: {found['function']}" for line, found in of_lines.items()}
+    for fold in evidence.analysis.lines:
+        place = place_of(fold.name)
+        if place is not None and place.is_function and not fold.name.startswith(BACKWARD_OF):
+            functions[fold.name] = f"{place.file}: {fold.name.partition(' (')[0].removesuffix('()')}"
+    return functions
+
+
+def _lines_of_reading(evidence: Evidence, ops: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """The lines that run ops for most parameters, with runs of the op that they run most and of all, per step."""
+    counts = ops.groupby(["source", "name"], observed=True).size() / evidence.steps
+    by_line = counts.groupby(level="source", observed=True)
+    lines = zip(map(str, by_line.max().index), by_line.max().tolist(), by_line.sum().tolist(), strict=True)
+    return {line: (most, runs) for line, most, runs in lines if most >= LOOP_OF and not _has_backward(evidence, line)}
+
+
+def _beside(evidence: Evidence, function: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Sources of the same function that run as often without an op, and the function itself where it is not the step's.
+
+    It is the step's where a module, a backward pass or an optimizer runs in it.
+    """
+    folds = [fold for fold in evidence.analysis.lines if _functions_of(evidence).get(fold.name) == function]
+    events = evidence.linked.trace.events
+    low, high = evidence.linked.window.host_us
+    inside = ((events["ts_us"] >= low) & (events["ts_us"] < high)).to_numpy()
+    counts = events["name"][inside & (events["category"] == "line").to_numpy()].value_counts()
+    often = {
+        f"{found['file']}:{found['line']}"
+        for name, count in counts.items()
+        if count >= LOOP_OF * evidence.steps and (found := _LINE_NAME.search(str(name)))
+    }
+    whole = [fold.name for fold in folds if not _is_line(fold.name)]
+    own = _own_lines(evidence, whole, with_ops=True)
+    sources = [fold.name for fold in folds if fold.name in often or fold.name in own]
+    return tuple(source for source in sources if source not in lines)
+
+
+def logged_parameters(evidence: Evidence) -> Draft | None:
+    """Norms, means or histograms of every parameter or gradient are read out in each step.
+
+    Gain: the time of these lines with all that they call, from half of it.
+    """
+    loop = reading_loop(evidence)
+    if loop is None or evidence.share_of_step(loop.us) < _LEAST_SHARE:
+        return None
+    low, high = (part * loop.us for part in _OF_READING)
+    calling = {fold.name for fold in evidence.analysis.lines if fold.calls > 0}
+    shown = [line for line in loop.lines if _is_line(line) and line in calling] or [loop.source]
+    return Draft(
+        slug="logged-parameters",
+        title="Numbers of every parameter are read out in each step",
+        evidence=(
+            f"{', '.join(shown[:4])}: ops on parameters or gradients one by one, whose results are read, "
+            f"{counted(format_count(loop.count), 'time')} per step",
+            f"{format_per_step(evidence, loop.us)} goes into these lines: their ops, dispatching, Python and reads",
+        ),
+        advice=f"Log what {' and '.join(dict.fromkeys((shown[0], shown[-1])))} read of each parameter every so many "
+        "steps only, or with torch._foreach_norm and one read.",
+        code="if step % 100 == 0:\n    log(model)\n"
+        "norms = torch.stack(torch._foreach_norm(gradients)).tolist()  # one read for all",
+        gain_us=Interval(low, high),
+        claims=claims_of(
+            evidence, "overhead.sync", *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute",
+            *UNMODELLED_ACCOUNTS, most_us=high,
+        ),
+        removes=True,
+        lines=loop.lines,
+    )  # fmt: skip
+
+
 # Lines of Python below this part of the step are not worth a change.
 _LEAST_LINE = 0.1
 # What Python of its own takes, from half of it: its work has to be done somewhere, or in another way.
 _OF_LINE = (0.5, 1.0)
 _FOREIGN_FRAME = re.compile(r"(?:^|[/\\])torch[/\\]|^nn\.Module: ")
+_STEP_FRAME = re.compile(r"^nn\.Module: |(?:^|> )run_backward$|^<built-in method run_backward")
 _LONGEST_TEXT = 80
 
 
@@ -331,21 +462,22 @@ def _lies_in(inner: Spans, outer: Spans, source: str) -> bool:
     return place is not None and place.is_function and bool(outer.hold(inner.start).all())
 
 
-def _own_lines(evidence: Evidence, sources: Sequence[str]) -> dict[str, Spans]:
-    """The spans in the window of those of these sources in which torch runs nothing."""
+def _own_lines(evidence: Evidence, sources: Sequence[str], *, with_ops: bool = False) -> dict[str, Spans]:
+    """The spans in the window of those of these sources in which torch runs nothing, but ops ``with_ops``."""
     events = evidence.linked.trace.events
     low, high = evidence.linked.window.host_us
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
     inside = (start >= low) & (start < high)
     is_line, is_frame = ((events["category"] == name).to_numpy() & inside for name in ("line", "python"))
-    marks = events["category"].isin(("op", "annotation")).to_numpy() & inside
-    marks |= is_frame & text_matches(events["name"], _FOREIGN_FRAME.search)
-    foreign = np.sort(start[marks])
+    marks = events["category"].isin(("annotation",) if with_ops else ("op", "annotation")).to_numpy() & inside
+    foreign = _STEP_FRAME if with_ops else _FOREIGN_FRAME
+    marks |= is_frame & text_matches(events["name"], foreign.search)
+    at_us = np.sort(start[marks])
     found = {}
     for source in sources:
         rows = _rows_of_source(events, source, is_line, is_frame)
         spans = union(start[rows], np.minimum(end[rows], high))
-        begun = np.searchsorted(foreign, spans.start), np.searchsorted(foreign, spans.end)
+        begun = np.searchsorted(at_us, spans.start), np.searchsorted(at_us, spans.end)
         if spans.start.size and not np.any(begun[1] > begun[0]):
             found[source] = spans
     return found
@@ -508,4 +640,4 @@ def _runs_in_one_call(evidence: Evidence, picks: pd.DataFrame) -> bool:
     return len(innermost) <= 1
 
 
-RULES = (looped_op, tensor_by_tensor, python_line)
+RULES = (looped_op, tensor_by_tensor, logged_parameters, python_line)

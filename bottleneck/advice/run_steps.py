@@ -1,14 +1,19 @@
 """Rules on the whole run of a script: what is between its steps, and steps that grow from one to the next."""
 
+from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.wasted_work import growing_join
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measurements import BetweenPlace, RunSteps
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.schema.measurements import BetweenPlace, RunSteps, StepGrowth
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # Of the run: less is no finding, and half of it or more is the first thing to say.
 _LEAST, _MOST_OF_IT = 0.1, 0.5
 # Steps that have grown so much are the first thing to say.
 _GROWN = 1.5
+# Of the step: joins of all that was kept before, to be named, and to come first; and what is saved of them at least.
+_LEAST_JOINS, _MOST_JOINS, _SURE_OF_JOINS = 0.05, 0.2, 0.8
 
 
 def _run(evidence: Evidence) -> RunSteps | None:
@@ -68,13 +73,13 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
 
 
 def growing_steps(evidence: Evidence) -> Draft | None:
-    """Rule 55: each step takes longer than the one before: hooks, lists or sequences grow."""
+    """Rule 55: each step takes longer than the one before: hooks, lists, sequences or tensors grow."""
     run = _run(evidence)
-    if run is None or run.growth is None:
-        return None
-    growth, hooks = run.growth, run.hooks
-    steps_us = run.total_us - run.elsewhere_us
-    short_us = min(growth.first_us * run.steps, steps_us)
+    growth = None if run is None else run.growth
+    joins = _growing_joins(evidence, run, growth)
+    if joins is not None or run is None or growth is None:
+        return joins
+    hooks = run.hooks
     advice = (
         "Find what grows from step to step, and keep it short: hooks that are never removed, a list of losses that "
         "hold their graphs, a sequence that is computed from its start each time"
@@ -97,12 +102,52 @@ def growing_steps(evidence: Evidence) -> Draft | None:
         evidence=(growth.words(), *evidence_of_hooks, *where),
         advice=f"{advice}.",
         code=code,
-        gain_reason=(
-            f"none for one step; with all steps as short as the first ones, {format_us(steps_us)} of the run would be "
-            f"{format_us(short_us)}: {steps_us / max(short_us, 1e-9):.2f} times as fast, and more in a longer run"
-        ),
+        gain_reason=f"none for one step; {_without_growth(run, growth)}",
         confidence="high",
         comes_first=growth.last_us >= _GROWN * growth.first_us,
+    )
+
+
+def _without_growth(run: RunSteps, growth: StepGrowth) -> str:
+    """Says how long the run would take if its steps stayed as short as the first ones."""
+    steps_us = run.total_us - run.elsewhere_us
+    short_us = min(growth.first_us * run.steps, steps_us)
+    return (
+        f"with all steps as short as the first ones, {format_us(steps_us)} of the run would be "
+        f"{format_us(short_us)}: {steps_us / max(short_us, 1e-9):.2f} times as fast, and more in a longer run"
+    )
+
+
+def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth | None) -> Draft | None:
+    """Rule 55 where a line joins all that was kept before with what the step adds.
+
+    Gain: of these joins in the recorded steps all but the copies of the new parts, from 80 % of it; later steps copy
+    more.
+    """
+    join, work = growing_join(evidence), work_of(evidence)
+    if join is None or work.share(join.rows) < _LEAST_JOINS:
+        return None
+    high_us = float(join.less_us.sum())
+    is_long = growth is not None and growth.last_us >= _GROWN * growth.first_us
+    run_words = () if run is None or growth is None else (growth.words(), _without_growth(run, growth))
+    return Draft(
+        slug="growing-steps",
+        title="Each step copies all that was kept before",
+        evidence=(
+            f"{join.source} joins tensors that the step before has joined too: {format_share(join.new_share)} of their "
+            f"rows are new, {format_si(join.bytes, 'B')} are read and written per step, and more in the next",
+            *work.describe(join.rows, 1),
+            *run_words,
+        ),
+        advice=f"Join the parts once after the loop, or write each into a tensor made beforehand: {join.source} copies "
+        f"all rows kept so far in every step ({format_si(join.bytes, 'B')} read and written).",
+        code="parts.append(part)  # in each step\nkept = torch.cat(parts)  # once, after the loop",
+        gain_us=Interval(_SURE_OF_JOINS * high_us, high_us),
+        claims=work.claims(join.less_us),
+        confidence="high",
+        lines=(join.source,),
+        removes=True,
+        comes_first=is_long or work.share(join.rows) >= _MOST_JOINS,
     )
 
 

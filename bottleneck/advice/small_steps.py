@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from bottleneck.advice.python_loops import looped_op, python_line, tensor_by_tensor
+from bottleneck.advice.host import other_threads
+from bottleneck.advice.python_loops import logged_parameters, looped_op, python_line, tensor_by_tensor
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -49,6 +50,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     """
     proof = evidence.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None
+    if other_threads(evidence) is not None:
+        return None  # that thread holds up a larger step too
     if evidence.is_broken and not is_measured:
         return None  # steps of both batch sizes take turns, so that other programs disturb them alike; a ledger is one
     if proof is not None and proof.ratio is not None:
@@ -84,12 +87,12 @@ def larger_batch(evidence: Evidence) -> Draft | None:
 
 
 def _grows_with_batch(evidence: Evidence) -> bool:
-    """True where the program's own Python, loops over tensors or the loader take a part of the step, or no model runs.
+    """True where Python of the program, loops over tensors, logging or the loader take a part, or no model runs.
 
     Loops over rows and lines of Python take twice as long for twice the samples: a loss of nested loops was promised
     1.32 to 2.10 times as many samples per second, and gave 0.58.
     """
-    found = (python_line(evidence), tensor_by_tensor(evidence), looped_op(evidence))
+    found = (rule(evidence) for rule in (python_line, tensor_by_tensor, looped_op, logged_parameters))
     if any(draft is not None for draft in found):
         return True
     phases = {phase.name: phase.share for phase in evidence.analysis.phases}

@@ -1,17 +1,18 @@
-"""Rules on work near the roof that need not be done: a sequence computed again for each token, and padding."""
+"""Rules on work near the roof that need not be done: repeated sequences and copies, and padding."""
 
 import math
 import re
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, work_of
+from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, work_of
 from bottleneck.advice.quantities import claims_of, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
 
@@ -80,7 +81,7 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
     )
 
 
-def _mask(work: KernelWork, places: Integers) -> "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]":
+def _mask(work: KernelWork, places: Integers) -> Flags:
     mask = np.zeros(work.us.size, dtype=bool)
     mask[places] = True
     return mask
@@ -157,6 +158,83 @@ def _weights_us(work: KernelWork, places: Integers) -> float:
         sizes = [size for size in work.sizes_of(signature) if len(size) >= 2]
         nbytes += 4.0 * math.prod(sizes[-1])
     return min(nbytes / work.evidence.steps / bandwidth * US_PER_S, float(work.us[places].sum()))
+
+
+_JOINS = re.compile(r"^aten::_?(?:cat|concat|concatenate|[hvd]?stack)$")
+# Steps one after the other whose joins grow by as many numbers each.
+_LEAST_STEPS = 3
+
+
+class GrowingJoin(Struct, frozen=True):
+    """Joins at one line of all that was kept before with what a step adds, such as ``kept = torch.cat([kept, new])``.
+
+    ``rows`` masks them in the work, ``less_us`` is per row what is not the copy of the new part, ``new_share`` the part
+    of the joined numbers that is new. ``bytes`` is what a step moves.
+    """
+
+    source: str
+    rows: Flags
+    less_us: Floats
+    bytes: float
+    new_share: float
+
+
+@remembered
+def growing_join(evidence: Evidence) -> GrowingJoin | None:
+    """The joins of the line with most time in them that copy in each step what was copied in the step before.
+
+    Each joins as many numbers more than in the step before, and the largest part is what that step has joined, or the
+    parts are more in number.
+    """
+    work = work_of(evidence)
+    joins = np.flatnonzero(work.op_like(_JOINS) & (work.signature >= 0))
+    kernels = evidence.linked.kernels.iloc[work.row[joins]]
+    source, step = kernels["source"].cat.codes.to_numpy(), kernels["step"].to_numpy(dtype=np.int64, na_value=-1)
+    found = [
+        join
+        for each in np.unique(source[source >= 0]).tolist()
+        if (join := _join_of(work, joins[source == each], step[source == each])) is not None
+    ]
+    return max(found, key=lambda join: work.us_of(join.rows), default=None)
+
+
+def _join_of(work: KernelWork, places: Integers, steps: Integers) -> GrowingJoin | None:
+    """Those of the joins at one line that grow from step to step; null where none do."""
+    numbers, counts = np.unique(steps[steps >= 0], return_counts=True)
+    if numbers.size < _LEAST_STEPS or np.ptp(counts) or np.any(np.diff(numbers) != 1):
+        return None
+    by_step = np.stack([places[steps == number] for number in numbers.tolist()])
+    less_us, total, added = np.zeros(work.us.size), 0.0, 0.0
+    for calls in by_step.T:
+        parts = [_parts_of(work, int(work.signature[place])) for place in calls.tolist()]
+        sums = np.array([math.fsum(each) for each in parts])
+        if not _grow(parts, sums):
+            continue
+        new = float(sums[1] - sums[0])
+        less_us[calls] = work.us[calls] * (1 - new / sums)
+        total, added = total + float(sums.mean()), added + new
+    rows = less_us > 0
+    if not rows.any():
+        return None
+    source = work.evidence.linked.kernels["source"].iloc[int(work.row[np.flatnonzero(rows)[0]])]
+    moved = float(np.nansum(work.roof("bytes_low")[rows])) / work.evidence.steps
+    return GrowingJoin(str(source), rows, less_us, moved, added / total)
+
+
+def _grow(parts: list[list[int]], sums: Floats) -> bool:
+    """True if the same join of one step after the other takes in what it has joined before."""
+    more = np.diff(sums)
+    if more[0] <= 0 or np.any(more != more[0]):
+        return False
+    keeps = all(max(later) == before for later, before in zip(parts[1:], sums.tolist(), strict=False))
+    return keeps or all(len(later) > len(before) for before, later in pairwise(parts))
+
+
+def _parts_of(work: KernelWork, signature: int) -> list[int]:
+    """Numbers in each of the tensors that a call joins; none where their sizes are not recorded."""
+    dims = work.text_column("dims", signature)
+    parts = dims[0] if dims and isinstance(dims[0], list) else []
+    return [math.prod(part) for part in parts if is_size(part)]
 
 
 # Of the ids; and of the time that they are worth: norms and losses skip some, attention gains by the square.

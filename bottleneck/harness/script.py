@@ -406,6 +406,7 @@ class Script:
             self._is_after_pilot = False
             self._session.begin_debugged_step()
             self._session.look_at_memory()
+            self._session.look_at_threads()
             self._looked_at = self._seen
         if GUARD.yielded:
             self._end()
@@ -495,6 +496,7 @@ class Script:
 
     def _take_times(self) -> None:
         self._session.time(self._stopwatch)
+        self._session.note_other_threads()
         self._session.note_memory_growth(self._seen - self._looked_at)
         self._next = self._reopen
         self._reopen()

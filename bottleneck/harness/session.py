@@ -19,6 +19,7 @@ from bottleneck.harness.lines import lines_of_steps, texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
+from bottleneck.harness.other_threads import ThreadLook, threads_between
 from bottleneck.harness.padding import PaddingSampler
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
@@ -88,6 +89,7 @@ class Session:
         self._debugging = DebugWatch()
         self._padding = PaddingSampler()
         self._memory: MemoryLook | None = None
+        self._threads: ThreadLook | None = None
         # Of lines that no window shows.
         self._more_texts: dict[str, str] = {}
         self._undisturbed_us: list[float] = []
@@ -175,6 +177,21 @@ class Session:
             self.note(memory_growth=growth_between(before, MemoryLook(torch, step), steps, torch))
             if self.notes.memory_growth is not None:
                 self._show_text(keeper.source for keeper in self.notes.memory_growth.keepers)
+
+    def look_at_threads(self) -> None:
+        """Looks at the program's threads now, at the step boundary from which steps are timed."""
+        with contextlib.suppress(Exception):
+            self._threads = ThreadLook()
+
+    def note_other_threads(self) -> None:
+        """Adds what other threads have computed since that look. Call it outside of what is measured."""
+        before, self._threads = self._threads, None
+        if before is None:
+            return
+        with contextlib.suppress(Exception):  # threads may end meanwhile
+            self.note(other_threads=threads_between(before, ThreadLook()))
+            if self.notes.other_threads is not None:
+                self._show_text(each.source for each in self.notes.other_threads.threads)
 
     def save(self) -> None:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""

@@ -66,8 +66,10 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     warm_up(step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup)
     was_reset = reset_peak(torch)
     session.look_at_memory(step)
+    session.look_at_threads()
     stopwatch = _time(step, torch, session.options.timed_s)
     session.time(stopwatch)
+    session.note_other_threads()
     session.note_memory_growth(stopwatch.steps, step)
     timing = session.notes.unprofiled
     # The start beyond a usual step.

@@ -254,12 +254,18 @@ def _reached(analysis: Analysis) -> str:
 
 
 def describe_run(run: RunSteps | None, recorded: int) -> str:
-    """The part of the run that the recorded steps are typical of, and where the rest is; nothing where not followed."""
+    """The part of the run that the recorded steps are typical of, and where the rest is; nothing where not followed.
+
+    Steps that grow are typical of no part of it: their growth is told instead.
+    """
     if run is None:
         return ""
-    steps = f"the {recorded} recorded steps are" if recorded != 1 else "the recorded step is"
     held_share = run.held_us / run.total_us if run.total_us > 0 else 0.0
-    text = f"{steps} typical of {format_share(1 - run.elsewhere_share - held_share)} of the run"
+    if run.growth is not None:
+        text = run.growth.words()  # no step is typical of such a run
+    else:
+        steps = f"the {recorded} recorded steps are" if recorded != 1 else "the recorded step is"
+        text = f"{steps} typical of {format_share(1 - run.elsewhere_share - held_share)} of the run"
     if run.elsewhere_share >= _LEAST_ELSEWHERE:
         where = ", ".join(
             f"{place.words()} ({format_share(place.share * run.elsewhere_share)})" for place in run.places[:2]
@@ -267,9 +273,7 @@ def describe_run(run: RunSteps | None, recorded: int) -> str:
         rest = "from its first step to its last is elsewhere" if where else "is in steps far longer than usual"
         text += f"; {format_share(run.elsewhere_share)} {rest}{f': {where}' if where else ', which were not sampled'}"
     if held_share >= _LEAST_HELD:
-        text += f"; {format_share(held_share)} is in steps that were held up, by other programs as a rule"
-    if run.growth is not None:
-        text += f"; {run.growth.words()}"
+        text += f"; {format_share(held_share)} is in steps that were held up, by other programs or threads as a rule"
     return text
 
 
@@ -403,6 +407,8 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
 )
 SCREEN_LINES = 50
 _SCREEN_FACTS = ("step", "window", "run", "phases", "device", "reached")
+# Cut, it would hide what the recorded steps do not show.
+_WHOLE_FACTS = ("run",)
 
 
 def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
@@ -417,7 +423,9 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
     return replace(
         whole,
         sentence=_cut_sentence(analysis.verdict, room.sentence),
-        facts=tuple((label, cut_text(text, room.characters)) for label, text in facts),
+        facts=tuple(
+            (label, text if label in _WHOLE_FACTS else cut_text(text, room.characters)) for label, text in facts
+        ),
         sections=tuple(filter(None, sections)),
         closing=_where_the_rest_is(analysis.recording),
     )

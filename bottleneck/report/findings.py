@@ -62,8 +62,8 @@ def first_findings(
 ) -> ActionSection | None:
     """The first findings in short form for one screen: gain, advice, and the command that tries it.
 
-    They come in reading order, as in the verdict. ``characters`` limits each text, ``code`` the lines of code: code
-    that has more is left out. ``others`` says where those are that are not shown.
+    They come in reading order, as in the verdict. ``characters`` limits each text but the advice of the first, ``code``
+    the lines of code: code that has more is left out. ``others`` says where those are that are not shown.
     """
     if not analysis.findings:
         return None
@@ -75,13 +75,13 @@ def first_findings(
     ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]
     return ActionSection(
         title,
-        tuple(_brief(analysis, finding, characters, code) for finding in shown),
+        tuple(_brief(analysis, finding, characters, code, is_first=at == 0) for at, finding in enumerate(shown)),
         _doubts(analysis) if shown else (),
         closing=(*more, *_hidden(ranked, ordered)),
     )
 
 
-def _brief(analysis: Analysis, finding: Finding, characters: int, code: int) -> Action:
+def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, is_first: bool) -> Action:
     """The finding on a few lines."""
     same = "" if adds(finding) else "; this is another way to save the same time"
     gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
@@ -90,7 +90,9 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int) -> 
     written = tuple((finding.code or "").rstrip().splitlines())
     return Action(
         lead=f"{cut_text(finding.title, max(characters // 2, 60))} [{finding.slug}]",
-        lines=tuple((label, cut_text(text, characters)) for label, text in lines if text),
+        lines=tuple(
+            (label, text if is_first and label == "do" else cut_text(text, characters)) for label, text in lines if text
+        ),
         code=written if len(written) <= code else (),
         command=finding.verify,
     )

@@ -40,7 +40,12 @@ def cut_text(text: str, limit: int) -> str:
     sentence = max(kept.rfind(". "), kept.rfind("; "))
     if sentence >= limit // 2:
         return kept[:sentence] + (" …" if kept[sentence] == ";" else ". …")
-    return kept[: max(kept.rfind(" "), limit // 2)].rstrip(" ,;:(") + " …"
+    words = kept[: max(kept.rfind(" "), limit // 2)]
+    # A number stays with its unit.
+    return _LONE_NUMBER.sub("", words).rstrip(" ,;:(") + " …"
+
+
+_LONE_NUMBER = re.compile(r"\s+\(?[<~]?[\d.,]*\d$")
 
 
 # The first word of a sentence may be a name, which stays as it is: a path, an op, a file with its line, a call.

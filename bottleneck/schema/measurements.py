@@ -356,6 +356,37 @@ class RunSteps:
 
 
 @dataclass(frozen=True)
+class BusyThread:
+    """A Python thread of the program besides that of the steps, by the function and the line that it was mostly at.
+
+    ``cpu_share`` is its processor time while unprofiled steps ran, as a part of that time.
+    """
+
+    function: str
+    source: str
+    cpu_share: float
+
+
+@dataclass(frozen=True)
+class OtherThreads:
+    """Processor time of Python threads while unprofiled steps ran, as parts of that time.
+
+    ``cpu_share`` is that of the thread of the steps, ``queued_share`` the part in which it could run but had no
+    processor. In the rest it waited: for the interpreter, a device, a file. ``threads`` are others that computed.
+    """
+
+    wall_s: float
+    cpu_share: float
+    queued_share: float
+    threads: tuple[BusyThread, ...] = ()
+
+    @property
+    def waiting_share(self) -> float:
+        """Part of the time in which the thread of the steps neither ran nor waited for a processor."""
+        return max(1.0 - self.cpu_share - self.queued_share, 0.0)
+
+
+@dataclass(frozen=True)
 class ChildWork:
     """CPU time of the program's own process, and of the processes that it started and waited for.
 

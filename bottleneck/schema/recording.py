@@ -8,7 +8,16 @@ from typing import Literal
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.device import Device
-from bottleneck.schema.measurements import Compilation, DebugMode, Extras, MeasuredPieces, MemoryGrowth, Padding, Timing
+from bottleneck.schema.measurements import (
+    Compilation,
+    DebugMode,
+    Extras,
+    MeasuredPieces,
+    MemoryGrowth,
+    OtherThreads,
+    Padding,
+    Timing,
+)
 from bottleneck.schema.records import check_ranges
 from bottleneck.system.files import read_file, write_whole
 
@@ -87,7 +96,7 @@ class Measured(Extras):
     folders that modules come from, relative to the working folder: frames of the trace are named from there.
     ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'. ``debug_modes``
     are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``padding``
-    unless it was asked for.
+    unless it was asked for, ``other_threads`` where no other Python thread ran or the system does not tell.
     """
 
     step_name: str | None = None
@@ -104,6 +113,7 @@ class Measured(Extras):
     debug_modes: tuple[DebugMode, ...] = ()
     memory_growth: MemoryGrowth | None = None
     padding: Padding | None = None
+    other_threads: OtherThreads | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

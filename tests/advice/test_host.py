@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import host
+from bottleneck.advice.small_steps import larger_batch
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measurements import PageFaults
+from bottleneck.schema.measurements import BusyThread, OtherThreads, PageFaults
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger, with_recording
 from tests.builders import complete, frame, kernel, launch, op, step
@@ -283,3 +284,36 @@ def test_a_frame_of_the_garbage_collector_in_a_trace_is_a_pause(tmp_path: Path) 
     case = case_of(tmp_path, events)
     draft = host.gc_pauses(case)
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == pytest.approx(4, abs=0.1)
+
+
+SPINS = OtherThreads(1.0, 0.3, 0.1, (BusyThread("write", "train.py:15", 0.65), BusyThread("rest", "train.py:40", 0.05)))
+
+
+def with_threads(folder: Path, found: OtherThreads | None) -> Evidence:
+    return case_of(folder, cpu_events(40, 2, 20), unprofiled_us=810.0, other_threads=found)
+
+
+def test_a_thread_that_computes_while_the_step_waits_for_the_interpreter_comes_first(tmp_path: Path) -> None:
+    case = with_threads(tmp_path, SPINS)
+    draft = host.other_threads(case)
+    assert draft is not None and draft.gain_us is not None and draft.comes_first
+    assert draft.gain_us.high == pytest.approx(0.6 * case.step_us)
+    assert draft.gain_us.low == pytest.approx(0.3 * case.step_us)
+    assert draft.advice.startswith("Let write() (at train.py:15) wait for an Event or a Queue")
+    assert len(draft.evidence) == 2 and "65.0 % of a processor" in draft.evidence[1]
+    assert larger_batch(case) is None and larger_batch(with_threads(tmp_path / "alone", None)) is not None
+
+
+@pytest.mark.parametrize(
+    "found",
+    [replace(SPINS, threads=SPINS.threads[1:]), replace(SPINS, cpu_share=0.95, queued_share=0.0)],
+    ids=["a thread that hardly computes", "steps that do not wait"],
+)
+def test_a_thread_that_holds_nobody_up_is_not_named(tmp_path: Path, found: OtherThreads) -> None:
+    assert host.other_threads(with_threads(tmp_path, found)) is None
+
+
+def test_waits_that_the_trace_explains_are_not_those_for_the_interpreter(tmp_path: Path) -> None:
+    case = with_threads(tmp_path, SPINS)
+    loads = with_ledger(case, {"overhead.input": 600.0, "overhead.python": 200.0, "compute": 10.0})
+    assert host.other_threads(loads) is None

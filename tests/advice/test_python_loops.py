@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.python_loops import looped_op, python_line, tensor_by_tensor
+from bottleneck.advice.host import item_calls
+from bottleneck.advice.python_loops import logged_parameters, looped_op, python_line, tensor_by_tensor
 from bottleneck.advice.ranking import rank
 from bottleneck.advice.small_steps import larger_batch
 from bottleneck.schema.evidence import Evidence
@@ -147,3 +148,40 @@ def test_the_gain_of_a_line_is_no_more_than_its_time(tmp_path: Path) -> None:
     (fold,) = (each for each in known.analysis.lines if each.name == "train.py:43")
     assert finding.predicted_gain_us is not None
     assert finding.predicted_gain_us.high <= (fold.us + fold.idle_us) * (1 + 1e-9)
+
+
+def logging(parameters: int = 20, name: str = "aten::linalg_vector_norm", size: int = 64) -> list[Event]:
+    """A step that logs each parameter in a function, from a call at line 29, then updates them: 1000 us in all."""
+    body = [line(29, 10, 26.0 * parameters), frame("train.py(14): log", 11, 26.0 * parameters - 2)]
+    for number in range(parameters):
+        at = 12 + 26.0 * number
+        body += [
+            line(16, at, 2, "log"),
+            line(18, at + 3, 22, "log"),
+            op(name, at + 5, 8, dims=[[size, 64], [], []]),
+            op("aten::item", at + 15, 6, dims=[[]]),
+        ]
+    mark = complete("Optimizer.step#SGD.step", "user_annotation", 600, 390)
+    updates = [op("aten::add_", 610 + 15.0 * at, 5, dims=[[64, 64], [64, 64], []]) for at in range(parameters)]
+    return [*body, line(30, 599, 395), mark, *updates]
+
+
+def test_logging_of_every_parameter_is_worth_its_lines_and_all_below_them(tmp_path: Path) -> None:
+    case_ = case(tmp_path, logging())
+    draft = logged_parameters(case_)
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert draft.gain_us.high == pytest.approx(26 * 20, rel=0.03)
+    assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+    assert {"train.py:18", "train.py:16", "log() (train.py:14)"} <= set(draft.lines)
+    assert "train.py:18" in draft.advice
+    # No other advice on the same reads, and no larger batch.
+    assert item_calls(case_) is None and looped_op(case_) is None and larger_batch(case_) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [logging(parameters=8), logging(name="aten::mul_"), logging(size=32)],
+    ids=["few parameters", "a function that changes them", "tensors that are no parameters"],
+)
+def test_few_reads_changes_of_parameters_and_other_tensors_are_no_logging(tmp_path: Path, body: list[Event]) -> None:
+    assert logged_parameters(case(tmp_path, body)) is None

@@ -91,3 +91,11 @@ def test_the_report_has_one_line_on_the_run() -> None:
         "the 20 recorded steps are typical of 6.0 % of the run; 94.0 % from its first step to its last is elsewhere: "
         "evaluate(), train.py:88 (84.6 %)"
     )
+
+
+def test_steps_that_grow_are_typical_of_no_part_of_the_run() -> None:
+    told = describe_run(run_of(2e5, PLACE, growth=GROWTH), 5)
+    assert told.startswith(
+        "each step takes 54.0 us longer than the one before: 2.00 ms at step 20, 27.0 ms at 500; 20.0 %"
+    )
+    assert "typical" not in told

@@ -1,10 +1,14 @@
 """Rules on work that need not be done."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bottleneck.advice import advise
+from bottleneck.advice.fusion import find_chains
+from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.run_steps import growing_steps
 from bottleneck.advice.wasted_work import no_kv_cache, padded_inputs, padding_not_known
 from bottleneck.schema.measurements import Padding
 from bottleneck.schema.records import replace
@@ -103,3 +107,50 @@ def test_rows_of_ids_may_hold_padding_that_a_trace_does_not_show(tmp_path: Path)
     assert draft.evidence == ("embeddings of 8 x 64 ids; a trace has no values",)
     assert padding_not_known(case_of(tmp_path / "b", embedded(1, 64), device=FAST)) is None
     assert padding_not_known(case_of(tmp_path / "c", calls([64] * 4), device=FAST)) is None
+
+
+def joins(parts: list[list[list[int]]], name: str = "aten::cat") -> list[Event]:
+    """A step of 130 us for each list of sizes, which it joins in 80 us of it; then two ops in a row on the result."""
+    events: list[Event] = []
+    for number, sizes in enumerate(parts):
+        rows = sum(size[0] for size in sizes)
+        events += [
+            step(number, 130.0 * number, 129),
+            op(name, 130.0 * number + 1, 80, dims=[sizes, []], concrete=["", "0"]),
+            op("aten::gelu", 130.0 * number + 90, 10, dims=[[rows, 256], []]),
+            op("aten::neg", 130.0 * number + 102, 10, dims=[[rows, 256]]),
+        ]
+    return [frame("index.py(14): build", 0, 130.0 * len(parts)), *events]
+
+
+def kept(steps: int, rows: int = 64) -> list[list[list[int]]]:
+    return [[[rows * (10 + number), 256], [rows, 256]] for number in range(steps)]
+
+
+def test_a_join_of_all_that_was_kept_before_is_worth_its_time_but_the_new_rows(tmp_path: Path) -> None:
+    case = case_of(tmp_path, joins(kept(4)), unprofiled_us=130.0)
+    draft = growing_steps(case)
+    assert draft is not None and draft.gain_us is not None and draft.comes_first
+    assert "index.py" in draft.advice and "copies all rows kept so far in every step" in draft.advice
+    assert draft.gain_us.high == pytest.approx(80 * (1 - (1 / 11 + 1 / 12 + 1 / 13 + 1 / 14) / 4), rel=1e-3)
+    assert draft.gain_us.low == pytest.approx(0.8 * draft.gain_us.high)
+    assert not find_chains(case).where(find_chains(case).ops > 0)[work_of(case).op_like(re.compile("cat"))].any()
+
+
+def test_a_list_that_gets_longer_and_is_joined_anew_in_each_step_grows_too(tmp_path: Path) -> None:
+    longer = [[[64, 256]] * (10 + number) for number in range(4)]
+    assert growing_steps(case_of(tmp_path, joins(longer), unprofiled_us=130.0)) is not None
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        kept(2),
+        [[[640, 256], [64, 256]]] * 4,
+        [[[640 + 64 * number, 256], [640 + 64 * number, 256]] for number in range(4)],
+        [[[64 * rows, 256], [64, 256]] for rows in (10, 11, 14, 15)],
+    ],
+    ids=["two steps", "same sizes", "halves that grow together", "uneven growth"],
+)
+def test_joins_that_do_not_take_in_the_step_before_are_no_growth(tmp_path: Path, parts: list[list[list[int]]]) -> None:
+    assert growing_steps(case_of(tmp_path, joins(parts), unprofiled_us=130.0)) is None

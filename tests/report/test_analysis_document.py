@@ -31,10 +31,12 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.measurements import (
     BatchProof,
+    BetweenPlace,
     OptionCost,
     OptionCosts,
     ProfilerOption,
     Ratio,
+    RunSteps,
     StepTime,
     StepTimes,
     Timing,
@@ -310,6 +312,21 @@ def test_a_long_verdict_keeps_its_first_action_on_the_screen() -> None:
     verdict = replace(whole.verdict, sentence=f"{'Much holds it back. ' * 40}First: {action}.", first_step=action)
     shown = " ".join(to_screen(replace(whole, verdict=verdict, caveats=caveats)).split())
     assert f"Much holds it back. … First: {action}." in shown
+
+
+def test_what_is_not_in_every_step_and_the_first_advice_are_whole_on_a_full_screen() -> None:
+    whole = gpu_overhead()
+    caveats = (Caveat("a-caveat", "word " * 60, 0.5),) * 9
+    advice = "Do this instead of that. " * 6 + "That is all."
+    finding = Finding("a-slug", "word " * 20, ("seen",), Interval(1, 2), Interval(1, 2), advice, None, "word")
+    places = tuple(BetweenPlace(f"min_epoch.py:{line}", 0.5, "evaluate_on_a_part_of_the_data") for line in (12, 88))
+    run = RunSteps(100, 1e6, 1000.0, 9.26e5, 10, places)
+    full = replace(whole, run=run, findings=(finding,) * 9, caveats=caveats)
+    shown = to_screen(full)
+    assert rows_of(shown) <= SCREEN_LINES
+    words = " ".join(shown.split())
+    assert "min_epoch.py:12 (46.3 %), evaluate_on_a_part_of_the_data(), min_epoch.py:88 (46.3 %)" in words
+    assert words.count("That is all.") == 1
 
 
 def test_a_late_rank_leaves_room_for_the_bound_on_one_screen() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.report.text import UNKNOWN, as_sentence, clean, percents, scale_of, sparkline_cells
+from bottleneck.report.text import UNKNOWN, as_sentence, clean, cut_text, percents, scale_of, sparkline_cells
 from bottleneck.units import apportion, apportion_groups
 from tests.report.samples import HOSTILE_NAMES
 
@@ -162,3 +162,12 @@ def test_a_strip_is_never_wider_than_its_room_or_its_values(values: list[float],
 )
 def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(text: str, shown: str) -> None:
     assert as_sentence(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown"),
+    [(31, "elsewhere: train.py:12 …"), (29, "elsewhere: train.py:12 …"), (24, "elsewhere: train.py:12 …"), (80, None)],
+)
+def test_a_number_is_not_cut_from_its_unit(limit: int, shown: str | None) -> None:
+    text = "elsewhere: train.py:12 (72.9 %), and the rest"
+    assert cut_text(text, limit) == (text if shown is None else shown)
