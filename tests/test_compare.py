@@ -169,7 +169,7 @@ def test_the_step_can_be_limited_and_the_comparison_is_shown_before_it_fails(
     ("words", "status", "told"),
     [
         (["nothing", MLP], 3, "git knows no commit"),
-        ([str(ROOT / "docs"), MLP], 3, "neither recording.json"),
+        ([str(ROOT / "docs" / "howto"), MLP], 3, "neither recording.json"),
         ([MLP, MLP, "--plot", "x.bmp"], 2, ".svg or .pdf"),
         ([MLP, MLP, "--set", "a=1"], 2, "--workload"),
         ([MLP, MLP, "--workload", "program.py"], 2, "neither side is one"),

@@ -29,6 +29,7 @@ ALWAYS_SEVERAL = {
     "traces": "a check-up of several",
     "windows, recorded again": "of several, one is kept",
     "ranks": "said of two or more",
+    "traces in one file": "said of two or more",
     "others": "of one its own name is said",
     "modules": "said of two or more",
     "findings are": "of one the other words stand beside it",

@@ -241,7 +241,7 @@ def state_copies(evidence: Evidence) -> Draft | None:
         slug="state-copies",
         title="All weights are copied in every step",
         evidence=(
-            f"{copied.words} {at_source(line)} copies {counted(format_count(count), 'tensor')} per step",
+            f"{copied.words} {at_source(line)} makes copies of {counted(format_count(count), 'tensor')} per step",
             f"that takes {format_per_step(evidence, removal.us)}, with the Python between the copies",
             *work.describe(under),
         ),

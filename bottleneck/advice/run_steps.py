@@ -139,7 +139,7 @@ def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth 
             *work.describe(join.rows, 1),
             *run_words,
         ),
-        advice=f"Join the parts once after the loop, or write each into a tensor made beforehand: {join.source} copies "
+        advice=f"Join the parts once after the loop, or write each into a tensor made beforehand: {join.source} moves "
         f"all rows kept so far in every step ({format_si(join.bytes, 'B')} read and written).",
         code="parts.append(part)  # in each step\nkept = torch.cat(parts)  # once, after the loop",
         gain_us=Interval(_SURE_OF_JOINS * high_us, high_us),

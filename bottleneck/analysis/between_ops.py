@@ -85,6 +85,20 @@ def parts_left(linked: Linked, own: Spans, following: Integers, light: Stretches
     return by_row[following]
 
 
+def shortened(us: Floats, part: Floats, frames: Floats, following: Integers) -> Floats:
+    """Pieces of stretches (by the row that ends each), shorter so that this part of each stretch is left.
+
+    What a stretch took longer it was recording its Python calls, ``frames`` in each piece: each took as long.
+    """
+    rows, stretch = np.unique(following, return_inverse=True)
+    before_us, left_us, calls = (tally(stretch, amount, rows.size) for amount in (us, us * part, frames))
+    longer_us = np.maximum(before_us - left_us, 0.0)
+    call_us = np.divide(longer_us, calls, out=np.zeros(calls.size), where=calls > 0)
+    weight = np.maximum(us - call_us[stretch] * frames, _LEAST_LEFT * us)
+    whole = tally(stretch, weight, rows.size)
+    return weight * np.divide(left_us, whole, out=np.zeros(whole.size), where=whole > 0)[stretch]
+
+
 def _are_calm(rows: _OutermostOps, window: Window) -> Flags:
     """Mask of the rows in steps that nothing held up."""
     starts = [step.start_us for step in calm_steps(window)]

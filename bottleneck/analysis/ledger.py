@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.between_ops import Stretches, parts_left
+from bottleneck.analysis.between_ops import Stretches, parts_left, shortened
 from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, own_stretches, owned_segments, read_host
 from bottleneck.analysis.idle import (
     FAULTS,
@@ -538,14 +538,17 @@ def _charge_host(
         times.append(IdleTimes(np.full(rows.size, _ALLOCATOR), at, at, thread[event], us[rows], us[rows]))
         kernel_us = kernel_us - us
         cause_us[_ALLOCATOR] += us.sum()
-    part = parts_left(linked, own_stretches(linked.trace.events), idle.following[pieces.gap], light)
-    lightly_us = pieces.us if part is None else pieces.us * part
-    outside = fold(replace(explain(pieces, idle, linked, host), lightly_us=None if part is None else lightly_us))
+    told, following = explain(pieces, idle, linked, host), idle.following[pieces.gap]
+    part = parts_left(linked, own_stretches(linked.trace.events), following, light)
+    lightly_us = pieces.us
+    if part is not None and told.frames is not None:
+        lightly_us = shortened(pieces.us, part, told.frames, following)
+    outside = fold(replace(told, lightly_us=None if part is None else lightly_us))
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
     main = np.full(pieces.cause.size, host.main_thread, dtype=np.int64)
     times.append(IdleTimes(pieces.cause, pieces.start, pieces.end, main, pieces.us, lightly_us))
-    told = pd.concat((*tables, outside), ignore_index=True)
-    return _DeviceLedger(kernel_us, cause_us, told, busy_us, joined(times))
+    table = pd.concat((*tables, outside), ignore_index=True)
+    return _DeviceLedger(kernel_us, cause_us, table, busy_us, joined(times))
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

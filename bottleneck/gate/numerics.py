@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from bottleneck.schema.counters import Counts, Lock
 from bottleneck.schema.numerics import Numerics, NumericsResult, OutputChange, TensorDigest
+from bottleneck.units import counted
 
 # Unit roundoff: half the distance from 1 to the next number.
 _ROUNDOFF: Mapping[str, float] = {
@@ -83,7 +84,7 @@ def judge_numerics(lock: Lock | None, counts: Counts, gap: str = "") -> Numerics
     if theirs is None:
         return NumericsResult("new", reason="the lock-file holds no outputs: bottleneck gate --update --numerics")
     if gap or ours.steps != theirs.steps:
-        why = gap or f"the lock-file holds outputs after {theirs.steps} steps, these are after {ours.steps}"
+        why = gap or f"the lock-file holds outputs after {counted(theirs.steps, 'step')}, these are after {ours.steps}"
         return NumericsResult("not compared", unstable=theirs.unstable, reason=why)
     changes = tuple(_changes(theirs, ours))
     compared = len(theirs.tensors)

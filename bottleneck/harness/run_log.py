@@ -1,6 +1,6 @@
 """Follows a run between and after its measured steps: the end of each step, and samples of the program's stack.
 
-A step costs one reading of the clock. The samples come from a thread of our own, which runs only when nothing more is
+A step costs one reading of each clock. The samples come from a thread of our own, which runs only when nothing more is
 timed or profiled.
 """
 
@@ -85,10 +85,14 @@ class RunLog:
 
     ``own_ns`` is what we took after a step's end, ``profiled`` are the steps in which a window was open; both by the
     number of the step that follows that end. ``step_lines`` ('train.py:57') were in most of the profiled steps.
+    ``cpu_clock_ns`` reads the processor time of the program, which other programs do not stretch as they do the time
+    of the wall; null where it is not followed.
     """
 
     clock_ns: Callable[[], int] = time.perf_counter_ns
+    cpu_clock_ns: Callable[[], int] | None = None
     ticks: "array[int]" = field(default_factory=lambda: array("q"))
+    cpu_ticks: "array[int]" = field(default_factory=lambda: array("q"))
     own_ns: dict[int, int] = field(default_factory=dict)
     profiled: set[int] = field(default_factory=set)
     samples: list[StackSample] = field(default_factory=list)
@@ -101,6 +105,8 @@ class RunLog:
 
     def mark(self) -> None:
         """Notes the end of a step."""
+        if self.cpu_clock_ns is not None:
+            self.cpu_ticks.append(self.cpu_clock_ns())
         self.ticks.append(self.clock_ns())
 
     def note_own(self, *, is_profiled: bool) -> None:
@@ -112,7 +118,7 @@ class RunLog:
 
     def restart(self) -> None:
         """Forgets the steps: another source was found to end them."""
-        del self.ticks[:]
+        del self.ticks[:], self.cpu_ticks[:]
         self.own_ns.clear()
         self.profiled.clear()
 
@@ -191,7 +197,7 @@ def summarise_run(log: RunLog) -> RunSteps | None:
     total = sum(found.values())
     is_sampled = total >= _LEAST_SAMPLES
     elsewhere_us = long_us * sum(elsewhere.values()) / total if is_sampled else long_us
-    growth = _growth(usual, sampled)
+    growth = _growth(usual, sampled) if _is_more_work(usual, log.cpu_ticks) else None
     return RunSteps(
         steps=len(steps),
         total_us=sum(step.us for step in steps),
@@ -290,24 +296,52 @@ def _text_of(file: str, line: int) -> str | None:
     return kept_source(linecache.getline(file, line)) or None
 
 
+def _blocks(usual: Sequence[_FollowedStep]) -> list[Sequence[_FollowedStep]]:
+    size = max(_LEAST_BLOCK, len(usual) // _BLOCKS)
+    return [usual[low : low + size] for low in range(0, len(usual) - size + 1, size)]
+
+
+def _trend(points: Sequence[tuple[float, float]]) -> bool:
+    """True where the later ones are higher far more often than by chance, and the last is far higher than the first."""
+    count = len(points)
+    if count < _LEAST_TREND_BLOCKS:
+        return False
+    tau = statistics.fmean((late > early) - (late < early) for (_, early), (_, late) in combinations(points, 2))
+    chance = math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
+    return tau >= max(_LEAST_TAU, _DEVIATIONS * chance) and points[-1][1] >= _LEAST_GROWTH * points[0][1]
+
+
+def _is_more_work(usual: Sequence[_FollowedStep], cpu_ticks: Sequence[int]) -> bool:
+    """True where the processor time of the steps grows too, or is not known.
+
+    Without that, other programs stretch the later steps: the load of a machine changes while a program runs.
+    """
+    if not cpu_ticks:
+        return True
+    return _trend(
+        [
+            (
+                statistics.fmean(step.number for step in block),
+                statistics.median(cpu_ticks[step.number + 1] - cpu_ticks[step.number] for step in block),
+            )
+            for block in _blocks(usual)
+        ]
+    )
+
+
 def _growth(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]) -> StepGrowth | None:
     """The growth of the steps, by the median slope between blocks of them; null where they do not grow."""
-    size = max(_LEAST_BLOCK, len(usual) // _BLOCKS)
-    blocks = [usual[low : low + size] for low in range(0, len(usual) - size + 1, size)]
-    if len(blocks) < _LEAST_TREND_BLOCKS:
-        return None
     points = [
         (statistics.fmean(step.number for step in block), statistics.median(step.us for step in block))
-        for block in blocks
+        for block in _blocks(usual)
     ]
-    slopes = [(late_us - early_us) / (late - early) for (early, early_us), (late, late_us) in combinations(points, 2)]
-    tau = statistics.fmean((slope > 0) - (slope < 0) for slope in slopes)
+    if not _trend(points):
+        return None
+    slope_us = statistics.median(
+        (late_us - early_us) / (late - early) for (early, early_us), (late, late_us) in combinations(points, 2)
+    )
     (first, first_us), (last, last_us) = points[0], points[-1]
-    slope_us = statistics.median(slopes)
-    count = len(points)
-    chance = math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
-    is_trend = tau >= max(_LEAST_TAU, _DEVIATIONS * chance) and last_us >= _LEAST_GROWTH * first_us
-    if not is_trend or slope_us * (last - first) < (last_us - first_us) / 3:
+    if slope_us * (last - first) < (last_us - first_us) / 3:
         return None
     return StepGrowth(slope_us, round(first), first_us, round(last), last_us, *_grown_place(usual, sampled))
 

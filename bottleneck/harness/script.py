@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -310,7 +311,7 @@ class Script:
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
         self._looked_at, self._is_after_pilot = 0, False
-        self._log = RunLog()
+        self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
     @functools.cached_property
     def _shared_window(self) -> SharedWindow:

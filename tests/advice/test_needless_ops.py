@@ -119,7 +119,7 @@ def test_a_deep_copy_in_every_step_is_named_and_no_needless_layout(tmp_path: Pat
     evidence = case(tmp_path, [*copies(), DEEP, *MODEL])
     draft = state_copies(evidence)
     assert draft is not None and draft.gain_us is not None and draft.removes
-    assert draft.evidence[0] == "copy.deepcopy at train.py:18 copies 3 tensors per step"
+    assert draft.evidence[0] == "copy.deepcopy at train.py:18 makes copies of 3 tensors per step"
     assert draft.gain_us.high == pytest.approx(350, rel=0.1) and draft.gain_us.low >= draft.gain_us.high / 2
     assert needless_copies(evidence) is None
 
@@ -131,7 +131,8 @@ def test_clones_of_a_state_dict_in_every_step_are_named(tmp_path: Path) -> None:
         op("aten::detach", 60, 5, dims=[[8]]),
     ]
     draft = state_copies(case(tmp_path / "state", [*walk, *copies("aten::clone"), *MODEL]))
-    assert draft is not None and draft.evidence[0].startswith("cloning state_dict() at train.py:18 copies 3 tensors")
+    assert draft is not None
+    assert draft.evidence[0].startswith("cloning state_dict() at train.py:18 makes copies of 3 tensors")
     assert state_copies(case(tmp_path / "no state", [*copies("aten::clone"), *MODEL])) is None
 
 

@@ -131,7 +131,7 @@ def test_a_join_of_all_that_was_kept_before_is_worth_its_time_but_the_new_rows(t
     case = case_of(tmp_path, joins(kept(4)), unprofiled_us=130.0)
     draft = growing_steps(case)
     assert draft is not None and draft.gain_us is not None and draft.comes_first
-    assert "index.py" in draft.advice and "copies all rows kept so far in every step" in draft.advice
+    assert "index.py" in draft.advice and "moves all rows kept so far in every step" in draft.advice
     assert draft.gain_us.high == pytest.approx(80 * (1 - (1 / 11 + 1 / 12 + 1 / 13 + 1 / 14) / 4), rel=1e-3)
     assert draft.gain_us.low == pytest.approx(0.8 * draft.gain_us.high)
     assert not find_chains(case).where(find_chains(case).ops > 0)[work_of(case).op_like(re.compile("cat"))].any()

@@ -95,17 +95,20 @@ def test_digest_of_a_public_rank_is_small_and_goes_to_another_process(public: Ra
 
 
 @pytest.mark.parametrize(
-    ("name", "host"),
+    ("name", "host", "rank"),
     [
         (
             "ip-172-31-16-248.us-east-2.compute.internal_19490.1698954910152757753.pt.trace.json.gz",
             "ip-172-31-16-248.us-east-2.compute.internal",
+            None,
         ),
-        ("DESKTOP-QEE21EV_9792.1673466239037.pt.trace.json", "DESKTOP-QEE21EV"),
-        ("worker0.pt.trace.json.gz", None),
-        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", None),
-        ("trace.rank0.json.gz", None),
+        ("DESKTOP-QEE21EV_9792.1673466239037.pt.trace.json", "DESKTOP-QEE21EV", None),
+        ("worker0.pt.trace.json.gz", None, None),
+        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", None, 34),
+        ("trace.rank0.json.gz", None, 0),
     ],
 )
-def test_host_comes_from_the_name_that_the_profilers_handler_gives(name: str, host: str | None) -> None:
-    assert find_traces(Path(name)) == [TraceSource(Path(name), host=host)]
+def test_host_and_rank_come_from_the_name_that_the_profilers_handler_gives(
+    name: str, host: str | None, rank: int | None
+) -> None:
+    assert find_traces(Path(name)) == [TraceSource(Path(name), host=host, rank=rank)]

@@ -1,6 +1,7 @@
 """A whole run in short: what is between its steps and where, steps that grow, hooks that pile up."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -132,3 +133,19 @@ def test_hooks_that_came_with_the_steps_are_found_with_the_line_that_registers_t
     assert found.source is not None
     assert found.source.startswith("test_run_log.py:")
     assert find_piled_hooks(100_000) is None
+
+
+@pytest.mark.parametrize(("cpu_us", "grows"), [(lambda number: 80 + 10 * number, True), (lambda _: 80, False)])
+def test_steps_that_only_take_longer_on_the_wall_do_not_grow(cpu_us: Callable[[int], int], grows: bool) -> None:
+    steps = range(200)
+    wall, cpu = (iter(accumulate((length(step) * 1000 for step in steps), initial=0)) for length in (wall_us, cpu_us))
+    log = RunLog(clock_ns=lambda: next(wall), cpu_clock_ns=lambda: next(cpu))
+    for _ in range(201):
+        log.mark()
+    run = log.summarise()
+    assert run is not None and (run.growth is not None) is grows
+
+
+def wall_us(number: int) -> int:
+    """The length of a step on the wall, which grows."""
+    return 100 + 10 * number

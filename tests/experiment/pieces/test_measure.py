@@ -199,7 +199,9 @@ def test_no_budget_starts_no_process(explained: Explanation, tmp_path: Path) -> 
 
 
 def told(explained: Explanation, folder: Path, machine: Machine, say: Callable[[str], None]) -> Explanation:
-    return measure_pieces(explained, folder, PieceBudget(10.0, machine.open, machine.clock), say)
+    return measure_pieces(
+        explained, folder, PieceBudget(10.0, machine.open, machine.clock, seconds_of_others=float), say
+    )
 
 
 def test_pieces_come_into_the_recording_and_into_the_findings(explained: Explanation, tmp_path: Path) -> None:
