@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from bottleneck.advice.python_loops import logged_parameters
+from bottleneck.advice.python_loops import reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
     counted_faults_us,
@@ -199,8 +199,8 @@ def item_calls(evidence: Evidence) -> Draft | None:
     if calls < 1 or evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     lines = sources_of(evidence, rows_of_ops(evidence, _READS))
-    logged = logged_parameters(evidence)
-    if logged is not None and logged.lines and set(lines) <= set(logged.lines):
+    logged = reading_loop(evidence)
+    if logged is not None and lines and set(lines) <= set(logged.lines):
         return None
     return Draft(
         slug="item-calls",
