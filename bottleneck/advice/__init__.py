@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from bottleneck.advice import (
     compilation,
+    constants,
     convolutions,
     data_loading,
     debug_modes,
@@ -19,6 +20,7 @@ from bottleneck.advice import (
     matrix_products,
     memory_capacity,
     memory_growth,
+    needless_ops,
     optimizers,
     precision,
     process,
@@ -44,6 +46,8 @@ RULES: tuple[Rule, ...] = (
     *debug_modes.RULES,
     *memory_growth.RULES,
     *wasted_work.RULES,
+    *needless_ops.RULES,
+    *constants.RULES,
     *servers.RULES,
     *run_steps.RULES,
     *dispatch.RULES,

@@ -184,7 +184,11 @@ def _checks_us(evidence: Evidence, checks: _NanChecks) -> tuple[Interval, dict[s
     own_us = float(own.sum())
     if evidence.is_host_only:
         # Not as the ledger scales them: the profiler stretches stack traces far more than these ops.
-        spent_us = float(kernels["dur_us"].to_numpy()[rows].sum()) / evidence.steps * _light_scale(evidence)
+        durations_us = kernels["dur_us"].to_numpy()
+        checked_us, all_us = (float(durations_us[mask].sum()) for mask in (rows, evidence.kernels_in_window))
+        # What delays a profiled step delays these ops too: they take no more of the step than of the time of all ops.
+        most_us = evidence.step_us * checked_us / all_us if all_us > 0 else 0.0
+        spent_us = min(checked_us / evidence.steps * _light_scale(evidence), most_us)
         stretch = _CHECKED[1] * spent_us / own_us if own_us > 0 else 1.0
         claims = {str(name): min(us * stretch, evidence.account_us(str(name))) for name, us in own.items() if us > 0}
         return Interval(*(min(part * spent_us, evidence.step_us) for part in _CHECKED)), claims

@@ -205,7 +205,8 @@ def _covers(waits: tuple[Floats, Floats], at_us: Floats) -> Flags:
     return np.asarray((before >= 0) & (end[np.maximum(before, 0)] >= at_us))
 
 
-Sizes = tuple[tuple[int, ...], ...]
+Size = tuple[int, ...]
+Sizes = tuple[Size, ...]
 
 PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
 # Marks of what is no part of the model: another rule's, or a wait.
@@ -388,6 +389,17 @@ class KernelWork(Struct, frozen=True):
         """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
         return tuple(tuple(each) if is_size(each) else () for each in self.text_column("dims", signature))
 
+    def tensors_of(self, signature: int) -> list[Size]:
+        """Sizes of the tensors of a call, those in lists included; a number that autograd wrapped is none."""
+        found: list[Size] = []
+        types = self.text_column("types", signature)
+        for dims, kind in zip(self.text_column("dims", signature), types, strict=False):
+            if is_size(dims) and (dims or kind not in _NUMBER_TYPES):
+                found.append(tuple(dims))
+            elif isinstance(dims, list):
+                found += [tuple(each) for each in dims if is_size(each)]
+        return found
+
     def text_column(self, column: str, signature: int) -> tuple[object, ...]:
         """One text of CALLS ('dims', 'types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
         return _list_in(_texts_of(self.evidence)[column][signature]) if signature >= 0 else ()
@@ -489,5 +501,6 @@ def is_size(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**53 for one in value)
 
 
+_NUMBER_TYPES = frozenset({"", "Scalar", "ScalarList", "TensorList", "double", "long int", "bool"})
 # Calls that rules hold against each other, pair by pair; a model has hundreds of distinct ones.
 _MOST_COMPARED = 1000

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, requires_gain, work_of
+from bottleneck.advice.needless_ops import copies_on_purpose
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -95,10 +96,10 @@ def needless_copies(evidence: Evidence) -> Draft | None:
 
     Gain: at most all of them that lie in the model, from half of it, and what the device waits for their launches: a
     model in fp32 under autocast casts each small parameter anew. Copies over the link are another rule's affair, and so
-    are those that convolutions make of their images.
+    are those that convolutions make of their images, of one-hot rows and of a model's state.
     """
     work = work_of(evidence)
-    rows = work.op_like(_COPY) & work.in_model
+    rows = work.op_like(_COPY) & work.in_model & ~copies_on_purpose(evidence)
     casts = work.calls_that(rows, lambda each: _casts(work, each))
     # Few bytes that take long were waited for, not moved.
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)

@@ -1,0 +1,125 @@
+"""The time that a step saves without some of its outermost ops, for the rules that find ops that it need not run."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import KernelWork, work_of
+from bottleneck.advice.quantities import idle_rows, ops_in_window
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Integers
+from bottleneck.schema.op_names import BACKWARD_NODE, place_of
+from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.units import US_PER_S
+
+# Below this part of the step the ops are not worth a change.
+LEAST_SHARE = 0.03
+# Of the time of ops that are left out so much is gained at least; the rest is what takes their place.
+CERTAIN = 0.9
+# What stays to be moved is moved at this part of the bandwidth at worst.
+MOVES_AT = 0.4
+BYTES_OF_NUMBER = 4.0  # of a number in fp32
+_NEARLY_ALL = 0.9
+_DISPATCH = "overhead.dispatch"
+
+
+class Removal(Struct, frozen=True):
+    """The time per step that a step without some ops saves, and the accounts that it comes from."""
+
+    us: float
+    gain: Interval
+    claims: dict[str, float]
+
+
+@remembered
+def roots_of(evidence: Evidence) -> Integers:
+    """The row in OPS of the outermost op around each row of OPS."""
+    depth = evidence.linked.ops["depth"].to_numpy()
+    return np.maximum.accumulate(np.where(depth == 0, np.arange(depth.size), 0))
+
+
+def issued_by(evidence: Evidence, work: KernelWork, roots: Iterable[int]) -> Flags:
+    """Mask of the rows of the work that these outermost ops issue."""
+    wanted = np.zeros(len(evidence.linked.ops) + 1, dtype=bool)
+    wanted[np.fromiter(roots, dtype=np.int64)] = True
+    return np.asarray(wanted[np.append(roots_of(evidence), -1)[work.op]] & (work.op >= 0))
+
+
+def removal_of(evidence: Evidence, roots: Sequence[int], *, certain: float = CERTAIN, kept_us: float = 0.0) -> Removal:
+    """The saving of a step without these outermost ops: their work, and on a CPU their part of dispatching, by ops.
+
+    ``kept_us`` is the least time of what takes their place.
+    """
+    work = work_of(evidence)
+    rows = issued_by(evidence, work, roots)
+    less = np.where(rows, work.us, 0.0)
+    passes = work.gain(certain * less, less, rows)
+    issued_us = _part_of_ops(evidence, roots) * evidence.account_us(_DISPATCH) if evidence.is_host_only else 0.0
+    low = max(float(passes.low) + certain * issued_us - kept_us / MOVES_AT, 0.0)
+    high = max(float(passes.high) + issued_us - kept_us, low)
+    claims = {_DISPATCH: issued_us} if issued_us > 0 else {}
+    return Removal(float(less.sum()) + issued_us, Interval(low, high), {**work.claims(less), **claims})
+
+
+def _part_of_ops(evidence: Evidence, roots: Sequence[int]) -> float:
+    """The part of the ops of the window that these outermost ops and those inside them are."""
+    inside = ops_in_window(evidence)
+    mine = np.isin(roots_of(evidence)[inside], roots)
+    return float(mine.mean()) if mine.size else 0.0
+
+
+def with_python(evidence: Evidence, removal: Removal, roots: Sequence[int], *, certain: float = CERTAIN) -> Removal:
+    """The same with the Python between ops at lines whose outermost ops are nearly all among these, by their time."""
+    ops, top = evidence.linked.ops, top_rows(evidence)
+    mine, whole = (ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum() for rows in (list(roots), top))
+    lines = {str(source) for source in mine.index if mine[source] >= _NEARLY_ALL * whole[source]}
+    us = math.fsum(row.us for row in idle_rows(evidence, "python") if row.source in lines)
+    if us <= 0:
+        return removal
+    gain = Interval(removal.gain.low + certain * us, removal.gain.high + us)
+    return Removal(removal.us + us, gain, {**removal.claims, "overhead.python": us})
+
+
+def moved_us(evidence: Evidence, nbytes: float) -> float:
+    """Least time per step to move so many bytes in the whole window; 0 where the bandwidth is not known."""
+    bandwidth = evidence.analysis.device.bandwidth_bytes_per_s
+    return nbytes / evidence.steps / bandwidth * US_PER_S if bandwidth else 0.0
+
+
+def main_source(evidence: Evidence, rows: Sequence[int]) -> str | None:
+    """The source with most time of these rows of OPS; a line goes before the function that it is in."""
+    ops = evidence.linked.ops.iloc[list(rows)]
+    us = ops.groupby("source", observed=True)["dur_us"].sum()
+    if us.empty:
+        return None
+    lines = [str(each) for each in us.index if (place := place_of(str(each))) is not None and not place.is_function]
+    return max(lines or list(map(str, us.index)), key=lambda each: float(us[each]))
+
+
+def top_rows(evidence: Evidence) -> Integers:
+    """Outermost ops in the window outside of the backward pass, in the order of threads and starts."""
+    ops = evidence.linked.ops
+    top = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy()
+    return np.flatnonzero(top & ~text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE)))
+
+
+@remembered
+def sequence_numbers(evidence: Evidence) -> Integers:
+    """Autograd's sequence number of each row of OPS, -1 for none."""
+    return _of_autograd(evidence, "sequence")
+
+
+@remembered
+def forward_threads(evidence: Evidence) -> Integers:
+    """Autograd's number of the forward thread of each row of OPS, -1 for none: numbers of ops are counted by thread."""
+    return _of_autograd(evidence, "forward_thread")
+
+
+def _of_autograd(evidence: Evidence, column: str) -> Integers:
+    args = evidence.linked.trace.op_args
+    number = np.full(len(evidence.linked.trace.events), -1, dtype=np.int64)
+    number[args["event"].to_numpy()] = as_integers(args[column])
+    return np.asarray(number[evidence.linked.ops["event"].to_numpy()])
