@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from bottleneck.advice.python_loops import logged_parameters
+from bottleneck.advice.python_loops import reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
     counted_faults_us,
@@ -199,8 +199,8 @@ def item_calls(evidence: Evidence) -> Draft | None:
     if calls < 1 or evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     lines = sources_of(evidence, rows_of_ops(evidence, _READS))
-    logged = logged_parameters(evidence)
-    if logged is not None and logged.lines and set(lines) <= set(logged.lines):
+    logged = reading_loop(evidence)
+    if logged is not None and lines and set(lines) <= set(logged.lines):
         return None
     return Draft(
         slug="item-calls",
@@ -491,17 +491,19 @@ def other_threads(evidence: Evidence) -> Draft | None:
 
     On a CPU, where a backward pass runs in the thread that calls it. The processor time of the threads while unprofiled
     steps ran shows it: in the rest of that time, less the waits that the trace explains, the steps waited for the
-    interpreter. Gain: that time, from half of it.
+    interpreter. Gain: from half of that time to all, with what they waited for a processor, and no more than those
+    threads ran.
     """
     found = None if evidence.recording is None else evidence.recording.other_threads
     if found is None or not evidence.is_host_only:
         return None
     busy = [thread for thread in found.threads if thread.cpu_share >= _BUSY]
     explained_us = evidence.idle_us("input", "sync", "wait", "sleep") + evidence.group_us("communication")
-    waited = min(found.waiting_share - evidence.share_of_step(explained_us), sum(each.cpu_share for each in busy))
+    computed = math.fsum(each.cpu_share for each in busy)
+    waited = min(found.waiting_share - evidence.share_of_step(explained_us), computed)
     if not busy or waited < _LEAST_WAITED:
         return None
-    waited_us, first = waited * evidence.step_us, busy[0]
+    most_us, first = min(waited + found.queued_share, computed) * evidence.step_us, busy[0]
     computing = (f"{each.function}() at {each.source}: {format_share(each.cpu_share)} of a processor" for each in busy)
     return Draft(
         slug="other-threads",
@@ -514,10 +516,10 @@ def other_threads(evidence: Evidence) -> Draft | None:
         advice=f"Let {first.function}() (at {first.source}) wait for an Event or a Queue instead of looking again and "
         "again, or run it in a process of its own.",
         code="item = queue.get()  # a queue.Queue: waits without holding the interpreter",
-        gain_us=up_to(waited_us),
+        gain_us=Interval(waited * evidence.step_us / 2, most_us),
         claims=claims_of(
             evidence, "overhead.unknown", "overhead.python", "overhead.dispatch", "overhead.launch_floor", "memory",
-            "compute", *UNMODELLED_ACCOUNTS, most_us=waited_us,
+            "compute", *UNMODELLED_ACCOUNTS, most_us=most_us,
         ),
         comes_first=waited / 2 >= _FIRST_WAITED,
     )  # fmt: skip

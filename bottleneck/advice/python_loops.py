@@ -152,6 +152,11 @@ def _per_source(counts: "pd.Series[int]", steps: int) -> dict[str, tuple[float, 
     }
 
 
+def _number_of(source: str) -> int:
+    place = place_of(source)
+    return 0 if place is None else place.line
+
+
 def _is_line(source: str) -> bool:
     place = place_of(source)
     return place is not None and not place.is_function
@@ -252,15 +257,15 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::resolve_neg")
 _LINE_NAME = re.compile(r"(?:^|[/\\])(?P<file>[^/\\]+)\((?P<line>\d+)\): (?P<function>.*)$")
 # What takes the place of the loop: one call for all and one read, or the same every so many steps.
-_OF_READING = (0.5, 1.0)
+_SURE_OF_READING = 0.5
 
 
 @remembered
 def reading_loop(evidence: Evidence) -> OpLoop | None:
     """Lines of one function that work on parameter after parameter, or their gradients, and read the results.
 
-    Outside of modules, backward pass and optimizer. The function changes none of the tensors in place, so that all it
-    makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
+    Outside of modules, backward pass and optimizer. The program changes none of these tensors in place, so that all the
+    function makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
     """
     sizes, work, ops = _parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
     ops = ops[ops["module"].isna()]
@@ -275,10 +280,12 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
         works=ops["signature"].map(on_parameter).to_numpy(dtype=bool) & ~ops["name"].isin(_READS),
         changes=text_matches(ops["name"], _IN_PLACE.search) & ops["signature"].map(on_parameter).to_numpy(dtype=bool),
     )
+    if ops["changes"].any():
+        return None  # a clipping needs what it reads
     found = []
     for function, mine in ops.groupby("function", observed=True, sort=False):
         often = min(int(mine["reads"].sum()), int(mine["works"].sum())) / evidence.steps
-        if often >= LOOP_OF and not mine["changes"].any():
+        if often >= LOOP_OF:
             lines = _lines_of_reading(evidence, mine)
             if lines:
                 found.append(_loop_of(evidence, lines, (*lines, *_beside(evidence, str(function), tuple(lines)))))
@@ -344,14 +351,18 @@ def _beside(evidence: Evidence, function: str, lines: tuple[str, ...]) -> tuple[
 def logged_parameters(evidence: Evidence) -> Draft | None:
     """Norms, means or histograms of every parameter or gradient are read out in each step.
 
-    Gain: the time of these lines with all that they call, from half of it.
+    Gain: the time of these lines with all that they call, from half of it. At most by their part of the profiled steps,
+    where the ledger has charged less of it to them.
     """
     loop = reading_loop(evidence)
     if loop is None or evidence.share_of_step(loop.us) < _LEAST_SHARE:
         return None
-    low, high = (part * loop.us for part in _OF_READING)
+    inside = _own_lines(evidence, loop.lines, with_ops=True).values()
+    spans = union(*(np.concatenate([getattr(each, end) for each in inside]) for end in ("start", "end")))
+    low = _SURE_OF_READING * loop.us
+    high = max(loop.us, spans.total() / evidence.steps * evidence.host_scale)
     calling = {fold.name for fold in evidence.analysis.lines if fold.calls > 0}
-    shown = [line for line in loop.lines if _is_line(line) and line in calling] or [loop.source]
+    shown = sorted((line for line in loop.lines if _is_line(line) and line in calling), key=_number_of) or [loop.source]
     return Draft(
         slug="logged-parameters",
         title="Numbers of every parameter are read out in each step",
@@ -370,7 +381,6 @@ def logged_parameters(evidence: Evidence) -> Draft | None:
             *UNMODELLED_ACCOUNTS, most_us=high,
         ),
         removes=True,
-        lines=loop.lines,
     )  # fmt: skip
 
 

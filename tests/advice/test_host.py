@@ -297,7 +297,7 @@ def test_a_thread_that_computes_while_the_step_waits_for_the_interpreter_comes_f
     case = with_threads(tmp_path, SPINS)
     draft = host.other_threads(case)
     assert draft is not None and draft.gain_us is not None and draft.comes_first
-    assert draft.gain_us.high == pytest.approx(0.6 * case.step_us)
+    assert draft.gain_us.high == pytest.approx(0.65 * case.step_us)  # no more than that thread ran
     assert draft.gain_us.low == pytest.approx(0.3 * case.step_us)
     assert draft.advice.startswith("Let write() (at train.py:15) wait for an Event or a Queue")
     assert len(draft.evidence) == 2 and "65.0 % of a processor" in draft.evidence[1]
