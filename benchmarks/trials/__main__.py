@@ -2,11 +2,13 @@
 
     python -m benchmarks.trials [FOLDER] [--only NAME ...] [--pairs 3] [--no-measure] [--keep FOLDER]
 
-FOLDER holds the programs, those of this package unless given; the truth is in `trials.toml` beside or above them, else
-in `cases.toml` here. Printed are for each program the verdict's bound, the lines that its sentence and first finding
-name, that finding and what it promises, whether bound, line and finding are among the accepted ones, and how many times
-as fast the mended program is: (full - short) / (full - short), where short takes a few steps. Exit status 1 where fewer
-than 8 of 10 are right.
+FOLDER holds the programs, with the truth about them in `trials.toml`: `planted` beside this file unless given, or
+`reported`, which are public reports of slow programs with an undisputed cause, rebuilt as plain scripts.
+
+Printed are for each program the verdict's bound, the lines that its sentence and first finding name, that finding and
+what it promises, whether bound, line and finding are among the accepted ones, and how many times as fast the mended
+program is: (full - short) / (full - short), where short takes a few steps. Exit status 1 where fewer than 8 of 10 are
+right.
 """
 
 import argparse
@@ -34,6 +36,8 @@ _ENDED_AFTER_SECONDS = 600
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _PLACE = re.compile(r"([\w.\-]+\.py):(\d+)")
 _RIGHT = 0.8
+# The start of a program takes some tenths of a second more or less from run to run.
+_LEAST_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -108,12 +112,9 @@ def replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def read_trials(folder: Path) -> tuple[Trial, ...]:
-    """The table of a folder of programs: beside them, in the folder above, else `cases.toml` here."""
-    places = (folder / TABLE, folder.parent / TABLE, HERE / "cases.toml")
-    path = next(place for place in places if place.exists())
-    with path.open("rb") as file:
-        rows = [Trial.from_row(row) for row in tomllib.load(file)["trial"]]
-    return tuple(row for row in rows if (folder / f"{row.program}.py").is_file())
+    """The table of a folder of programs."""
+    with (folder / TABLE).open("rb") as file:
+        return tuple(Trial.from_row(row) for row in tomllib.load(file)["trial"])
 
 
 def said_by(analysis: Mapping[str, Any]) -> Said:
@@ -179,7 +180,10 @@ def _seconds(program: Path, clock: str) -> float:
 
 
 def measure_fix(trial: Trial, text: str, folder: Path, pairs: int) -> list[float]:
-    """How many times as fast the mended program is, by pairs of runs; empty where the remedy is no edit."""
+    """How many times as fast the mended program is, by pairs of runs; none where the remedy is no edit.
+
+    A pair in which the mended steps took hardly any time tells no ratio.
+    """
     if trial.fix is None or trial.short is None:
         return []
     mended = replaced(text, trial.fix)
@@ -192,7 +196,8 @@ def measure_fix(trial: Trial, text: str, folder: Path, pairs: int) -> list[float
     for _ in range(pairs):
         took = {key: _seconds(path, trial.clock) for key, path in files.items()}
         steps = {name: took[name, "full"] - took[name, "short"] for name in ("faulty", "mended")}
-        ratios.append(steps["faulty"] / max(steps["mended"], 1e-3))
+        if steps["mended"] >= _LEAST_SECONDS:
+            ratios.append(steps["faulty"] / steps["mended"])
     return ratios
 
 
@@ -230,7 +235,7 @@ def _words(trial: Trial, said: Said | None, graded: Grade | None, ratios: Sequen
 def main() -> None:
     """Runs the programs and prints a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=HERE / "programs")
+    parser.add_argument("folder", type=Path, nargs="?", default=HERE / "planted")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--no-measure", dest="measure", action="store_false")

@@ -1,14 +1,11 @@
 """Programs with a planted fault: the table goes with them, and a first screen is graded by it."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.trials.__main__ import HERE, Said, Trial, grade, places_in, read_trials, replaced, said_by
 
-PROGRAMS = HERE / "programs"
+PROGRAMS, REPORTED = HERE / "planted", HERE / "reported"
 TRIALS = read_trials(PROGRAMS)
-CASES = Path(__file__).parents[3] / "shared" / "cases" / "programs"
 
 
 def test_every_program_has_its_row_and_every_row_its_program() -> None:
@@ -27,12 +24,10 @@ def test_the_lines_and_the_remedy_of_a_program_fit_its_text(trial: Trial) -> Non
 
 
 def test_the_rows_of_the_public_reports_fit_their_programs() -> None:
-    if not CASES.is_dir():
-        pytest.skip("the folder of public cases is not beside this checkout")
-    trials = read_trials(CASES)
-    assert {trial.program for trial in trials} == {path.stem for path in CASES.glob("*.py")}
+    trials = read_trials(REPORTED)
+    assert {trial.program for trial in trials} == {path.stem for path in REPORTED.glob("*.py")}
     for trial in trials:
-        text = (CASES / f"{trial.program}.py").read_text()
+        text = (REPORTED / f"{trial.program}.py").read_text()
         assert bool(trial.numbers(text)) is bool(trial.lines)
         pairs = [*(trial.fix or ()), *([trial.short] if trial.short else [])]
         compile(replaced(replaced(text, trial.fix or ()), [trial.short] if trial.short else []), trial.program, "exec")
