@@ -526,7 +526,8 @@ def working_sets(facts: CpuFacts, threads: int) -> dict[str, int]:
         "L2": min(facts.l2_bytes * threads, last) // 2,
         "LLC": last // 2,
         "2 x LLC": min(2 * last, room),
-        "DRAM": min(max(8 * last, 2**27), _LARGEST_STREAM_BYTES, room),
+        # Of a huge cache, which machines of several users share, at least four times as much.
+        "DRAM": min(max(8 * last, 2**27), max(_LARGEST_STREAM_BYTES, 4 * last), room),
     }
 
 
