@@ -312,21 +312,21 @@ def _trend(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def _is_more_work(usual: Sequence[_FollowedStep], cpu_ticks: Sequence[int]) -> bool:
-    """True where the processor time of the steps grows too, or is not known.
+    """True where the processor time of the steps grows too, by half as much at least, or is not known.
 
     Without that, other programs stretch the later steps: the load of a machine changes while a program runs.
     """
     if not cpu_ticks:
         return True
-    return _trend(
-        [
-            (
-                statistics.fmean(step.number for step in block),
-                statistics.median(cpu_ticks[step.number + 1] - cpu_ticks[step.number] for step in block),
-            )
-            for block in _blocks(usual)
-        ]
-    )
+    blocks = _blocks(usual)
+    cpu_us = [
+        statistics.median(cpu_ticks[step.number + 1] - cpu_ticks[step.number] for step in block) / 1e3
+        for block in blocks
+    ]
+    if not _trend([(float(number), us) for number, us in enumerate(cpu_us)]):
+        return False
+    first_us, last_us = (statistics.median(step.us for step in blocks[at]) for at in (0, -1))
+    return cpu_us[-1] - cpu_us[0] >= (last_us - first_us) / 2
 
 
 def _growth(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]) -> StepGrowth | None:

@@ -135,7 +135,10 @@ def test_hooks_that_came_with_the_steps_are_found_with_the_line_that_registers_t
     assert find_piled_hooks(100_000) is None
 
 
-@pytest.mark.parametrize(("cpu_us", "grows"), [(lambda number: 80 + 10 * number, True), (lambda _: 80, False)])
+@pytest.mark.parametrize(
+    ("cpu_us", "grows"),
+    [(lambda number: 80 + 10 * number, True), (lambda _: 80, False), (lambda number: 80 + number, False)],
+)
 def test_steps_that_only_take_longer_on_the_wall_do_not_grow(cpu_us: Callable[[int], int], grows: bool) -> None:
     steps = range(200)
     wall, cpu = (iter(accumulate((length(step) * 1000 for step in steps), initial=0)) for length in (wall_us, cpu_us))
