@@ -140,8 +140,9 @@ def test_hooks_that_came_with_the_steps_are_found_with_the_line_that_registers_t
     [(lambda number: 80 + 10 * number, True), (lambda _: 80, False), (lambda number: 80 + number, False)],
 )
 def test_steps_that_only_take_longer_on_the_wall_do_not_grow(cpu_us: Callable[[int], int], grows: bool) -> None:
-    steps = range(200)
-    wall, cpu = (iter(accumulate((length(step) * 1000 for step in steps), initial=0)) for length in (wall_us, cpu_us))
+    wall, cpu = (
+        iter([*accumulate((length(step) * 1000 for step in range(200)), initial=0)]) for length in (wall_us, cpu_us)
+    )
     log = RunLog(clock_ns=lambda: next(wall), cpu_clock_ns=lambda: next(cpu))
     for _ in range(201):
         log.mark()
