@@ -23,7 +23,7 @@ from bottleneck.schema.linked_trace import ProcessGroup
 from bottleneck.schema.op_names import at_source
 from bottleneck.units import counted, format_us
 
-COMMUNICATION = "communication"
+COMMUNICATION, _PYTHON = "communication", "overhead.python"
 # A delay worth a name, as a share of the step: of few ranks, of which chance makes one late, and of many.
 _WORTH_FEW, _WORTH = 0.05, 0.02
 _MANY = 8
@@ -180,8 +180,9 @@ class LineDelay(NamedTuple):
     usual_us: float
 
 
-def _line_words(line: LineDelay) -> str:
-    return f"{format_us(line.us)} per step {at_source(line.name)}, median rank {format_us(line.usual_us)}"
+def _line_words(line: LineDelay, account: str | None) -> str:
+    kind = "" if account is None else f"{phrase_of(account)} "
+    return f"{kind}{format_us(line.us)} per step {at_source(line.name)}, median rank {format_us(line.usual_us)}"
 
 
 class _Job:
@@ -319,7 +320,7 @@ class _Job:
             worst_collective=worst,
             since_step=since,
             is_steady=is_steady,
-            cause=self._cause(suspect) if line is None else _line_words(line),
+            cause=self._cause(suspect) if line is None else _line_words(line, self._kind_of(suspect, line)),
             line=None if line is None else line.name,
             line_us=None if line is None else line.us,
             usual_line_us=None if line is None else line.usual_us,
@@ -394,6 +395,14 @@ class _Job:
         if self._factor(members) is not None and more[at] < _ONE_ACCOUNT * float(more.sum()):
             return None
         return LineDelay(names[at], float(own[at]), float(usual[at]))
+
+    def _kind_of(self, suspect: Suspect, line: LineDelay) -> str | None:
+        """The account, other than Python, that holds at least half of the delay at a line; null where none does."""
+        names, usual, own = self._by_account(suspect)
+        more = own - usual
+        at = int(np.argmax(more)) if names else -1
+        is_it = at >= 0 and names[at] != _PYTHON and more[at] >= (line.us - line.usual_us) / 2
+        return names[at] if is_it else None
 
     def _cause(self, suspect: Suspect) -> str:
         """The factor by which all of their own times are longer, else the accounts in which they differ most.

@@ -50,7 +50,7 @@ for number, batch in enumerate(DataLoader(Data(), batch_size=1)):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    with timed("python"):
+    with timed("wait"):
         time.sleep(0.08)  # SLEEP
     with timed("gc"):
         gc.collect()  # COLLECT
@@ -127,7 +127,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> _Seen:
     return _see(tmp_path_factory.mktemp("loop"), _LOOP)
 
 
-@pytest.mark.parametrize(("cause", "mark"), [("python", "SLEEP"), ("input", "LOAD"), ("gc", "COLLECT")])
+@pytest.mark.parametrize(("cause", "mark"), [("wait", "SLEEP"), ("input", "LOAD"), ("gc", "COLLECT")])
 def test_injected_cause_has_its_line_and_its_time(loop: _Seen, cause: str, mark: str) -> None:
     assert loop.injected_us[cause] > 20_000
     assert loop.idle_us(cause, mark) == pytest.approx(loop.injected_us[cause], rel=0.1)
@@ -135,7 +135,7 @@ def test_injected_cause_has_its_line_and_its_time(loop: _Seen, cause: str, mark:
 
 def test_injected_causes_are_accounts_of_the_ledger(loop: _Seen) -> None:
     accounts = {entry.account: entry.us for entry in loop.analysis.ledger}
-    for cause in ("python", "input", "gc"):
+    for cause in ("wait", "input", "gc"):
         assert accounts[f"overhead.{cause}"] == pytest.approx(loop.injected_us[cause], rel=0.1)
 
 
