@@ -37,6 +37,7 @@ from bottleneck.schema.recording import (
     read_recording,
     write_recording,
 )
+from bottleneck.schema.records import unsound_fields
 from bottleneck.schema.telemetry import HOST, write_samples
 
 # More than any job has; the number comes from a file.
@@ -97,10 +98,22 @@ def read_notes(files: RankFiles) -> Notes:
         return Notes(warnings=("the program ended before anything was measured",))
     except (OSError, msgspec.MsgspecError) as exc:
         return Notes(warnings=(f"the notes of the measurement cannot be read: {exc}",))
+    notes = _without_unsound(notes)
     if notes.is_complete or notes.is_measured:
         return notes
     return dataclasses.replace(
         notes, warnings=(*notes.warnings, "the program ended abruptly: only what was already on disk is shown")
+    )
+
+
+def _without_unsound(notes: Notes) -> Notes:
+    """The notes without measurements that cannot be; one of them must not cost the recording."""
+    unsound = unsound_fields(notes)
+    defaults = Notes()
+    return dataclasses.replace(
+        notes,
+        **{name: getattr(defaults, name) for name in unsound if name != "warnings"},
+        warnings=(*notes.warnings, *(f"a measurement was left out: {why}" for why in unsound.values())),
     )
 
 

@@ -62,9 +62,12 @@ def threads_between(
     wall_ns, own = after.at_ns - before.at_ns, after.stepping
     if wall_ns <= 0 or own != before.stepping or own not in before.ran or own not in after.ran or len(after) < 2:
         return None
-    ran, waited = (max(late - early, 0) for late, early in zip(after.ran[own], before.ran[own], strict=True))
+    # The clocks are read one after the other, and processor time is added up in ticks: a little above 1 is 1.
+    ran, waited = (
+        min(max(late - early, 0) / wall_ns, 1.0) for late, early in zip(after.ran[own], before.ran[own], strict=True)
+    )
     shares = {
-        ident: (now[0] - before.ran[ident][0]) / wall_ns
+        ident: min((now[0] - before.ran[ident][0]) / wall_ns, 1.0)
         for ident, now in after.ran.items()
         if ident != own and ident in before.ran
     }
@@ -73,8 +76,8 @@ def threads_between(
     threads = [BusyThread(*places[ident], cpu_share=share) for ident, share in busy.items() if ident in places]
     return OtherThreads(
         wall_s=wall_ns / _NS,
-        cpu_share=ran / wall_ns,
-        queued_share=min(waited / wall_ns, 1.0),
+        cpu_share=ran,
+        queued_share=waited,
         threads=tuple(sorted(threads, key=lambda each: -each.cpu_share)),
     )
 

@@ -234,7 +234,7 @@ class Monitor:
             samples=self._log.samples(),
             notes=tuple(notes),
             period_s=self._period_s,
-            cpu_share=sum(self._cpu_s) / elapsed_s if elapsed_s > 0 else None,
+            cpu_share=min(sum(self._cpu_s) / elapsed_s, 1.0) if elapsed_s > 0 else None,
             missed_share=sum(beat.missed for beat in self._beats) / expected if expected else None,
         )
 

@@ -57,8 +57,19 @@ _NEAREST_TO_ZERO = 1e-100
 
 def check_ranges(record: Any) -> None:
     """ValueError for a number of a record, or of one inside it, that its unit does not allow: 7.5 as a share."""
+    for why in unsound_fields(record).values():
+        raise ValueError(why)
+
+
+def unsound_fields(record: Any) -> Mapping[str, str]:
+    """The fields of a record that hold a number which its unit does not allow, each with the reason."""
+    found = {}
     for name, unit in _units(cast("Hashable", type(record))):
-        _check(getattr(record, name), unit, f"{type(record).__name__}.{name}", name in _CEILINGS)
+        try:
+            _check(getattr(record, name), unit, f"{type(record).__name__}.{name}", name in _CEILINGS)
+        except ValueError as exc:
+            found[name] = str(exc)
+    return found
 
 
 def _check(value: Any, unit: str, where: str, is_ceiling: bool) -> None:

@@ -9,7 +9,7 @@ from bottleneck.harness.finish import Ending, finish_recording, measured_spans, 
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import usable_processors
 from bottleneck.harness.messages import Notes, Plan, Program, RecordOptions, rank_of
-from bottleneck.schema.measurements import Timing
+from bottleneck.schema.measurements import OtherThreads, Timing
 from bottleneck.schema.recording import LightWindow, Recording, read_recording
 from bottleneck.system.files import write_whole
 
@@ -108,6 +108,17 @@ def test_a_program_of_one_process_is_reported_without_a_rank(tmp_path: Path) -> 
     recording = finish(tmp_path)
     assert recording.traces == ()
     assert recording.warnings == ("the program ended abruptly: only what was already on disk is shown",)
+
+
+def test_a_measurement_that_cannot_be_is_left_out_and_costs_nothing_else(tmp_path: Path) -> None:
+    busy = OtherThreads(wall_s=1.0, cpu_share=7.5, queued_share=0.0)
+    leave(tmp_path, 0, dataclasses.replace(MEASURED, ranks=1, other_threads=busy))
+    recording = finish(tmp_path)
+    assert recording.other_threads is None
+    assert recording.unprofiled == MEASURED.unprofiled
+    assert recording.warnings == (
+        "a measurement was left out: OtherThreads.cpu_share is 7.5, and has to lie between 0 and 1",
+    )
 
 
 def test_a_missing_trace_that_nothing_explains_is_said(tmp_path: Path) -> None:

@@ -53,6 +53,13 @@ def test_a_thread_that_computes_is_named_by_function_and_line_with_its_share() -
     assert found.waiting_share == pytest.approx(0.6)
 
 
+def test_a_share_a_tick_above_the_whole_is_the_whole() -> None:
+    with running(threading.Event()) as other:
+        found = between({threading.get_native_id(): (101 * MS, 102 * MS), other: (103 * MS, 0)}, other)
+    assert found is not None
+    assert (found.cpu_share, found.queued_share, found.threads[0].cpu_share) == (1.0, 1.0, 1.0)
+
+
 def test_an_idle_thread_and_one_of_a_library_are_not_named() -> None:
     own = threading.get_native_id()
     with running(threading.Event()) as other:
