@@ -101,7 +101,9 @@ def _not_readable(what: str, why: str) -> TraceError:
 
 
 def _plain_number(value: object) -> object:
-    """A numpy scalar as a number of Python's; numpy registers its own with these abstract types."""
+    """A numpy scalar as one of Python's; numpy registers its numbers, not its truth values, with the abstract types."""
+    if getattr(value, "dtype", None) == "bool":
+        return bool(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

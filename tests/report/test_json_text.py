@@ -57,6 +57,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert from_json(to_json(replace(gpu_overhead(), kernels=(row,)))).kernels[0].calls == 3.0
 
 
+def test_a_truth_value_of_numpy_is_one() -> None:
+    analysis = gpu_overhead()
+    marked = replace(analysis.findings[0], comes_first=np.bool_(True))
+    read = from_json(to_json(replace(analysis, findings=(marked, *analysis.findings[1:]))))
+    assert read.findings[0].comes_first is True
+
+
 def test_an_unknown_key_is_ignored() -> None:
     tree = json.loads(to_json(gpu_overhead())) | {"later": 1}
     assert from_json(json.dumps(tree)) == gpu_overhead()
