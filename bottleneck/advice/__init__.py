@@ -27,6 +27,7 @@ from bottleneck.advice import (
     python_loops,
     run_steps,
     servers,
+    slow_calls,
     small_steps,
     traffic,
     transfers,
@@ -53,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     *dispatch.RULES,
     *optimizers.RULES,
     *small_steps.RULES,
+    *slow_calls.RULES,
     *python_loops.RULES,
     *host.RULES,
     *process.RULES,
@@ -90,6 +92,7 @@ def advise(
     ]
     drafts = compilation.join_compiled(evidence, drafts)
     drafts = [draft for draft in drafts if with_unmeasured or not draft.only_measured or _is_answered(draft)]
+    drafts = slow_calls.without_general(drafts)
     drafts = servers.fit_to_server(evidence, drafts)
     # Learned on CPUs: what such trials say of a GPU is not known.
     shipped = read_table() if evidence.is_host_only else {}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.hot_lines import hot_lines
 from bottleneck.advice.quantities import claims_of, event_spans, idle_lines, idle_rows, outermost, rows_of_events
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import Interval
@@ -75,10 +76,16 @@ def input_wait(evidence: Evidence) -> Draft | None:
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
         claims={**claims_of(evidence, INPUT), **claims_of(evidence, *around, most_us=warm_us)},
         tries=("replay-batch",) if loader_kinds(evidence) else (),
-        remedies=("loader-without-workers",),
+        remedies=(*_by_line(evidence), "loader-without-workers"),
         confidence="high" if share >= _SEVERE else "medium",
         transformation=Transformation(("remove input",), _LEAST_REMOVED),
     )
+
+
+def _by_line(evidence: Evidence) -> tuple[str, ...]:
+    """Findings that say what to do at a line: before the general ones, where that line is most of the loading."""
+    is_most = ONE_PROCESS in loader_kinds(evidence) and _slowest_line(evidence)[1] >= _MOST_OF_LOADING
+    return ("slow-call", "loader-hot-spot") if is_most else ("slow-call",)
 
 
 def _loading_advice(evidence: Evidence, wait_us: float) -> str:
@@ -181,6 +188,8 @@ def start_up(evidence: Evidence) -> StartUp:
 
 # One line, op or function of the loader is worth naming when it holds this part of the loading.
 _DOMINANT = 0.5
+# So much of it, and the line comes before advice on the loading as a whole.
+_MOST_OF_LOADING = 0.6
 
 _CALLS_NEXT = re.compile(r"dataloader\.py: __next__$")
 _COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")
@@ -192,16 +201,22 @@ def loader_hot_spot(evidence: Evidence) -> Draft | None:
     wait_us = evidence.account_us(INPUT)
     if evidence.share_of_step(wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
-    what, share = max(
-        (_slowest_line(evidence), _collating(evidence), _slowest_op(evidence)), key=lambda found: found[1]
-    )
+    line = _slowest_line(evidence)
+    what, share = max(line, _collating(evidence), _slowest_op(evidence), key=lambda found: found[1])
     if share < _DOMINANT:
         return None
+    hot = next((each for each in hot_lines(evidence, "input") if each.source == what == line[0]), None)
+    where = what if hot is None else f"{hot.source}{hot.quoted()}"
+    sampled = None if hot is None else hot.sampled()
     return Draft(
         slug="loader-hot-spot",
-        title=f"Most of the loading is {what}",
-        evidence=(f"{what} takes {format_share(share)} of the {format_us(wait_us)} that the step waits for its data",),
-        advice="Do this once and keep the result, or for a whole batch at a time, or with a faster library.",
+        title=f"Most of the loading is {what if hot is None else hot.source}",
+        evidence=(
+            f"{what} takes {format_share(share)} of the {format_us(wait_us)} that the step waits for its data",
+            *(() if sampled is None else (sampled,)),
+        ),
+        advice=f"Do what {where} does once and keep the result, or for a whole batch at a time, or with a faster "
+        "library.",
         code="def __getitems__(self, indices):\n    return self.samples[indices]  # all samples of a batch at once",
         gain_us=up_to(share * wait_us),
         claims=claims_of(evidence, INPUT, most_us=share * wait_us),
@@ -212,10 +227,7 @@ def _slowest_line(evidence: Evidence) -> tuple[str, float]:
     """The line of the program inside the loader with most of the wait; the line that calls the loader is none."""
     rows = idle_rows(evidence, "input")
     calling = {row.source for row in rows if row.detail and _CALLS_NEXT.search(row.detail)}
-    us: dict[str, float] = {}
-    for row in rows:
-        if row.source is not None and row.source not in calling:
-            us[row.source] = us.get(row.source, 0.0) + row.us
+    us = {line.source: line.us for line in hot_lines(evidence, "input") if line.source not in calling}
     return _largest(us, sum(row.us for row in rows))
 
 
@@ -323,6 +335,7 @@ def loader_without_workers(evidence: Evidence) -> Draft | None:
         gain_us=Interval(low_us, high_us),
         claims=claims_of(evidence, INPUT, most_us=high_us),
         tries=("workers",),
+        remedies=_by_line(evidence),
         confidence="low" if side.processors is None else "medium",
     )
 

@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 
+from bottleneck.advice.hot_lines import hottest_line
 from bottleneck.advice.python_loops import reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
@@ -367,8 +369,11 @@ def side_work(evidence: Evidence) -> Draft | None:
             format_per_step(evidence, spent_us),
             *([f"{tracker}: {format_us(tracked_us)}"] if tracked_us else []),
             *_places(rows),
+            *_sampled(evidence, rows),
         ),
-        advice="Do it less often, or in another thread, on a copy.",
+        advice=f"Do what runs {_hottest(evidence, rows[0].source)} less often, or in another thread, on a copy."
+        if rows and rows[0].source is not None
+        else "Do it less often, or in another thread, on a copy.",
         code="if number % 100 == 0:\n    executor.submit(torch.save, snapshot, path)  # a ThreadPoolExecutor(1)",
         gain_us=up_to(spent_us),
         claims=claims_of(
@@ -410,13 +415,15 @@ def python_call(evidence: Evidence) -> Draft | None:
         evidence=(
             format_per_step(evidence, spent_us),
             *_places(rows),
+            *_sampled(evidence, rows),
         ),
         advice=(
             "Record with Python calls to see what it is (profile(with_stack=True)), then take it out of the step."
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
-            else f"Take what runs {at_source(rows[0].source)} out of the step, or do it in another thread."
+            else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step (computed once and kept, or in "
+            "another thread), or do it for the whole batch at once."
         ),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
@@ -424,6 +431,19 @@ def python_call(evidence: Evidence) -> Draft | None:
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
     )
+
+
+def _hottest(evidence: Evidence, source: str | None) -> str:
+    """'at train.py:35 (`text`)': the line with most of the time at this source, as far as it is known."""
+    line = hottest_line(evidence, source, "python")
+    return at_source(source) if line is None else line.where()
+
+
+def _sampled(evidence: Evidence, rows: Sequence[IdleCause]) -> tuple[str, ...]:
+    """Words on the samples of the line with most of the time of the first row."""
+    line = hottest_line(evidence, rows[0].source, "python") if rows else None
+    words = None if line is None else line.sampled()
+    return () if words is None else (words,)
 
 
 @remembered

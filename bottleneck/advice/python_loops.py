@@ -5,6 +5,7 @@ Loops over tensors cost a call per row and op; what a line of Python takes grows
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -401,49 +402,6 @@ class SlowLine(Struct, frozen=True):
     us: float
 
 
-class _Remedy(Struct, frozen=True):
-    """The remedy of a slow pattern in a line of code."""
-
-    pattern: "re.Pattern[str]"
-    title: str
-    advice: str
-    code: str
-
-
-_REMEDIES = (
-    _Remedy(
-        re.compile(r"\brandom\.(?:sample|choice|choices)\("),
-        "Drawing samples takes a part of each step",
-        "Draw {at} from a list: a deque walks to each element that it is asked for.",
-        "memory[position % size] = move  # a list as a ring; random.sample(memory, n) is then quick",
-    ),
-    _Remedy(
-        re.compile(r"\bdeepcopy\("),
-        "Objects are copied in each step",
-        "Take the copy {at} out of the step, or copy tensors in place into ones that are kept.",
-        "torch._foreach_copy_(kept, list(model.parameters()))  # kept: made once",
-    ),
-    _Remedy(
-        re.compile(r"\.i?loc\["),
-        "Rows of a data frame are read in each step",
-        "Turn the data frame that is read {at} into arrays or tensors once, before the loop.",
-        "values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
-    ),
-    _Remedy(
-        re.compile(r"\bjson\.loads?\(|\bpickle\.loads?\("),
-        "Data is parsed in each step",
-        "Parse once, before the loop, what is parsed {at}, or in the loader's workers.",
-        "data = [json.loads(line) for line in lines]  # once",
-    ),
-)
-_ANY_LINE = _Remedy(
-    re.compile(""),
-    "Python of the program takes a part of each step",
-    "Take the Python {at} out of the step: into the loader's workers, or do it for the whole batch at once.",
-    "values = numpy.fromiter(items, dtype=float)  # or an op for the whole batch, or a worker of the DataLoader",
-)
-
-
 @remembered
 def slow_line(evidence: Evidence) -> SlowLine | None:
     """The line with most time in Python of its own; null without recorded lines.
@@ -503,7 +461,7 @@ def _rows_of_source(events: pd.DataFrame, source: str, is_line: Flags, is_frame:
 
 
 def python_line(evidence: Evidence) -> Draft | None:
-    """A line of the program whose own Python takes a tenth of the step and more, with the remedy of known patterns.
+    """A line of the program whose own Python takes a tenth of the step and more; known patterns are `slow_call`'s.
 
     Gain: that time, from half of it.
     """
@@ -512,22 +470,83 @@ def python_line(evidence: Evidence) -> Draft | None:
         return None
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     text = texts.get(line.source, "")
-    remedy = next((each for each in _REMEDIES if each.pattern.search(text)), _ANY_LINE)
     low, high = (part * line.us for part in _OF_LINE)
     return Draft(
         slug="python-line",
-        title=remedy.title,
+        title="Python of the program takes a part of each step",
         evidence=(
             f"{line.source} takes {format_per_step(evidence, line.us)} in Python, and runs no op"
             + (f": {text[:_LONGEST_TEXT]}" if text else ""),
         ),
-        advice=remedy.advice.format(at=at_source(line.source)),
-        code=remedy.code,
+        advice=f"Take the Python {at_source(line.source)} out of the step: computed once and kept, or in the loader's "
+        "workers, or do it for the whole batch at once.",
+        code="values = numpy.fromiter(items, dtype=float)  # or an op for the batch, or a worker of the DataLoader",
         gain_us=Interval(low, high),
         claims=claims_of(evidence, "overhead.python", most_us=high),
         removes=True,
         lines=line.lines,
     )
+
+
+_EQUALS = frozenset({"aten::eq", "aten::eq_", "aten::ne"})
+# One pass over the data takes the place of all: what is saved of the loop at least; and from where it comes first.
+_LEAST_OF_CLASSES, _MOST_CLASSES_FIRST = 0.6, 0.4
+
+
+def class_by_class(evidence: Evidence) -> Draft | None:
+    """A loop compares one tensor with number after number, and works on each mask: a metric, or a lookup, by class.
+
+    Lines without a backward pass. Gain: the time of the lines that run ops of these sizes as often, less four passes.
+    """
+    ops, work = _program_ops(evidence), work_of(evidence)
+    pairs = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
+    compared = ops[text_matches(ops["name"], _EQUALS.__contains__)]
+    compared = compared[compared["signature"].map(lambda each: _with_a_number(pairs[each])).to_numpy(dtype=bool)]
+    counts = Counter(
+        (str(source), pairs[signature][0], step)
+        for source, signature, step in compared[["source", "signature", "step"]].itertuples(index=False)
+    )
+    (source, size, _), count = max(counts.items(), key=lambda each: each[1], default=(("", (), 0), 0))
+    if count < LOOP_OF:
+        return None
+    mine = ops[ops["signature"].map(lambda each: next(iter(pairs[each]), ()) == size).to_numpy(dtype=bool)]
+    runs = mine.groupby(["source", "name", "step"], observed=True, dropna=False).size()
+    lines = sorted({str(each[0]) for each in runs[runs >= LOOP_OF].index})
+    folds = [fold for fold in evidence.analysis.lines if fold.name in lines]
+    us = math.fsum(fold.us + fold.idle_us for fold in folds)
+    if evidence.share_of_step(us) < _LEAST_SHARE or any(_has_backward(evidence, line) for line in lines):
+        return None
+    high_us = us * (1 - min(4 / max(count, 1), 1.0))
+    named = _comparing_line(evidence, source, us)
+    return Draft(
+        slug="class-by-class",
+        title="A loop goes over all data once for each class",
+        evidence=(
+            f"{source} compares a tensor of {'x'.join(map(str, size))} with a number {count} times per step",
+            f"{format_per_step(evidence, us)} goes into {', '.join(lines[:4])}",
+        ),
+        advice=f"Compute all classes at once in place of the loop {at_source(named)}: one torch.bincount of target * "
+        "classes + prediction is the confusion matrix, whose diagonal, rows and columns hold the sums of all classes.",
+        code="matrix = torch.bincount((target * classes + prediction).flatten(), minlength=classes**2)\n"
+        "matrix = matrix.view(classes, classes)  # other lookups by key: sort by the key once, or scatter_add",
+        gain_us=Interval(_LEAST_OF_CLASSES * high_us, high_us),
+        claims=_claims(evidence, high_us),
+        removes=True,
+        lines=tuple(fold.name for fold in folds),
+        comes_first=evidence.share_of_step(us) >= _MOST_CLASSES_FIRST,
+    )
+
+
+def _with_a_number(sizes: Sequence[Sequence[int]]) -> bool:
+    """True for a tensor and a number, of which a trace has no sizes, or none that say more than one."""
+    return bool(sizes) and math.prod(sizes[0]) > 1 and all(math.prod(each) == 1 for each in sizes[1:])
+
+
+def _comparing_line(evidence: Evidence, source: str, us: float) -> str:
+    """The sampled line of this function that compares; the source itself where none was sampled."""
+    run = evidence.analysis.run
+    sampled = {} if run is None else run.spread(source, us, {})
+    return next((line.source for line in sampled if "==" in (line.text or "") or "!=" in (line.text or "")), source)
 
 
 def looped_op(evidence: Evidence) -> Draft | None:
@@ -650,4 +669,4 @@ def _runs_in_one_call(evidence: Evidence, picks: pd.DataFrame) -> bool:
     return len(innermost) <= 1
 
 
-RULES = (looped_op, tensor_by_tensor, logged_parameters, python_line)
+RULES = (class_by_class, looped_op, tensor_by_tensor, logged_parameters, python_line)

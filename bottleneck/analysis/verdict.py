@@ -34,6 +34,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, in_reading_order
+from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
@@ -97,7 +98,8 @@ class Grounds(Struct, frozen=True):
     ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
     this trace shows something else than the program at work; ``straggler`` is a sentence on the rank that the others
     wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
-    is the reason why times are longer than the program's own, null where they are not.
+    is the reason why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
+    ``line_us`` is the time of ops by line.
     """
 
     ledger: Ledger
@@ -112,6 +114,8 @@ class Grounds(Struct, frozen=True):
     cut_off: str | None = None
     serving: Serving | None = None
     disturbed: str | None = None
+    run: RunSteps | None = None
+    line_us: Mapping[str, float] = {}
 
 
 class BoundDecision(Struct, frozen=True):
@@ -148,6 +152,8 @@ def grounds_of(evidence: Evidence) -> Grounds:
         cut_off=next((caveat.message for caveat in analysis.caveats if caveat.slug == TRUNCATED), None),
         serving=serving_of(evidence),
         disturbed=next((caveat.message for caveat in analysis.caveats if caveat.slug in disturbed), None),
+        run=analysis.run,
+        line_us={fold.name: fold.us for fold in analysis.lines},
     )
 
 
@@ -606,12 +612,25 @@ def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary 
 
 
 def _line_of(grounds: Grounds, account: str) -> tuple[str | None, float]:
-    """The source line with most of the time of an idle cause (null where it is not known), and that time in us."""
+    """The source line with most of the time of an idle cause (null where it is not known), and that time in us.
+
+    Of a function whose lines the trace does not tell, the line with most samples.
+    """
     lines: dict[str | None, float] = {}
     for row in grounds.idle:
         if f"overhead.{row.cause}" == account:
             lines[row.source] = lines.get(row.source, 0.0) + row.us
-    return max(lines.items(), key=lambda line: line[1], default=(None, 0.0))
+    source, us = max(lines.items(), key=lambda line: line[1], default=(None, 0.0))
+    if grounds.run is None or math.fsum(lines.values()) < LEAST_SAMPLED_US:
+        return source, us
+    known_us = {
+        line: grounds.line_us.get(line, 0.0) + lines.get(line, 0.0) for line in (*grounds.line_us, *lines) if line
+    }
+    spread = grounds.run.spread(source, us, known_us)
+    if not spread:
+        return source, us
+    sampled = max(spread, key=lambda line: spread[line])
+    return sampled.source, spread[sampled] + lines.get(sampled.source, 0.0)
 
 
 def _label(kernel: KernelSummary) -> str:

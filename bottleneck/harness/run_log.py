@@ -6,10 +6,12 @@ timed or profiled.
 
 import _thread
 import bisect
+import contextlib
 import gc
 import linecache
 import math
 import os
+import re
 import statistics
 import sys
 import threading
@@ -20,15 +22,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from bottleneck.harness.lines import OURS, is_program
-from bottleneck.schema.measurements import BetweenKind, BetweenPlace, PiledHooks, RunSteps, StepGrowth
+from bottleneck.harness.searched import PrecedingSearches, searched_at
+from bottleneck.schema.measurements import (
+    BetweenKind,
+    BetweenPlace,
+    PiledHooks,
+    RunSteps,
+    SampledLine,
+    SearchedContainer,
+    StepGrowth,
+)
+from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import kept_source
 
-PERIOD_S = 0.05
+PERIOD_S = 0.02
 # A sample holds the interpreter for 20 to 50 us.
 _MOST_SAMPLES, _MOST_STEPS, _DEEPEST = 20_000, 1_000_000, 200
+
+# Of the switch interval: a thread that waited so long for the interpreter had to make the other one hand over.
+_FORCED = 0.8
+# A line is looked at so often at most; a search through so many items takes longer than what is around it.
+_MOST_LOOKS, _MANY_ITEMS = 5, 200
 
 # (file, line, function) of the program's frames, outermost first.
 Stack = tuple[tuple[str, int, str], ...]
@@ -43,13 +60,23 @@ _COMPILERS = tuple(
 _OF_WORKERS = ("_get_iterator", "_shutdown_workers", "__del__", "_clean_up_worker")
 
 
+class LinePlace(NamedTuple):
+    """The innermost line of the program in a stack, and the first functions of libraries below it."""
+
+    file: str
+    line: int
+    function: str
+    callees: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class StackSample:
-    """The stack at an instant of the steps' clock, and what the library was doing."""
+    """The stack at an instant of the steps' clock, what the library was doing, and the innermost line."""
 
     at_ns: int
     stack: Stack
     kind: BetweenKind | None
+    place: LinePlace | None = None
 
 
 def kind_of(file: str, function: str) -> BetweenKind | None:
@@ -79,6 +106,63 @@ def read_stack(frame: FrameType | None) -> tuple[Stack, BetweenKind | None]:
     return tuple(reversed(frames)), next((kind for kind in order if kind in kinds), None)
 
 
+_LIBRARY_FOLDER = re.compile(r"^.*(?:site-packages|dist-packages|[Ll]ib[/\\\\]python[\d.]+t?)[/\\\\]")
+_MOST_CALLEES = 2
+
+
+def innermost_line(frame: FrameType | None) -> tuple[LinePlace, FrameType] | None:
+    """The innermost line of the program, inside of modules too, with its frame; null where there is none."""
+    below: list[str] = []
+    depth = 0
+    while frame is not None and depth < _DEEPEST:
+        code, depth = frame.f_code, depth + 1
+        file = code.co_filename
+        if not file.startswith(OURS) and is_program(file):
+            callees = tuple(reversed(below[-_MOST_CALLEES:]))
+            return LinePlace(file, frame.f_lineno, code.co_name, callees), frame
+        if not file.startswith((OURS, "<")):
+            below.append(f"{_LIBRARY_FOLDER.sub('', file).replace(os.sep, '/')}: {code.co_name}")
+        frame = frame.f_back
+    return None
+
+
+@dataclass
+class LineWatch:
+    """Finds the line of the program that a stack is at, and looks once at what its membership tests look through."""
+
+    searched: dict[tuple[str, int], SearchedContainer] = field(default_factory=dict)
+    may_look: bool = True
+    _looks: "Counter[tuple[str, int]]" = field(default_factory=Counter)
+    _tests: PrecedingSearches = field(default_factory=PrecedingSearches)
+
+    def place_of(self, top: FrameType, *, is_forced: bool) -> LinePlace | None:
+        """The line; ``is_forced`` where the thread handed over at the first instruction at which it had to.
+
+        What a search through many items takes is sampled at that instruction, which may be on a line that follows.
+        """
+        found = innermost_line(top)
+        if found is None:
+            return None
+        place, frame = found
+        self._look(place, frame)
+        line = self._tests.before(top, frame) if is_forced else None
+        if line is None or line == place.line:
+            return place
+        tested = LinePlace(place.file, line, place.function)
+        self._look(tested, frame)
+        seen = self.searched.get((place.file, line))
+        return tested if seen is not None and seen.is_scanned and seen.items >= _MANY_ITEMS else place
+
+    def _look(self, place: LinePlace, frame: FrameType) -> None:
+        key = (place.file, place.line)
+        if not self.may_look or key in self.searched or self._looks[key] >= _MOST_LOOKS:
+            return
+        self._looks[key] += 1
+        found = searched_at(frame, linecache.getline(*key))
+        if found is not None:
+            self.searched[key] = found
+
+
 @dataclass
 class RunLog:
     """The ends of the steps of one source, from the first on, by a clock that only runs forward.
@@ -100,6 +184,7 @@ class RunLog:
     step_lines: frozenset[str] = frozenset()
     is_full: bool = False
     _sleep: Callable[[float], None] = time.sleep
+    watch: LineWatch = field(default_factory=LineWatch)
     _sampled_from: int | None = None
     _is_sampling: bool = False
 
@@ -126,6 +211,8 @@ class RunLog:
         """Samples the stack of this thread from now on, in which a step has just ended."""
         stack, _ = read_stack(sys._getframe(1))
         self.functions = frozenset((file, function) for file, _, function in stack)
+        # A debugger writes the copies of local variables that it reads back into the program.
+        self.watch.may_look = sys.gettrace() is None
         self._sampled_from, self._is_sampling = threading.get_ident(), True
         _thread.start_new_thread(self._sample, (os.getpid(),))
 
@@ -134,15 +221,19 @@ class RunLog:
         self._is_sampling = False
 
     def _sample(self, process: int) -> None:
-        period_s = PERIOD_S
+        period_s, forced_ns = PERIOD_S, round(_FORCED * sys.getswitchinterval() * 1e9)
         while True:
+            due_ns = self.clock_ns() + round(period_s * 1e9)
             self._sleep(period_s)
             if not self._is_sampling or os.getpid() != process or self._sampled_from is None:
                 return
             frame = sys._current_frames().get(self._sampled_from)
             if frame is None:
                 return
-            self.samples.append(StackSample(self.clock_ns(), *read_stack(frame)))
+            at_ns, place = self.clock_ns(), None
+            with contextlib.suppress(Exception):  # of what the program's code looks like: nothing of it is lost
+                place = self.watch.place_of(frame, is_forced=at_ns - due_ns >= forced_ns)
+            self.samples.append(StackSample(at_ns, *read_stack(frame), place))
             del frame
             if len(self.samples) >= _MOST_SAMPLES:
                 self.samples, period_s = self.samples[::2], 2 * period_s
@@ -163,6 +254,8 @@ _LEAST_BLOCK, _BLOCKS = 10, 20
 # (Kendall's tau, 2.6 of its standard deviations), and the last is longer than the first by this factor.
 _LEAST_TREND_BLOCKS, _LEAST_TAU, _DEVIATIONS, _LEAST_GROWTH = 6, 0.5, 2.6, 1.3
 _LEAST_SAMPLES, _MOST_PLACES, _LEAST_SHARE = 3, 5, 0.03
+# Of the samples in usual steps: lines with less are not kept, and none where there are too few samples to tell.
+_MOST_LINES, _LEAST_OF_LINE, _LEAST_IN_STEPS, _MOST_OF_LINE = 12, 0.02, 20, 0.5
 
 
 @dataclass(frozen=True)
@@ -208,7 +301,46 @@ def summarise_run(log: RunLog) -> RunSteps | None:
         places=_places_of(elsewhere) if is_sampled else (),
         growth=growth,
         hooks=None if growth is None else find_piled_hooks(len(log.ticks)),
+        lines=_lines_of([sample for step in usual for sample in sampled.get(step.number, ())], log.watch.searched),
     )
+
+
+def _lines_of(
+    samples: Sequence[StackSample], searched: Mapping[tuple[str, int], SearchedContainer]
+) -> tuple[SampledLine, ...]:
+    """The lines that usual steps were at, most samples first; none where there are too few samples."""
+    if len(samples) < _LEAST_IN_STEPS:
+        return ()
+    by_line: dict[tuple[str, int, str], list[tuple[str, ...]]] = {}
+    for sample in samples:
+        if sample.place is not None:
+            file, line, function, callees = sample.place
+            by_line.setdefault((file, line, function), []).append(callees)
+    ordered = sorted(by_line.items(), key=lambda each: -len(each[1]))[:_MOST_LINES]
+    return tuple(
+        SampledLine(
+            source=line_source(file, line),
+            share=len(chains) / len(samples),
+            function=function,
+            text=_text_of(file, line),
+            callees=_most_called(chains),
+            searched=searched.get((file, line)),
+        )
+        for (file, line, function), chains in ordered
+        if len(chains) / len(samples) >= _LEAST_OF_LINE
+    )
+
+
+def _most_called(chains: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The functions of libraries that most of the samples of a line were in, as far as they agree."""
+    found: tuple[str, ...] = ()
+    for depth in range(_MOST_CALLEES):
+        named = Counter(chain[depth] for chain in chains if chain[:depth] == found and len(chain) > depth)
+        most = next(iter(named.most_common(1)), None)
+        if most is None or most[1] < _MOST_OF_LINE * len(chains):
+            break
+        found = (*found, most[0])
+    return found
 
 
 def _steps_of(log: RunLog) -> list[_FollowedStep]:

@@ -211,7 +211,9 @@ def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...]
     step = {**structs.asdict(evidence.analysis), "version": version}
     analysis = Analysis(**step, verdict=verdict, findings=findings)
     if evidence.recording is not None:
-        analysis = replace(analysis, source_texts=_named_texts(analysis, evidence.recording.source_texts))
+        sampled = {line.source: line.text for line in analysis.run.lines if line.text} if analysis.run else {}
+        texts = {**sampled, **evidence.recording.source_texts}
+        analysis = replace(analysis, source_texts=_named_texts(analysis, texts))
     parts = {each.name: getattr(evidence, each.name) for each in fields(evidence) if each.init}
     return Explanation(**{**parts, "analysis": analysis})
 

@@ -1,8 +1,11 @@
 """Frozen records of what is measured on a program: step times, compilation, results, profiler options, pieces."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import Doc
 from bottleneck.units import counted, format_share, format_us
 
@@ -328,6 +331,55 @@ class PiledHooks:
     source: Annotated[str | None, Doc("line that registers them; null where unknown")] = None
 
 
+# Samples say where in an account the time is from so much per step on: shorter Python is sampled at the op after it.
+LEAST_SAMPLED_US = 10e3
+# Containers whose items a membership test compares one by one.
+_SCANNED = frozenset({"list", "tuple", "deque"})
+
+
+@dataclass(frozen=True)
+class SearchedContainer:
+    """A container that a membership test of a line looks through, as it was seen once while the program ran."""
+
+    name: Annotated[str, Doc("what the line calls it, 'history[u]'")]
+    kind: Annotated[str, Doc("its built-in type: list, tuple, deque, set, dict …")]
+    items: Annotated[int, Doc("how many items it held")]
+
+    @property
+    def is_scanned(self) -> bool:
+        """True if a membership test compares its items one by one."""
+        return self.kind in _SCANNED
+
+    def words(self) -> str:
+        """'history[u] is a list of 1,523 items'."""
+        return f"{self.name} is a {self.kind} of {self.items:,} items"
+
+
+@dataclass(frozen=True)
+class SampledLine:
+    """A line of the program that usual steps were at, by samples of the stack while nothing was timed or profiled.
+
+    Samples need the interpreter: Python shorter than its switch interval (5 ms) is sampled at the next op or call that
+    lets go of it. They tell where inside a function, or an account, the time is, and not how much there is.
+    """
+
+    source: Annotated[str, Doc("line, 'train.py:88'")]
+    share: Annotated[float, Doc("part of the samples in usual steps", "share")]
+    function: Annotated[str, Doc("function of the program that the line is in")]
+    text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
+    callees: Annotated[
+        tuple[str, ...], Doc("functions of libraries that most of its samples were in, the one it calls first")
+    ] = ()
+    searched: Annotated[
+        SearchedContainer | None, Doc("container that a membership test of the line looks through; null where not seen")
+    ] = None
+
+    @property
+    def calls_torch(self) -> bool:
+        """True if most of its samples were in a call of torch."""
+        return bool(self.callees) and self.callees[0].startswith("torch/")
+
+
 @dataclass(frozen=True)
 class RunSteps:
     """The steps of a script from the first to the last that was seen to end, less those that were profiled.
@@ -348,6 +400,31 @@ class RunSteps:
     ] = 0
     growth: Annotated[StepGrowth | None, Doc("growth from step to step; null where there is none")] = None
     hooks: Annotated[PiledHooks | None, Doc("hooks that pile up; null where none do")] = None
+    lines: Annotated[tuple[SampledLine, ...], Doc("lines that usual steps were at, by samples, most first")] = ()
+
+    def spread(self, source: str | None, us: float, known_us: Mapping[str, float]) -> dict[SampledLine, float]:
+        """The time of a function, 'step() (model.py:4)', over its sampled lines; empty where none was sampled.
+
+        ``known_us`` is what the trace tells of lines already: they get what their samples say beyond it. Lines that
+        call torch are left out, since their time is that of ops.
+        """
+        place = None if source is None else place_of(source)
+        if source is None or place is None or not place.is_function:
+            return {}
+        function = source.partition(" (")[0].removesuffix("()")
+        mine = [
+            line
+            for line in self.lines
+            if line.function == function
+            and (at := place_of(line.source)) is not None
+            and at.file == place.file
+            and not line.calls_torch
+        ]
+        whole = math.fsum(line.share for line in mine)
+        all_us = us + math.fsum(known_us.get(line.source, 0.0) for line in mine)
+        more = {line: max(all_us * line.share / whole - known_us.get(line.source, 0.0), 0.0) for line in mine}
+        more_us = math.fsum(more.values())
+        return {line: us * each / more_us for line, each in more.items()} if more_us > 0 else {}
 
     @property
     def elsewhere_share(self) -> float:

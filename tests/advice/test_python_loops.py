@@ -1,11 +1,19 @@
 """Rules of the program's own Python: loops that repeat small ops, tensors changed one by one, lines of Python."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bottleneck.advice.host import item_calls
-from bottleneck.advice.python_loops import logged_parameters, looped_op, python_line, reading_loop, tensor_by_tensor
+from bottleneck.advice.python_loops import (
+    class_by_class,
+    logged_parameters,
+    looped_op,
+    python_line,
+    reading_loop,
+    tensor_by_tensor,
+)
 from bottleneck.advice.ranking import rank
 from bottleneck.advice.small_steps import larger_batch
 from bottleneck.schema.evidence import Evidence
@@ -92,18 +100,27 @@ def test_a_line_of_python_is_quoted_with_its_share(tmp_path: Path) -> None:
     assert draft.advice.startswith("Take the Python at train.py:43 out of the step")
 
 
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
-        ("batch = random.sample(memory, 128)", "Draw at train.py:43 from a list"),
-        ("old = copy.deepcopy(model)", "Take the copy at train.py:43 out of the step"),
-        ("row = frame.iloc[number]", "Turn the data frame"),
-        ("item = json.loads(text)", "Parse once, before the loop, what is parsed at train.py:43"),
-    ],
-)
-def test_known_slow_patterns_get_their_remedy(tmp_path: Path, text: str, remedy: str) -> None:
-    draft = python_line(python(text=text, folder=tmp_path))
-    assert draft is not None and draft.advice.startswith(remedy)
+def compared(numbers: int, folder: Path, **more: Any) -> Evidence:
+    """A step in which a line compares one tensor with number after number, and another sums the masks."""
+    ops: list[Event] = []
+    for number in range(numbers):
+        at = 10 + 20.0 * number
+        ops += [line(32, at, 9, "update"), op("aten::eq", at + 1, 7, dims=[[4, 64], []], concrete=["", str(number)])]
+        ops += [line(33, at + 10, 9, "update"), op("aten::sum", at + 11, 7, dims=[[4, 64]], **more)]
+    return case(folder, ops)
+
+
+def test_a_loop_over_classes_is_one_pass_over_the_data(tmp_path: Path) -> None:
+    found = class_by_class(compared(40, tmp_path))
+    assert found is not None and found.gain_us is not None and found.comes_first
+    assert "loop at train.py:32: one torch.bincount" in found.advice
+    assert found.lines == ("train.py:32", "train.py:33") or set(found.lines) == {"train.py:32", "train.py:33"}
+    assert found.evidence[0].startswith("train.py:32 compares a tensor of 4x64 with a number 40 times per step")
+
+
+def test_a_few_comparisons_are_no_loop_over_classes(tmp_path: Path) -> None:
+    assert class_by_class(compared(8, tmp_path)) is None
+    assert class_by_class(case(tmp_path / "other", loop(80))) is None
 
 
 @pytest.mark.parametrize(

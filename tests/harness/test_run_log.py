@@ -1,5 +1,6 @@
 """A whole run in short: what is between its steps and where, steps that grow, hooks that pile up."""
 
+import sys
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
@@ -7,7 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from bottleneck.harness.run_log import RunLog, StackSample, find_piled_hooks, kind_of, read_stack, summarise_run
+from bottleneck.harness.run_log import (
+    LinePlace,
+    LineWatch,
+    RunLog,
+    StackSample,
+    find_piled_hooks,
+    innermost_line,
+    kind_of,
+    read_stack,
+    summarise_run,
+)
 
 MAIN, LOOP = ("train.py", 90, "<module>"), ("train.py", 88, "main")
 FUNCTIONS = frozenset({("train.py", "<module>"), ("train.py", "main")})
@@ -153,3 +164,75 @@ def test_steps_that_only_take_longer_on_the_wall_do_not_grow(cpu_us: Callable[[i
 def wall_us(number: int) -> int:
     """The length of a step on the wall, which grows."""
     return 100 + 10 * number
+
+
+def place(line: int, *callees: str) -> LinePlace:
+    return LinePlace(__file__, line, "draw", callees)
+
+
+def with_lines(*places: LinePlace | None) -> RunLog:
+    """Steps of 10 ms, each with one sample in its middle, at these places in turn."""
+    log = log_of([10_000.0] * 100)
+    for number, begin in enumerate(log.ticks[:-1]):
+        log.samples.append(StackSample(begin + 5_000_000, (MAIN, LOOP), None, places[number % len(places)]))
+    return log
+
+
+def test_usual_steps_are_told_by_line_with_what_it_calls() -> None:
+    reads = place(30, "numpy/lib/npyio.py: __getitem__", "zipfile.py: read")
+    other = place(30, "numpy/lib/npyio.py: __getitem__", "zipfile.py: open")
+    run = summarise_run(with_lines(reads, other, reads, place(31)))
+    assert run is not None
+    assert [(line.source, line.share, line.function) for line in run.lines] == [
+        ("test_run_log.py:30", 0.75, "draw"), ("test_run_log.py:31", 0.25, "draw"),
+    ]  # fmt: skip
+    assert run.lines[0].callees == ("numpy/lib/npyio.py: __getitem__", "zipfile.py: read")
+    assert run.lines[0].text is not None
+
+
+def test_few_samples_long_steps_and_rare_lines_tell_no_lines() -> None:
+    few = with_lines(place(30))
+    del few.samples[19:]
+    rare = with_lines(*[place(30)] * 99, place(31))
+    for log, count in ((few, 0), (rare, 1), (with_lines(None), 0)):
+        run = summarise_run(log)
+        assert run is not None and len(run.lines) == count
+
+
+def test_functions_of_libraries_that_only_some_samples_were_in_are_not_what_a_line_does() -> None:
+    run = summarise_run(with_lines(place(30, "random.py: randrange"), place(30), place(30)))
+    assert run is not None and run.lines[0].callees == ()
+
+
+def test_the_innermost_line_is_that_inside_of_a_module() -> None:
+    seen: list[Any] = []
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(innermost_line(sys._getframe()))
+            return x
+
+    Net()(torch.ones(1))
+    ((found, frame),) = seen
+    assert (found.function, found.callees, frame.f_code.co_name) == ("forward", (), "forward")
+
+
+def test_a_search_is_looked_at_while_the_line_is_sampled() -> None:
+    watch = LineWatch()
+
+    def program(items: list[int]) -> LinePlace | None:
+        return None if 1 not in items else watch.place_of(sys._getframe(), is_forced=False)
+
+    found = program(list(range(500)))
+    assert found is not None and found.function == "program"
+    (seen,) = watch.searched.values()
+    assert (seen.words(), seen.is_scanned) == ("items is a list of 500 items", True)
+
+
+def test_nothing_is_looked_at_while_a_debugger_watches() -> None:
+    watch = LineWatch(may_look=False)
+
+    def program(items: list[int]) -> LinePlace | None:
+        return None if 1 not in items else watch.place_of(sys._getframe(), is_forced=False)
+
+    assert program([1]) is not None and watch.searched == {}

@@ -1,0 +1,150 @@
+"""Finds the lines of the program in which Python, or the loading of data, takes its time, with what they call.
+
+The trace tells lines that call something, and functions for the rest; samples of the stack after the measured steps
+tell where in such a function the time is.
+"""
+
+import math
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from bottleneck.advice.quantities import idle_rows
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Spans, union
+from bottleneck.schema.measurements import LEAST_SAMPLED_US, SampledLine, SearchedContainer
+from bottleneck.schema.op_names import BACKWARD_OF, at_source, place_of
+from bottleneck.schema.tables import text_matches
+from bottleneck.units import format_share
+
+# A function of a library that holds this part of a line's time is what the line does.
+_MOST_OF_LINE = 0.5
+# Below this part of the step it is not looked for what a line calls.
+_LEAST_TO_LOOK = 0.05
+_LONGEST_QUOTE = 50
+_NUMBER = re.compile(r"\(\d{1,9}\): ")
+
+
+class HotLine(Struct, frozen=True):
+    """A line, or a function whose lines are not known, with its time per step in one cause of idle time.
+
+    ``named`` are the sources that the trace has the time at: the line itself, and the function that it is in.
+    ``callees`` are functions of libraries that hold most of its time. ``share`` is the part of the samples in that
+    function.
+    """
+
+    source: str
+    named: tuple[str, ...]
+    us: float
+    text: str = ""
+    callees: tuple[str, ...] = ()
+    searched: SearchedContainer | None = None
+    share: float | None = None
+
+    def where(self) -> str:
+        """'at train.py:35 (`while j in seen`)'; 'in draw() (train.py:30)'."""
+        return f"{at_source(self.source)}{self.quoted()}"
+
+    def place(self) -> str:
+        """'train.py:35 (`while j in seen`)', as the thing that does something."""
+        return f"{self.source}{self.quoted()}"
+
+    def quoted(self) -> str:
+        """' (`while j in seen`)'; empty where the text is not known, or too long for a sentence."""
+        text = self.text.removesuffix(":")
+        return f" (`{text}`)" if text and len(text) <= _LONGEST_QUOTE else ""
+
+    def sampled(self) -> str | None:
+        """What part of the samples in its function the line has, in words; null where it was not sampled."""
+        if self.share is None:
+            return None
+        return (
+            f"{format_share(self.share)} of the samples in {self.named[-1]} after the recorded steps are at this line"
+        )
+
+
+def hottest_line(evidence: Evidence, source: str | None, cause: str) -> HotLine | None:
+    """The line with most of the time that the trace has at this source; null where the source is not known."""
+    return next((line for line in _by_cause(evidence)[cause] if source in line.named), None)
+
+
+def hot_lines(evidence: Evidence, cause: str) -> tuple[HotLine, ...]:
+    """The lines with time in Python between ops (``python``), or in loading data (``input``), longest first."""
+    return _by_cause(evidence)[cause]
+
+
+@remembered
+def _by_cause(evidence: Evidence) -> dict[str, tuple[HotLine, ...]]:
+    return {cause: _hot_lines(evidence, cause) for cause in ("python", "input")}
+
+
+def _hot_lines(evidence: Evidence, cause: str) -> tuple[HotLine, ...]:
+    us: dict[str, float] = {}
+    for row in idle_rows(evidence, cause):
+        if row.source is not None:
+            us[row.source] = us.get(row.source, 0.0) + row.us
+    run = evidence.analysis.run
+    known_us = dict(us)
+    for fold in evidence.analysis.lines:
+        known_us[fold.name] = known_us.get(fold.name, 0.0) + fold.us
+    by_source = {} if run is None else {line.source: line for line in run.lines}
+    is_sampled = run is not None and math.fsum(us.values()) >= LEAST_SAMPLED_US
+    found: dict[str, HotLine] = {}
+    for source, spent_us in us.items():
+        spread = run.spread(source, spent_us, known_us) if run is not None and is_sampled else {}
+        if not spread and source not in found:
+            found[source] = _traced(evidence, source, spent_us, by_source.get(source))
+        whole = math.fsum(line.share for line in spread)
+        for line, more_us in spread.items():
+            own_us = us.get(line.source, 0.0)
+            found[line.source] = HotLine(
+                line.source, (line.source, source), own_us + more_us, line.text or "", line.callees,
+                line.searched, line.share / whole,
+            )  # fmt: skip
+    return tuple(sorted(found.values(), key=lambda line: -line.us))
+
+
+def _traced(evidence: Evidence, source: str, us: float, sampled: SampledLine | None) -> HotLine:
+    """A line that the trace tells, with its text and the functions of libraries that most of its time is in."""
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    text = texts.get(source) or (None if sampled is None else sampled.text) or ""
+    callees, searched = ((), None) if sampled is None else (sampled.callees, sampled.searched)
+    if evidence.share_of_step(us) >= _LEAST_TO_LOOK:
+        callees = tuple(dict.fromkeys((*callees, *_called(evidence, source))))
+    return HotLine(source, (source,), us, text, callees, searched)
+
+
+def _spans_of(evidence: Evidence, source: str) -> Spans:
+    """The stretches in the window of the events of a line, or of the frames of a function."""
+    events = evidence.linked.trace.events
+    low, high = evidence.linked.window.host_us
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    rows = _rows_of(evidence, source) & (start >= low) & (start < high)
+    return union(start[rows], np.minimum(end[rows], high))
+
+
+def _rows_of(evidence: Evidence, source: str) -> Flags:
+    events, place = evidence.linked.trace.events, place_of(source)
+    if place is None or source.startswith(BACKWARD_OF):
+        return np.zeros(len(events), dtype=bool)
+    category = "python" if place.is_function else "line"
+    ending = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\({place.line}\): ")
+    return np.asarray((events["category"] == category).to_numpy() & text_matches(events["name"], ending.search))
+
+
+def _called(evidence: Evidence, source: str) -> tuple[str, ...]:
+    """The Python frames that hold most of the time of a source: 'numpy/lib/npyio.py: __getitem__'."""
+    events, spans = evidence.linked.trace.events, _spans_of(evidence, source)
+    whole_us = spans.total()
+    if whole_us <= 0:
+        return ()
+    is_frame = (events["category"] == "python").to_numpy() & ~_rows_of(evidence, source)
+    start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    rows = np.flatnonzero(is_frame)
+    rows = rows[spans.hold(start[rows])]
+    codes = events["name"].cat.codes.to_numpy()[rows]
+    us = np.bincount(codes, weights=dur[rows], minlength=len(events["name"].cat.categories))
+    most = [code for code in np.argsort(-us).tolist() if us[code] >= _MOST_OF_LINE * whole_us]
+    names = (str(events["name"].cat.categories[code]) for code in most)
+    return tuple(_NUMBER.sub(": ", name, count=1).replace("\\", "/") for name in names)

@@ -1,0 +1,192 @@
+"""Known calls and patterns in the slowest line of Python, told with their quicker way."""
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import data_loading, host
+from bottleneck.advice.hot_lines import HotLine, hot_lines
+from bottleneck.advice.slow_calls import SLOW_CALLS, match_of, slow_call, without_general
+from bottleneck.pipeline import analyse
+from bottleneck.schema.analysis import IdleCause
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.measurements import RunSteps, SampledLine, SearchedContainer
+from bottleneck.schema.source_text import parse_line, searched_in
+from tests.advice.cases import case_of, cpu_events, idle_row, with_analysis, with_ledger
+from tests.builders import frame, op, step
+
+SEEN = SearchedContainer("history[u]", "list", 1523)
+TEST = SampledLine("train.py:35", 0.6, "draw", "while j in history[u]:", (), SEEN)
+DRAW = SampledLine("train.py:36", 0.15, "draw", "j = random.randrange(ITEMS)", ("random.py: randrange",))
+BACKWARD = SampledLine("train.py:50", 0.25, "<module>", "loss.backward()", ("torch/_tensor.py: backward",))
+
+
+def run_of(*lines: SampledLine) -> RunSteps:
+    return RunSteps(100, 1e7, 1e5, 0.0, 0, lines=lines)
+
+
+def python(folder: Path, rows: Sequence[IdleCause], *lines: SampledLine, cause: str = "python") -> Evidence:
+    """A step of 100 ms of which 80 ms are in this cause of idle time."""
+    events = case_of(folder, cpu_events(10, 3, 8, steps=2), unprofiled_us=100_000.0)
+    case = with_ledger(events, {"memory": 20_000.0, f"overhead.{cause}": 80_000.0}, rows)
+    return with_analysis(case, run=run_of(*lines))
+
+
+IN_DRAW = idle_row("python", 80_000.0, "draw() (train.py:30)", detail="draw")
+
+
+def test_a_search_through_a_list_is_told_with_the_list_that_was_seen(tmp_path: Path) -> None:
+    draft = slow_call(python(tmp_path, [IN_DRAW], TEST, DRAW, BACKWARD))
+    assert draft is not None and draft.gain_us is not None and draft.comes_first
+    assert draft.title == "A membership test looks through a list item by item"
+    assert "at train.py:35 (`while j in history[u]`): history[u] is a list of 1,523 items" in draft.advice
+    assert "80.0 % of the samples in draw() (train.py:30)" in draft.evidence[1]
+    assert draft.gain_us.high == pytest.approx(64_000.0)
+
+
+def test_what_the_trace_tells_of_a_line_counts_before_its_samples(tmp_path: Path) -> None:
+    rows = [idle_row("python", 60_000.0, "draw() (train.py:30)"), idle_row("python", 20_000.0, "train.py:36")]
+    lines = hot_lines(python(tmp_path, rows, TEST, DRAW), "python")
+    assert [(line.source, round(line.us)) for line in lines] == [("train.py:35", 60_000), ("train.py:36", 20_000)]
+
+
+def test_a_function_without_samples_or_with_little_time_stays_a_function(tmp_path: Path) -> None:
+    unsampled = python(tmp_path / "none", [IN_DRAW])
+    assert [line.source for line in hot_lines(unsampled, "python")] == ["draw() (train.py:30)"]
+    assert slow_call(unsampled) is None
+    found = host.python_call(unsampled)
+    assert found is not None and "Take what runs in draw() (train.py:30) out" in found.advice
+    short = idle_row("python", 9_000.0, "draw() (train.py:30)")
+    assert [line.source for line in hot_lines(python(tmp_path / "short", [short], TEST), "python")] == [short.source]
+
+
+def test_python_without_a_known_quicker_way_is_named_by_its_line(tmp_path: Path) -> None:
+    plain = SampledLine("train.py:33", 0.6, "draw", "total = total * 3 + weight")
+    case = python(tmp_path, [IN_DRAW], plain, BACKWARD)
+    assert slow_call(case) is None
+    found = host.python_call(case)
+    assert found is not None
+    assert found.advice.startswith("Take what runs at train.py:33 (`total = total * 3 + weight`) out of the step")
+    assert "100.0 % of the samples in draw() (train.py:30)" in found.evidence[-1]
+
+
+def test_an_archive_that_each_sample_reads_comes_before_the_wait_for_data(tmp_path: Path) -> None:
+    row = idle_row(
+        "input", 80_000.0, "data.py:27", detail="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    )
+    reads = SampledLine(
+        "data.py:27", 0.8, "__getitem__", 'x = self.archive["x"][i]', ("numpy/lib/_npyio_impl.py: __getitem__",)
+    )
+    case = python(tmp_path, [row], reads, cause="input")
+    drafts = [slow_call(case), data_loading.input_wait(case)]
+    assert drafts[0] is not None and drafts[1] is not None
+    assert drafts[0].comes_first and drafts[0].advice.endswith("reads a whole array again for each sample.")
+    assert "slow-call" in drafts[1].remedies
+
+
+def test_the_general_finding_of_the_same_time_is_dropped(tmp_path: Path) -> None:
+    case = python(tmp_path, [IN_DRAW], TEST, DRAW)
+    drafts = [draft for draft in (slow_call(case), host.python_call(case)) if draft is not None]
+    assert len(drafts) == 2
+    assert [draft.slug for draft in without_general(drafts)] == ["slow-call"]
+    other = [draft for draft in (host.python_call(case),) if draft is not None]
+    assert without_general(other) == other
+
+
+def test_the_verdict_names_the_sampled_line(tmp_path: Path) -> None:
+    events = [frame("train.py(1): <module>", 0, 200_000)]
+    for at in (0, 100_000):
+        events += [step(at, at, 99_990), frame("train.py(30): draw", at + 10, 80_000)]
+        events += [op("aten::add", at + 81_000, 15_000, dims=[[64, 64], [64, 64], []])]
+    case_of(tmp_path, events, unprofiled_us=100_000.0, run=run_of(TEST, DRAW, BACKWARD))
+    analysis = analyse([tmp_path])
+    assert "most of all at train.py:35" in analysis.verdict.sentence
+    assert "First: keep a set" in analysis.verdict.sentence
+    assert analysis.findings[0].slug == "slow-call"
+    assert analysis.source_texts["train.py:35"] == "while j in history[u]:"
+
+
+def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedContainer | None = None) -> str | None:
+    found = match_of(HotLine("a.py:1", ("a.py:1",), 1.0, text, callees, searched))
+    return None if found is None else found.title
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("return self.src[self.dst == node]", "searched as a whole"),
+        ("rows = np.where(keys == key)[0]", "searched as a whole"),
+        ("q = np.percentile(self.values[m], [25, 75])", "Statistics"),
+        ("q = np.percentile(self.values[m],", "Statistics"),
+        ("row = frame.iloc[number]", "data frame"),
+        ("for _, row in frame.iterrows():", "data frame"),
+        ("item = json.loads(text)", "parsed"),
+        ("with open(path) as file:", "Files are read"),
+        ("image = Image.open(path)", "Images are opened"),
+        ("tokens = text.lower().split()", "tokenised"),
+        ("first = queue.pop(0)", "moved or searched"),
+        ("kept = np.concatenate([kept, part])", "copied to add"),
+        ("old = copy.deepcopy(model)", "Objects are copied"),
+        ("out = subprocess.run(command)", "Other programs"),
+        ("print(loss)", "Logging"),
+        ("when = datetime.strptime(text, form)", "Dates"),
+        ("values = tensor.tolist()", "one by one"),
+        ("a, b = scipy.optimize.linear_sum_assignment(cost)", "library for the CPU"),
+        ("rows = np.random.choice(count, size, replace=False)", "large population"),
+        ("batch = random.sample(memory, 128)", "Drawing samples"),
+        ("g = np.exp(-((xs - x) ** 2) / s)", "Arrays of NumPy"),
+        ("buffer += chunk", "copied to add"),
+        ("if word in stops:", "may look through"),
+        ("place = items.index(item)", "from its start"),
+    ],
+)
+def test_the_text_of_a_line_tells_what_it_does(text: str, words: str) -> None:
+    assert words in (title(text) or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "total = total * 3 + weight",
+        "x = self.layer(x)",
+        "loss = step(batch)",
+        "count += 1",
+        "y = torch.split(x, 4)",
+        "",
+    ],
+)
+def test_an_ordinary_line_matches_nothing(text: str) -> None:
+    assert title(text) is None
+
+
+def test_functions_of_libraries_and_containers_tell_more_than_the_text() -> None:
+    assert "archive" in str(title("x = open_it(a['x'][i])", ("numpy/lib/npyio.py: __getitem__",)))
+    assert "data frame" in str(title("x = np.asarray(rows[i])", ("pandas/core/indexing.py: __getitem__",)))
+    table = SearchedContainer("stops", "set", 5000)
+    assert title("if word in stops:", searched=table) is None
+    assert title("if word in stops:", searched=SearchedContainer("stops", "list", 5)) is None
+
+
+def test_every_row_says_its_advice_without_gaps() -> None:
+    words = {"at": "at a.py:1", "place": "a.py:1", "often": "in each step", "searched": "x is a list of 70 items"}
+    for each in SLOW_CALLS:
+        assert "{" not in each.title.format(**words) + each.advice.format(**words)
+        assert each.advice.endswith(".")
+        assert each.functions is not None or each.by_text is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("while j in history[u]:", ["history[u]"]),
+        ("elif a not in self.seen and b in other:", ["self.seen", "other"]),
+        ("x = [a for a in items if a in kept]", ["kept"]),
+        ("if a in build(b):", []),
+        ("if (a in", []),
+    ],
+)
+def test_membership_tests_are_found_in_a_line(text: str, found: list[str]) -> None:
+    statement = parse_line(text)
+    assert [ast.unparse(each) for each in (searched_in(statement) if statement is not None else ())] == found
