@@ -132,7 +132,7 @@ def said_by(analysis: Mapping[str, Any]) -> Said:
         verdict["sentence"],
         first["slug"],
         text,
-        None if gain is None else (gain["low"], gain["high"]),
+        None if gain is None else (gain["low"], math.inf if first.get("is_open") else gain["high"]),
     )
 
 
@@ -165,7 +165,7 @@ def as_read(text: str) -> Mapping[str, Any]:
     shown = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
     data = json.loads(text)
     by_slug = {finding["slug"]: finding for finding in data["findings"]}
-    return {**data, "findings": [by_slug[finding.slug] for finding in shown]}
+    return {**data, "findings": [{**by_slug[finding.slug], "is_open": finding.is_open} for finding in shown]}
 
 
 def _seconds(program: Path, clock: str) -> float:
@@ -240,8 +240,11 @@ def _words(trial: Trial, said: Said | None, graded: Grade | None, ratios: Sequen
     if said is None or graded is None:
         return f"| {trial.program} | {trial.cause} | no report | | | | | WRONG |"
     places = ", ".join(f":{number}" for number in sorted(places_in(f"{said.sentence} {said.first}", trial.program)))
-    promised = "-" if said.gain is None else f"{said.gain[0]:.2f}-{said.gain[1]:.2f}"
-    measured = f"{statistics.median(ratios):.2f}" if ratios else "-"
+    low, high = said.gain or (0.0, 0.0)
+    promised = "-" if said.gain is None else f"{low:.2f}-{high:.2f}" if math.isfinite(high) else f"at least {low:.2f}"
+    median = statistics.median(ratios) if ratios else None
+    inside = "" if median is None or said.gain is None else " inside" if low <= median <= high else " OUTSIDE"
+    measured = "-" if median is None else f"{median:.2f}{inside}"
     marks = " ".join(
         f"{name}{'' if is_met else ' NOT'}"
         for name, is_met in (("bound", graded.bound), ("line", graded.line), ("finding", graded.slug))
