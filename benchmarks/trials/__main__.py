@@ -13,6 +13,7 @@ right.
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -38,6 +39,7 @@ _PLACE = re.compile(r"([\w.\-]+\.py):(\d+)")
 _RIGHT = 0.8
 # The start of a program takes some tenths of a second more or less from run to run.
 _LEAST_SECONDS = 0.2
+_LONG_SECONDS, _MOST_TIMES = 8.0, 20
 
 
 @dataclass(frozen=True)
@@ -179,19 +181,36 @@ def _seconds(program: Path, clock: str) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
+def times_as_many(text: str, times: int) -> str:
+    """The text with its last number multiplied: 'range(400)' with 5 is 'range(2000)'."""
+    found = re.search(r"(\d+)(?=\D*$)", text)
+    assert found, f"there is no number in {text!r}"
+    return f"{text[: found.start()]}{int(found[1]) * times}{text[found.end() :]}"
+
+
 def measure_fix(trial: Trial, text: str, folder: Path, pairs: int) -> list[float]:
     """How many times as fast the mended program is, by pairs of runs; none where the remedy is no edit.
 
-    A pair in which the mended steps took hardly any time tells no ratio.
+    The program takes so many more steps that these take some seconds; a pair in which the mended steps took hardly any
+    time all the same tells no ratio.
     """
     if trial.fix is None or trial.short is None:
         return []
-    mended = replaced(text, trial.fix)
-    files = {}
-    for name, program in (("faulty", text), ("mended", mended)):
-        for length, version in (("full", program), ("short", replaced(program, [trial.short]))):
-            files[name, length] = folder / f"{trial.program}_{name}_{length}.py"
-            files[name, length].write_text(version, encoding="utf-8")
+    programs = {"faulty": text, "mended": replaced(text, trial.fix)}
+    files = {
+        (name, length): folder / f"{trial.program}_{name}_{length}.py"
+        for name in programs
+        for length in ("full", "short")
+    }
+
+    def write(times: int) -> None:
+        for (name, length), path in files.items():
+            change = trial.short if length == "short" else (trial.short[0], times_as_many(trial.short[0], times))
+            path.write_text(replaced(programs[name], [change]), encoding="utf-8")
+
+    write(1)
+    once = _seconds(files["faulty", "full"], trial.clock) - _seconds(files["faulty", "short"], trial.clock)
+    write(min(math.ceil(_LONG_SECONDS / max(once, _LEAST_SECONDS)), _MOST_TIMES))
     ratios = []
     for _ in range(pairs):
         took = {key: _seconds(path, trial.clock) for key, path in files.items()}

@@ -8,9 +8,10 @@ import statistics
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 from msgspec import Struct
 
-from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, some_rows, tally
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, numbered, some_rows, tally
 from bottleneck.schema.linked_trace import Linked, Step, Window
 from bottleneck.schema.tables import main_thread
 
@@ -18,6 +19,8 @@ from bottleneck.schema.tables import main_thread
 _HELD_UP = 1.5
 # Part of a stretch that is left, however many records are taken off it.
 _LEAST_LEFT = 0.05
+# Calls per step of one function at one line that make a loop.
+_MANY_CALLS = 32
 
 
 def calm_steps(window: Window) -> tuple[Step, ...]:
@@ -39,64 +42,119 @@ class Stretches(Struct, frozen=True):
 
 
 class _OutermostOps(Struct, frozen=True):
-    """Outermost ops of the main thread: row in OPS, position of the step and place in it, and the time before each."""
+    """Outermost ops of the main thread: row in OPS, position of the step and place in it, and the time before each.
+
+    ``edges`` are how many annotations begin or end in that time.
+    """
 
     row: Integers
     step: Integers
     place: Integers
     us: Floats
+    edges: Floats
 
 
 def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches | None:
     """The median stretches of the calm steps with the same ops as most; null where no such steps were found.
 
-    ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op adds around it.
+    ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op or annotation adds
+    around it.
     """
     rows, usual = _usual_rows(linked, own)
     if not usual:
         return None
     rows = some_rows(rows, _are_calm(rows, linked.window))
-    us = np.maximum(rows.us - per_op_us, _LEAST_LEFT * rows.us)
+    us = np.maximum(rows.us - per_op_us * (1 + rows.edges / 2), _LEAST_LEFT * rows.us)
     if not us.size:
         return None
     return Stretches(usual, np.array([statistics.median(us[rows.place == place]) for place in range(len(usual))]))
 
 
-def parts_left(linked: Linked, own: Spans, following: Integers, light: Stretches | None) -> Floats | None:
-    """Part of each stretch, by the row in OPS that ends it (-1: the window's end), that is left in the lighter window.
+class StretchPieces(Struct, frozen=True):
+    """Pieces of stretches: length, Python calls in each, kind (line and function), and the row in OPS that follows.
 
-    Null where the two windows do not show steps of the same ops. A stretch of another step gets the mean part. Steps
-    that were held up do not tell what a stretch consists of: nothing is left of them, and more of the others.
+    The row is -1 for the window's end.
+    """
+
+    us: Floats
+    calls: Floats
+    kind: Integers
+    following: Integers
+
+
+def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: Stretches | None) -> Floats | None:
+    """How long each piece takes in the lighter window; null where the two windows do not show steps of the same ops.
+
+    What a stretch took longer it was recording its Python calls. Steps that were held up do not tell what a stretch
+    consists of: nothing is left of their pieces, and more of the others. Of another step the mean part is left.
     """
     if light is None:
         return None
     rows, usual = _usual_rows(linked, own)
     if usual != light.ops:
         return None
-    is_calm = _are_calm(rows, linked.window)
-    count, calm = len(usual), some_rows(rows, is_calm)
-    mean_us = tally(calm.place, calm.us, count) / np.maximum(np.bincount(calm.place, minlength=count), 1)
-    mean_part = light.us.sum() / mean_us.sum() if mean_us.sum() > 0 else 1.0
-    part = np.divide(light.us, mean_us, out=np.full(count, mean_part), where=mean_us > 0)
-    by_row = np.full(len(linked.ops) + 1, mean_part)
-    more = len(rows.row) / max(len(calm.row), 1)
-    by_row[rows.row] = np.where(is_calm, part[rows.place] * more, 0.0)
-    by_row[-1] = part[0]
-    return by_row[following]
+    row_of_op = np.full(len(linked.ops) + 1, -1)
+    row_of_op[rows.row] = np.arange(rows.row.size)
+    # What follows the window's last op belongs to the stretch before its first one.
+    row_of_op[-1] = 0 if rows.step[0] == 0 else -1
+    row = row_of_op[pieces.following]
+    is_calm = _are_calm(rows, linked.window)[row] & (row >= 0)
+    _, step = np.unique(rows.step, return_inverse=True)
+    calm = np.flatnonzero(is_calm)
+    kind, first = numbered(rows.place[row[calm]], pieces.kind[calm])
+    place, steps = rows.place[row[calm[first]]], np.unique(step[row[calm]])
+    cell = kind * steps.size + np.searchsorted(steps, step[row[calm]])
+    by_step = (
+        tally(cell, each[calm], first.size * steps.size).reshape(first.size, steps.size)
+        for each in (pieces.us, pieces.calls)
+    )
+    us, calls = (_typical(each, place, light.us.size) for each in by_step)
+    left = _left_of_kinds(us, calls, place, light.us)
+    whole = tally(kind, pieces.us[calm], first.size)
+    usual_steps = np.unique(rows.step).size
+    part = np.divide(left * usual_steps, whole, out=np.zeros(whole.size), where=whole > 0)
+    mean_part = float(left.sum() / us.sum()) if us.sum() > 0 else 1.0
+    found = np.where(row >= 0, 0.0, pieces.us * mean_part)
+    found[calm] = pieces.us[calm] * part[kind]
+    return found
 
 
-def shortened(us: Floats, part: Floats, frames: Floats, following: Integers) -> Floats:
-    """Pieces of stretches (by the row that ends each), shorter so that this part of each stretch is left.
+def _typical(by_step: Floats, place: Integers, count: int) -> Floats:
+    """Of each row the median over the steps, which leaves out where another program interrupted a piece.
 
-    What a stretch took longer it was recording its Python calls, ``frames`` in each piece: each took as long.
+    The stretches of the lighter window are medians too. Of a stretch whose pieces differ from step to step, the means.
     """
-    rows, stretch = np.unique(following, return_inverse=True)
-    before_us, left_us, calls = (tally(stretch, amount, rows.size) for amount in (us, us * part, frames))
-    longer_us = np.maximum(before_us - left_us, 0.0)
-    call_us = np.divide(longer_us, calls, out=np.zeros(calls.size), where=calls > 0)
-    weight = np.maximum(us - call_us[stretch] * frames, _LEAST_LEFT * us)
-    whole = tally(stretch, weight, rows.size)
-    return weight * np.divide(left_us, whole, out=np.zeros(whole.size), where=whole > 0)[stretch]
+    if not by_step.size:
+        return np.zeros(place.size)
+    usual = np.median(by_step, axis=1)
+    is_known = tally(place, usual, count) > 0
+    return np.where(is_known[place], usual, by_step.mean(axis=1))
+
+
+def _left_of_kinds(us: Floats, calls: Floats, place: Integers, light_us: Floats) -> Floats:
+    """What is left of each kind of piece, as long as its stretch (``place``) is in the lighter window.
+
+    Recording a call that was made before costs less than one of code that is not in the cache. What it costs elsewhere
+    is taken off calls that are few, and the rest off those that are many.
+    """
+    count = light_us.size
+    before = tally(place, us, count)
+    longer = np.maximum(before - light_us, 0.0)
+    is_loop = calls >= _MANY_CALLS
+    few, many = (tally(place, np.where(chosen, calls, 0.0), count) for chosen in (~is_loop, is_loop))
+    alone = many == 0
+    mean_us = longer.sum() / max(calls.sum(), 1.0)
+    few_us = longer[alone].sum() / few[alone].sum() if few[alone].any() else mean_us
+    of_few = np.where(alone, longer, np.minimum(longer, few * few_us))
+    of_many = longer - of_few
+    each = np.where(
+        is_loop,
+        np.divide(of_many, many, out=np.zeros(count), where=many > 0)[place],
+        np.divide(of_few, few, out=np.zeros(count), where=few > 0)[place],
+    )
+    weight = np.maximum(us - each * calls, _LEAST_LEFT * us)
+    whole = tally(place, weight, count)
+    return weight * np.divide(light_us, whole, out=np.zeros(count), where=whole > 0)[place]
 
 
 def _are_calm(rows: _OutermostOps, window: Window) -> Flags:
@@ -131,7 +189,18 @@ def _outermost(linked: Linked, own: Spans) -> _OutermostOps:
     before = np.concatenate(([window.start_us], end))
     us = np.append(begin, window.end_us) - before - own.covered_between(before, np.append(begin, window.end_us))
     us = np.maximum(us, 0.0)
-    us[0] += us[-1] if row.size else 0.0
+    edges = _edges_between(events, label, before, np.append(begin, window.end_us))
+    if row.size:
+        us[0], edges[0] = us[0] + us[-1], edges[0] + edges[-1]
     step = np.searchsorted([each.start_us for each in window.steps], begin, side="right") - 1
     place = np.arange(row.size) - np.searchsorted(step, step)
-    return _OutermostOps(row, step, place, us[:-1])
+    return _OutermostOps(row, step, place, us[:-1], edges[:-1])
+
+
+def _edges_between(events: pd.DataFrame, thread: str, opened: Floats, closed: Floats) -> Floats:
+    """How many annotations of a thread begin or end in each stretch."""
+    rows = np.flatnonzero(((events["category"] == "annotation") & (events["thread"] == thread)).to_numpy())
+    start = events["ts_us"].to_numpy()[rows]
+    at = np.sort(np.concatenate((start, start + events["dur_us"].to_numpy()[rows])))
+    count: Floats = np.maximum(np.searchsorted(at, closed) - np.searchsorted(at, opened), 0).astype(np.float64)
+    return count

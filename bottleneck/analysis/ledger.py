@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.between_ops import Stretches, parts_left, shortened
+from bottleneck.analysis.between_ops import Stretches, StretchPieces, in_lighter_window
 from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, own_stretches, owned_segments, read_host
 from bottleneck.analysis.idle import (
     FAULTS,
@@ -22,6 +22,7 @@ from bottleneck.analysis.idle import (
     RECORDS,
     Gaps,
     Pieces,
+    Waits,
     explain,
     explain_ops,
     explain_pages,
@@ -46,6 +47,7 @@ from bottleneck.schema.intervals import (
     gaps,
     grouped,
     joined,
+    numbered,
     outermost,
     shared_charge,
     some_rows,
@@ -539,16 +541,29 @@ def _charge_host(
         kernel_us = kernel_us - us
         cause_us[_ALLOCATOR] += us.sum()
     told, following = explain(pieces, idle, linked, host), idle.following[pieces.gap]
-    part = parts_left(linked, own_stretches(linked.trace.events), following, light)
-    lightly_us = pieces.us
-    if part is not None and told.frames is not None:
-        lightly_us = shortened(pieces.us, part, told.frames, following)
-    outside = fold(replace(told, lightly_us=None if part is None else lightly_us))
+    lightly_us = _in_lighter_window(told, following, linked, light)
+    outside = fold(replace(told, lightly_us=lightly_us))
+    lightly_us = pieces.us if lightly_us is None else lightly_us
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
     main = np.full(pieces.cause.size, host.main_thread, dtype=np.int64)
     times.append(IdleTimes(pieces.cause, pieces.start, pieces.end, main, pieces.us, lightly_us))
     table = pd.concat((*tables, outside), ignore_index=True)
     return _DeviceLedger(kernel_us, cause_us, table, busy_us, joined(times))
+
+
+def _in_lighter_window(told: Waits, following: Integers, linked: Linked, light: Stretches | None) -> Floats | None:
+    """How long each wait takes in a window with the fewest options; null where none tells."""
+    if told.frames is None:
+        return None
+    is_own = told.cause == IDLE_CAUSES.index("profiler")
+    kind, _ = numbered(told.source.code, told.detail.code)
+    pieces = StretchPieces(*(each[~is_own] for each in (told.us, told.frames, kind, following)))
+    found = in_lighter_window(pieces, linked, own_stretches(linked.trace.events), light)
+    if found is None:
+        return None
+    us = told.us.copy()
+    us[~is_own] = found
+    return us
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:

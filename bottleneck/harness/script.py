@@ -397,14 +397,13 @@ class Script:
         self._session.save()
 
     def _boundary(self) -> None:
+        stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
+        was_open = self._windows.current is not None
         self._log.mark()
-        if self._windows.current is None:
-            self._end_step()
-        else:
-            stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
-            self._end_step()
-            stopwatch.own_since(began_ns)
+        self._end_step()
         self._log.note_own(is_profiled=self._windows.current is not None)
+        if was_open:
+            stopwatch.own_since(began_ns)
 
     def _end_step(self) -> None:
         self._seen += 1

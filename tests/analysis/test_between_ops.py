@@ -1,9 +1,11 @@
 """The time between two ops comes from the window in which only ops were recorded."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from bottleneck.analysis.between_ops import calm_steps, measure_stretches, parts_left
+from bottleneck.analysis.between_ops import StretchPieces, calm_steps, in_lighter_window, measure_stretches
 from bottleneck.analysis.host import own_stretches
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import measure_light, own_parts, scale_to_unprofiled
@@ -41,21 +43,61 @@ def test_stretches_are_those_before_each_op_without_our_own_time() -> None:
     assert found.us.tolist() == pytest.approx([78.0, 18.0])
 
 
-def test_what_is_left_of_a_stretch_is_what_the_lighter_window_has() -> None:
-    light, full = linked_of(80.0, 20.0), linked_of(400.0, 30.0)
+def pieces_of(
+    us: Sequence[float], following: Sequence[int], kind: Sequence[int] | None = None, calls: Sequence[float] = ()
+) -> StretchPieces:
+    """Pieces of one call each, of one kind unless told."""
+    return StretchPieces(
+        us=np.array(us, dtype=float),
+        calls=np.array(calls or [1.0] * len(us), dtype=float),
+        kind=np.array(kind or [0] * len(us)),
+        following=np.array(following),
+    )
+
+
+def left_in(light: Linked, full: Linked, pieces: StretchPieces) -> list[float] | None:
+    """How long the pieces of the full window take in the light one."""
     own = own_stretches(full.trace.events)
-    stretches = measure_stretches(light, own, 0.0)
-    parts = parts_left(full, own, np.array([0, 1, -1]), stretches)
-    assert parts is not None
-    assert parts.tolist() == pytest.approx([80 / 400, 20 / 30, 80 / 400])
+    found = in_lighter_window(pieces, full, own, measure_stretches(light, own, 0.0))
+    return None if found is None else found.tolist()
+
+
+def test_what_is_left_of_a_stretch_is_what_the_lighter_window_has() -> None:
+    light, full = linked_of(80.0, 20.0, steps=2), linked_of(400.0, 30.0, steps=2)
+    pieces = pieces_of([400.0, 30.0, 300.0, 30.0, 100.0], [0, 1, 2, 3, -1])
+    # The last piece belongs to the stretch before the first op: both together are as long as in the lighter window.
+    left = left_in(light, full, pieces)
+    assert left is not None
+    assert [left[1], left[3]] == pytest.approx([20.0, 20.0])
+    assert left[0] + left[2] + left[4] == pytest.approx(160.0)
+
+
+def test_a_piece_that_was_interrupted_once_takes_nothing_from_the_others() -> None:
+    light, full = linked_of(80.0, 20.0, steps=3), linked_of(400.0, 30.0, steps=3)
+    # In the second step 4,000 us pass inside a function that takes no time otherwise.
+    pieces = pieces_of([300, 100, 300, 100, 4000, 300, 100], [0, 0, 2, 2, 2, 4, 4], [0, 1, 0, 1, 2, 0, 1], [5] * 7)
+    left = left_in(light, full, pieces)
+    assert left is not None
+    assert left[4] == 0.0
+    assert sum(left) == pytest.approx(240.0)
+
+
+def test_recording_a_call_again_and_again_costs_less_than_recording_another() -> None:
+    # The second stretch tells what a call costs that is made once: 10 calls took 10 us longer. So of the 1,040 us that
+    # the first one took longer its 10 single calls took 10, and its loop the others.
+    light, full = linked_of(280.0, 20.0, steps=2), linked_of(1320.0, 30.0, steps=2)
+    pieces = pieces_of([1240, 80, 30, 1240, 80, 30], [0, 0, 1, 2, 2, 3], [0, 1, 2] * 2, [3000.0, 10.0, 10.0] * 2)
+    left = left_in(light, full, pieces)
+    assert left is not None
+    assert left[:3] == pytest.approx([1240 - 1030, 80 - 10, 20])
 
 
 def test_windows_of_other_ops_are_not_compared() -> None:
     light = linked_of(80.0, 20.0)
     other = Scene(100.0, ops=[Op(10, 10, "aten::mul")], steps=1).linked()
     own = own_stretches(other.trace.events)
-    assert parts_left(other, own, np.array([0]), measure_stretches(light, own, 0.0)) is None
-    assert parts_left(other, own, np.array([0]), None) is None
+    assert in_lighter_window(pieces_of([10.0], [0]), other, own, measure_stretches(light, own, 0.0)) is None
+    assert in_lighter_window(pieces_of([10.0], [0]), other, own, None) is None
 
 
 def test_steps_that_were_held_up_are_not_calm() -> None:
