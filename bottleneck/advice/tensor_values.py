@@ -115,7 +115,7 @@ def _reach(rows: Sequence[KernelSummary]) -> float:
 
 
 def _held(odd: Sequence[OddTensor]) -> tuple[str, ...]:
-    """What share of which tensors is subnormal; a tensor that has several names by the first."""
+    """Sentences on the tensors and their share of such numbers; one with several names goes by the first."""
     seen: set[tuple[float, tuple[int, ...]]] = set()
     lines = []
     for each in odd:

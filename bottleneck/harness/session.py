@@ -306,6 +306,7 @@ class Session:
             search_path=search_path(self._folder),
             source_texts={**texts_of(window.lines, self._folder), **self._more_texts},
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),
+            first_step=stopwatch.first_step if stopwatch.steps else None,
             profiled=stopwatch.timing(),
             page_faults=dataclasses.replace(self._page_faults, profiled=stopwatch.page_faults),
         )

@@ -58,7 +58,9 @@ class RankTrace:
 
     ``step_marks_ns`` holds one mark more than there are steps, in nanoseconds since 1970; empty when no step was seen.
     Step times and ``timed_ns`` as in the recording, but of this rank; null in recordings made before ranks had them.
-    ``light`` is null where only one window was recorded.
+    ``light`` is null where only one window was recorded. ``first_step`` is the number of the step that begins at the
+    first mark, among those that the program made: ranks of a job count alike. Null where no steps were watched, and in
+    older recordings.
     """
 
     rank: int
@@ -68,6 +70,7 @@ class RankTrace:
     profiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
     light: LightWindow | None = None
+    first_step: int | None = None
 
 
 @dataclass(frozen=True)
