@@ -56,7 +56,7 @@ class ValueLook:
         self._before: _Gradients | None = None
         self._spare: SpareGradients | None = None
         self._own: dict[str, bool] = {}
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _ModuleCall] = {}
         self._counts: Counter[str] = Counter()
 
     @property
@@ -133,7 +133,7 @@ class ValueLook:
         kind = type(module).__name__
         given = arguments if isinstance(arguments, tuple) else ()
         needs_gradient = any(self._is_plain(each) and each.requires_grad for each in given)
-        self._calls[id(module)] = _Call(weakref.ref(module), f"{kind}_{self._counts[kind]}", line, needs_gradient)
+        self._calls[id(module)] = _ModuleCall(weakref.ref(module), f"{kind}_{self._counts[kind]}", line, needs_gradient)
         self._counts[kind] += 1
 
     def _after_call(self, module: Any, _arguments: Any, output: Any) -> None:
@@ -221,7 +221,7 @@ class ValueLook:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ModuleCall:
     """The first call of a module: its name in a trace, the line, and whether an input of it needs a gradient."""
 
     module: Callable[[], Any]
@@ -264,7 +264,7 @@ class _Gradients:
                 loose[name] = _Loose(id(tensor), tensor.numel(), values, gradient)
         return cls(loose, frozenset(trained))
 
-    def spare_since(self, before: "_Gradients", calls: Sequence[_Call]) -> SpareGradients | None:
+    def spare_since(self, before: "_Gradients", calls: Sequence[_ModuleCall]) -> SpareGradients | None:
         """The parameters that are as they were, while their gradients changed; null where there are none."""
         both = [name for name in self.loose if name in before.loose and self.trained]
         still = [name for name in both if self.loose[name].values == before.loose[name].values]
@@ -284,7 +284,7 @@ class _Gradients:
         )
 
 
-def _calls_of(spare: Collection[int], calls: Sequence[_Call]) -> Iterator[_Call]:
+def _calls_of(spare: Collection[int], calls: Sequence[_ModuleCall]) -> Iterator[_ModuleCall]:
     """The calls of the outermost modules all of whose parameters with gradients are these."""
     inside: set[int] = set()
     for call in calls:
