@@ -510,6 +510,7 @@ class Script:
         self._session.time(self._stopwatch)
         self._session.note_other_threads()
         self._session.note_memory_growth(self._seen - self._looked_at)
+        self._session.look_at_values()
         self._agree_on_steps()
         self._next = self._reopen
         self._reopen()

@@ -17,6 +17,7 @@ from bottleneck.schema.measurements import (
     OtherThreads,
     Padding,
     Timing,
+    ValuesLook,
 )
 from bottleneck.schema.records import check_ranges
 from bottleneck.system.files import read_file, write_whole
@@ -99,7 +100,8 @@ class Measured(Extras):
     folders that modules come from, relative to the working folder: frames of the trace are named from there.
     ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'. ``debug_modes``
     are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``padding``
-    unless it was asked for, ``other_threads`` where no other Python thread ran or the system does not tell.
+    unless it was asked for, ``other_threads`` where no other Python thread ran or the system does not tell, ``values``
+    where those of no tensor were looked at.
     """
 
     step_name: str | None = None
@@ -117,6 +119,7 @@ class Measured(Extras):
     memory_growth: MemoryGrowth | None = None
     padding: Padding | None = None
     other_threads: OtherThreads | None = None
+    values: ValuesLook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
