@@ -25,7 +25,8 @@ _BATCH_NORM = re.compile(r"^aten::(?:(?:native|cudnn|miopen)_batch_norm|_native_
 # A module that trains counts its batches right before it calls the op: `num_batches_tracked.add_(1)`, and until PyTorch
 # 1.11 `num_batches_tracked + 1`.
 _COUNTS_BATCHES, _COUNTED_BATCHES = "aten::add_", "aten::add"
-_TRAINING = 5  # place among the arguments of aten::batch_norm (native_functions.yaml)
+# Places among the arguments of aten::batch_norm and aten::dropout (native_functions.yaml).
+_TRAINING, _DROPS = 5, 2
 _DROPOUT = re.compile(r"^aten::(?:native_dropout|_fused_dropout|dropout|bernoulli_?|feature_dropout)$")
 _TRAINS = re.compile(r"Backward|backward|evaluate_function|^Optimizer\.|AccumulateGrad|_bwd|dgrad|wgrad")
 # Statistics take one of three passes over the data; folded into a convolution, the whole normalization is gone.
@@ -38,13 +39,16 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
 
     Gain: what statistics add, a third of the normalization's passes, and dropout, up to the whole normalization, which
     evaluation mode lets fold into the convolution. The first thing to do where it is inference: its results are wrong.
+    Dropout alone is worth its own time.
     """
     work = work_of(evidence)
     norms = work.op_like(_BATCH_NORM)
     calls = rows_of_ops(evidence, ("aten::batch_norm",))
     training = calls[_computes_statistics(work, calls)]
-    if not norms.any() or 2 * training.size <= calls.size or _trains(evidence):
+    if _trains(evidence):
         return None
+    if not norms.any() or 2 * training.size <= calls.size:
+        return _dropout_alone(work)
     dropout = work.op_like(_DROPOUT)
     low = np.where(norms, _STATISTICS_PART * work.us, np.where(dropout, work.us, 0.0))
     high = np.where(norms | dropout, work.us, 0.0)
@@ -64,6 +68,36 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
         claims=work.claims(high),
         code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
         corrects_results=True,
+    )
+
+
+def _dropout_alone(work: KernelWork) -> Draft | None:
+    """Dropout that drops in a step without a backward pass: random results, unless they are wanted."""
+    evidence = work.evidence
+    calls = rows_of_ops(evidence, ("aten::dropout",))
+    given = [
+        work.text_column("concrete", each) for each in as_integers(evidence.linked.ops["signature"])[calls].tolist()
+    ]
+    drops = [arguments for arguments in given if arguments[_DROPS : _DROPS + 1] == ("True",)]
+    rows = work.op_like(_DROPOUT) | work.op_like(_DROPOUT, above=True)
+    us = np.where(rows, work.us, 0.0)
+    if not drops or 2 * len(drops) <= len(given) or evidence.share_of_step(float(us.sum())) < _LEAST_SHARE:
+        return None
+    line = main_source(evidence, calls.tolist())
+    return Draft(
+        slug="evaluation-mode",
+        title="Dropout drops numbers although nothing is trained",
+        evidence=(
+            f"{format_count(len(drops) / evidence.steps)} calls of dropout per step in training mode, and no backward "
+            "pass or optimizer in the whole trace",
+            *work.describe(rows),
+        ),
+        advice=f"If this is inference, call model.eval(): dropout {at_source(line)} makes its results random. Leave it "
+        "where that is meant (Monte Carlo dropout).",
+        gain_us=work.gain(0.9 * us, us),
+        claims=work.claims(us),
+        code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
+        changes_results=True,
     )
 
 

@@ -101,6 +101,21 @@ def test_a_batch_norm_that_counts_batches_where_nothing_is_trained_is_not_in_eva
     assert draft.corrects_results and not draft.changes_results
 
 
+def dropped(train: str, us: float = 900) -> list[Call]:
+    """A call of dropout, and the op that does its work."""
+    call = Call("aten::dropout", 1, [IMAGES, [], []], more={"concrete": ["", "0.5", train]})
+    return [call, Call("aten::native_dropout", us, [IMAGES])]
+
+
+def test_dropout_that_drops_where_nothing_is_trained_makes_random_results(tmp_path: Path) -> None:
+    draft = evaluation_mode(on_cpu(tmp_path, [convolution(9000), *dropped("True")]))
+    assert draft is not None and draft.gain_us is not None and draft.changes_results
+    assert draft.gain_us.high == pytest.approx(900, rel=0.02) and "Monte Carlo" in draft.advice
+    assert evaluation_mode(on_cpu(tmp_path / "off", [convolution(9000), *dropped("False")])) is None
+    assert evaluation_mode(on_cpu(tmp_path / "trains", [convolution(9000), *dropped("True"), BACKWARD])) is None
+    assert evaluation_mode(on_cpu(tmp_path / "little", [convolution(9000), *dropped("True", 20)])) is None
+
+
 def test_batches_were_counted_by_a_sum_until_pytorch_1_11(tmp_path: Path) -> None:
     counted = Call("aten::add", 10, [[], [], []], more={"types": ["long int", "long int", "Int"]})
     assert evaluation_mode(on_cpu(tmp_path, [convolution(9000), counted, trained_norm(900)])) is not None

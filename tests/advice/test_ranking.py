@@ -94,6 +94,20 @@ def test_a_batch_that_nobody_tried_counts_for_a_quarter() -> None:
     assert ranked(replace(batch, confidence="high"), sure)[0].slug == "batch"
 
 
+@pytest.mark.parametrize(
+    ("gain_us", "words"),
+    [
+        (Interval(920.0, 965.0), "at least 12.50 times as fast"),
+        (Interval(700.0, 890.0), "at least 3.33 times as fast"),
+        (Interval(700.0, 820.0), "3.33 to 5.56 times as fast"),
+        (Interval(200.0, 250.0), "1.25 to 1.33 times as fast"),
+    ],
+)
+def test_only_the_lower_end_is_predicted_where_next_to_nothing_is_left(gain_us: Interval, words: str) -> None:
+    (finding,) = ranked(draft(gain_us))
+    assert finding.describe_speedup() == words
+
+
 def test_a_change_that_may_cost_much_says_so_and_predicts_nothing_else() -> None:
     sure, hurting = ranked(draft(Interval(-60.0, 700.0)), draft(Interval(-40.0, 500.0)))
     assert sure.predicted_gain_us == Interval(-40.0, 500.0)
