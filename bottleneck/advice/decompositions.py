@@ -40,7 +40,7 @@ _WORKS = re.compile(
 )
 
 
-class _Way(Struct, frozen=True):
+class _CheaperWay(Struct, frozen=True):
     """A kind of call: the names of its ops, its words, what is cheaper, and code for that.
 
     ``left`` is the part of its time that the cheaper way takes at least. A call that is ``usual`` has none where the
@@ -57,7 +57,7 @@ class _Way(Struct, frozen=True):
 
 # In the order in which they are tried: what was called, before what that does inside.
 _WAYS = (
-    _Way(
+    _CheaperWay(
         re.compile("pinv"),
         "pseudo-inverse",
         "solve for the right-hand side (torch.linalg.lstsq, or solve with the normal equations) instead of multiplying "
@@ -65,34 +65,34 @@ _WAYS = (
         "x = torch.linalg.lstsq(a, b).solution  # in place of torch.linalg.pinv(a) @ b",
         left=0.1,
     ),
-    _Way(
+    _CheaperWay(
         re.compile("matrix_rank|cond|norm"),
         "rank or norm by singular values",
         "compute it only where it is looked at, every so many steps; a Frobenius norm needs no decomposition",
         "if step % 100 == 0:\n    rank = torch.linalg.matrix_rank(a)",
         left=0.02,
     ),
-    _Way(
+    _CheaperWay(
         re.compile("svd"),
         "SVD",
         "take only what is used of it: torch.svd_lowrank(a, q=k) for the first k columns, torch.linalg.eigh of the "
         "small Gram matrix where one side is far smaller, torch.linalg.svdvals for values alone",
         "u, s, v = torch.svd_lowrank(a, q=k)  # the first k columns",
     ),
-    _Way(
+    _CheaperWay(
         re.compile("eigh|eigvalsh|symeig"),
         "eigendecomposition",
         "take only what is used of it: torch.lobpcg(a, k=k) for a few vectors, torch.linalg.eigvalsh for values alone",
         "values, vectors = torch.lobpcg(a, k=k)  # the first k",
     ),
-    _Way(
+    _CheaperWay(
         re.compile("eig"),
         "eigendecomposition of a general matrix",
         "use torch.linalg.eigh where the matrix is symmetric, torch.linalg.eigvals for values alone, or repeated "
         "products for powers",
         "values, vectors = torch.linalg.eigh(a)  # of a symmetric matrix",
     ),
-    _Way(
+    _CheaperWay(
         re.compile("inv"),
         "inverse",
         "solve for the right-hand side instead of multiplying by an inverse (torch.linalg.solve, or "
@@ -100,16 +100,16 @@ _WAYS = (
         "x = torch.linalg.solve(a, b)  # in place of torch.linalg.inv(a) @ b",
         left=1 / 3,
     ),
-    _Way(
+    _CheaperWay(
         re.compile("matrix_exp"),
         "matrix exponential",
         "compute it once per update of what it depends on, or take a cheaper map (for orthogonal matrices "
         'orthogonal(module, orthogonal_map="cayley") or "householder")',
         'orthogonal(layer, orthogonal_map="cayley")',
     ),
-    _Way(re.compile("qr|householder|geqrf"), "QR decomposition", usual=True),
-    _Way(re.compile("cholesky"), "Cholesky decomposition", usual=True),
-    _Way(re.compile("lu|solve|lstsq|det"), "LU decomposition", usual=True),
+    _CheaperWay(re.compile("qr|householder|geqrf"), "QR decomposition", usual=True),
+    _CheaperWay(re.compile("cholesky"), "Cholesky decomposition", usual=True),
+    _CheaperWay(re.compile("lu|solve|lstsq|det"), "LU decomposition", usual=True),
 )
 _KEPT = 'if step % 50 == 0:\n    state["{name}"] = {call}  # kept in between'
 # Of a decomposition that is renewed every 50 steps so much is gained.
@@ -124,7 +124,7 @@ class _Call(Struct, frozen=True):
 
     row: int
     name: str
-    way: _Way
+    way: _CheaperWay
     size: Size
     signature: int
 
@@ -169,7 +169,7 @@ def _full_part(evidence: Evidence, call: _Call) -> float:
 
 
 class _Case(Struct, frozen=True):
-    """What to say of some calls: title, advice, code, and the gain."""
+    """Words on some calls: title, advice, code, and the gain."""
 
     title: str
     advice: str
@@ -279,13 +279,13 @@ def _cheaper(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     )
 
 
-def _main_way(evidence: Evidence, calls: Sequence[_Call]) -> _Way:
+def _main_way(evidence: Evidence, calls: Sequence[_Call]) -> _CheaperWay:
     """The kind of call with the most time."""
     us = evidence.linked.ops["dur_us"].to_numpy()
     return max(dict.fromkeys(call.way for call in calls), key=lambda way: _us_of(us, calls, way))
 
 
-def _us_of(us: Floats, calls: Sequence[_Call], way: _Way) -> float:
+def _us_of(us: Floats, calls: Sequence[_Call], way: _CheaperWay) -> float:
     return math.fsum(float(us[call.row]) for call in calls if call.way == way)
 
 
@@ -305,7 +305,7 @@ def _matrices(evidence: Evidence, rows: Sequence[int]) -> str:
 
 
 def _dearest_case(evidence: Evidence) -> _Case | None:
-    """What to say of the decompositions of the step: of square factors if they are most of them, else by place."""
+    """Words on the decompositions of the step: of square factors if they are most of them, else by place."""
     calls, ops = _calls(evidence), evidence.linked.ops
     if not calls:
         return None
