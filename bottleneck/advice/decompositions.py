@@ -119,7 +119,7 @@ _MOST_SIZES = 4
 _LOOKS = re.compile(r"distributions[/\\](?:lowrank_)?multivariate_normal\.py\(|nn[/\\]utils[/\\]parametri\w+\.py\(")
 
 
-class _Call(Struct, frozen=True):
+class _DecompositionCall(Struct, frozen=True):
     """An outermost op that decomposes matrices: its row, the kind of call, and the sizes of the matrices."""
 
     row: int
@@ -130,7 +130,7 @@ class _Call(Struct, frozen=True):
 
 
 @remembered
-def _calls(evidence: Evidence) -> tuple[_Call, ...]:
+def _calls(evidence: Evidence) -> tuple[_DecompositionCall, ...]:
     """The outermost ops of the forward pass and of optimizers that decompose matrices, in the window.
 
     Those that parametrizations and distributions make are other rules'.
@@ -148,11 +148,11 @@ def _calls(evidence: Evidence) -> tuple[_Call, ...]:
         way = next((way for text in (name, inside[root]) for way in _WAYS if way.names.search(text)), None)
         sizes = [size for size in work.tensors_of(signature) if len(size) >= 2]
         if way is not None and sizes and not name.startswith(BACKWARD_NODE):
-            found.append(_Call(root, name, way, sizes[0], signature))
+            found.append(_DecompositionCall(root, name, way, sizes[0], signature))
     return tuple(found)
 
 
-def _full_part(evidence: Evidence, call: _Call) -> float:
+def _full_part(evidence: Evidence, call: _DecompositionCall) -> float:
     """The part of an SVD's arithmetic that makes columns of a square matrix beyond the shorter side; 0 for others.
 
     Of m x n, m the longer: 4 m^2 n + 22 n^3 with all columns, 6 m n^2 + 20 n^3 with those of the shorter side (Golub
@@ -168,7 +168,7 @@ def _full_part(evidence: Evidence, call: _Call) -> float:
     return max(0.0, 1 - (6 * m * n**2 + 20 * n**3) / (4 * m**2 * n + 22 * n**3))
 
 
-class _Case(Struct, frozen=True):
+class _DecompositionCase(Struct, frozen=True):
     """Words on some calls: title, advice, code, and the gain."""
 
     title: str
@@ -181,12 +181,12 @@ class _Case(Struct, frozen=True):
     high: bool = False
 
 
-def _removed(evidence: Evidence, calls: Sequence[_Call]) -> Removal:
+def _removed(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> Removal:
     rows = [call.row for call in calls]
     return removal_of(evidence, [*rows, *backward_of(evidence, rows)], certain=1.0)
 
 
-def _of_full_matrices(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
+def _of_full_matrices(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """SVDs of oblong matrices that make square factors."""
     parts = {call.row: _full_part(evidence, call) for call in calls}
     full = [call for call in calls if parts[call.row] > 0.5]
@@ -198,7 +198,7 @@ def _of_full_matrices(evidence: Evidence, calls: Sequence[_Call]) -> _Case | Non
     longest = max(full, key=lambda call: max(call.size[-2:]))
     m, n = max(longest.size[-2:]), min(longest.size[-2:])
     line = main_source(evidence, [call.row for call in full])
-    return _Case(
+    return _DecompositionCase(
         title="An SVD makes far more columns than the matrix has",
         advice=f"Pass full_matrices=False {at_source(line)}: of {_by(longest.size)} the full SVD makes a factor of "
         f"{m}x{m}, of which {n} columns belong to singular values. Where few of these are used, torch.svd_lowrank or "
@@ -212,14 +212,14 @@ def _of_full_matrices(evidence: Evidence, calls: Sequence[_Call]) -> _Case | Non
     )
 
 
-def _in_optimizer(evidence: Evidence, mine: Sequence[_Call]) -> _Case | None:
+def _in_optimizer(evidence: Evidence, mine: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """Decompositions in the step of an optimizer: they may be renewed less often."""
     if not mine:
         return None
     removal, way = _removed(evidence, mine), _main_way(evidence, mine)
     line = main_source(evidence, [call.row for call in mine])
     cheaper = f" Or {way.cheaper}." if way.cheaper else ""
-    return _Case(
+    return _DecompositionCase(
         title=f"The optimizer takes the {way.words} of its matrices in every step",
         advice=f"Renew what comes of the {way.words} {at_source(line)} only every 50 steps or more, and keep it in the "
         f"optimizer's state in between (a projection or a preconditioner changes slowly).{cheaper}",
@@ -233,7 +233,7 @@ def _in_optimizer(evidence: Evidence, mine: Sequence[_Call]) -> _Case | None:
     )
 
 
-def _of_no_weights(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
+def _of_no_weights(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """Decompositions that autograd does not record: of matrices that may be the same in each step."""
     records = autograd_records(evidence, np.array([call.row for call in calls], dtype=np.int64))
     alone = [call for call, is_recorded in zip(calls, records.tolist(), strict=True) if not is_recorded]
@@ -246,7 +246,7 @@ def _of_no_weights(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     is_batch = all(math.prod(call.size[:-2]) > 1 for call in mine)
     cheaper = f" Otherwise {way.cheaper}." if way.cheaper else ""
     closed = " Matrices of so few rows have closed forms." if all(max(call.size[-2:]) <= 4 for call in mine) else ""
-    return _Case(
+    return _DecompositionCase(
         title=f"The {way.words} of matrices that no weight changes is taken in every step",
         advice=f"Take the {way.words} {at_source(line)} once, ahead of the loop, and keep it where the matrix is the "
         f"same in each step, or renew it only when the matrix changes.{closed}{cheaper}",
@@ -257,7 +257,7 @@ def _of_no_weights(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     )
 
 
-def _cheaper(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
+def _cheaper(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """Decompositions that depend on weights, of kinds for which there is often a cheaper way."""
     records = autograd_records(evidence, np.array([call.row for call in calls], dtype=np.int64))
     recorded = [call for call, is_recorded in zip(calls, records.tolist(), strict=True) if is_recorded]
@@ -268,7 +268,7 @@ def _cheaper(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     mine = [call for call in mine if call.way == way]
     removal, line = _removed(evidence, mine), main_source(evidence, [call.row for call in mine])
     high = (1 - way.left) * removal.gain.high
-    return _Case(
+    return _DecompositionCase(
         title=f"The {way.words} of a matrix takes much of the step",
         advice=f"Where the result allows it {at_source(line)}, {way.cheaper}.",
         code=way.code,
@@ -279,13 +279,13 @@ def _cheaper(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     )
 
 
-def _main_way(evidence: Evidence, calls: Sequence[_Call]) -> _CheaperWay:
+def _main_way(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _CheaperWay:
     """The kind of call with the most time."""
     us = evidence.linked.ops["dur_us"].to_numpy()
     return max(dict.fromkeys(call.way for call in calls), key=lambda way: _us_of(us, calls, way))
 
 
-def _us_of(us: Floats, calls: Sequence[_Call], way: _CheaperWay) -> float:
+def _us_of(us: Floats, calls: Sequence[_DecompositionCall], way: _CheaperWay) -> float:
     return math.fsum(float(us[call.row]) for call in calls if call.way == way)
 
 
@@ -304,7 +304,7 @@ def _matrices(evidence: Evidence, rows: Sequence[int]) -> str:
     return ", ".join(shown) + (" and others" if len(ranked) > _MOST_SIZES else "")
 
 
-def _dearest_case(evidence: Evidence) -> _Case | None:
+def _dearest_case(evidence: Evidence) -> _DecompositionCase | None:
     """Words on the decompositions of the step: of square factors if they are most of them, else by place."""
     calls, ops = _calls(evidence), evidence.linked.ops
     if not calls:
