@@ -225,7 +225,7 @@ def _in_optimizer(evidence: Evidence, mine: Sequence[_DecompositionCall]) -> _De
         f"optimizer's state in between (a projection or a preconditioner changes slowly).{cheaper}",
         code=_KEPT.format(name="basis", call="torch.linalg.svd(g, full_matrices=False)[0][:, :rank]")
         if way.words == "SVD"
-        else _KEPT.format(name="factor", call="decompose(g)"),
+        else _KEPT.format(name="factor", call=f"{_torch_call(mine)}(g)"),
         removal=removal,
         gain=Interval(_RENEWED * removal.gain.low, _SELDOM * removal.gain.high),
         rows=tuple(call.row for call in mine),
@@ -250,7 +250,7 @@ def _of_no_weights(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _
         title=f"The {way.words} of matrices that no weight changes is taken in every step",
         advice=f"Take the {way.words} {at_source(line)} once, ahead of the loop, and keep it where the matrix is the "
         f"same in each step, or renew it only when the matrix changes.{closed}{cheaper}",
-        code="factor = decompose(a)  # once, before the loop",
+        code=f"factor = {_torch_call(mine)}(a)  # once, before the loop",
         removal=removal,
         gain=Interval((0.25 if is_batch else 0.5) * removal.gain.low, _SELDOM * removal.gain.high),
         rows=tuple(call.row for call in mine),
@@ -277,6 +277,12 @@ def _cheaper(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _Decomp
         rows=tuple(call.row for call in mine),
         changes_results=True,
     )
+
+
+def _torch_call(calls: Sequence[_DecompositionCall]) -> str:
+    """The function of torch behind the first of these calls: 'torch.linalg.eigh'."""
+    name = calls[0].name.removeprefix("aten::")
+    return f"torch.linalg.{name.removeprefix('linalg_')}" if name.startswith("linalg_") else f"torch.{name}"
 
 
 def _main_way(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _CheaperWay:
@@ -340,7 +346,8 @@ def matrix_decomposition(evidence: Evidence) -> Draft | None:
         title=case.title,
         evidence=(
             f"{counted(count, 'decomposition')} per step {at_source(line)}: {_matrices(evidence, case.rows)}",
-            f"that takes {format_per_step(evidence, case.removal.us)}, with the backward pass",
+            f"that takes {format_per_step(evidence, case.removal.us)}"
+            + (", with the backward pass" if backward_of(evidence, case.rows) else ""),
             *work.describe(issued_by(evidence, work, case.rows)),
         ),
         advice=case.advice,
