@@ -7,13 +7,16 @@ trigger, its gain and its source.
 from collections.abc import Callable, Sequence
 
 from bottleneck.advice import (
+    broadcasts,
     compilation,
     constants,
     convolutions,
     data_loading,
     debug_modes,
+    decompositions,
     dispatch,
     distributed,
+    distributions,
     fusion,
     host,
     machine,
@@ -25,17 +28,20 @@ from bottleneck.advice import (
     precision,
     process,
     python_loops,
+    repeated_calls,
+    repeated_work,
     run_steps,
     servers,
     small_steps,
     tensor_values,
     traffic,
     transfers,
+    unused_results,
     wasted_work,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
-from bottleneck.advice.ranking import Draft, rank
+from bottleneck.advice.ranking import Draft, put_general_behind, rank
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
@@ -49,6 +55,12 @@ RULES: tuple[Rule, ...] = (
     *wasted_work.RULES,
     *needless_ops.RULES,
     *constants.RULES,
+    *decompositions.RULES,
+    *distributions.RULES,
+    *unused_results.RULES,
+    *broadcasts.RULES,
+    *repeated_work.RULES,
+    *repeated_calls.RULES,
     *servers.RULES,
     *run_steps.RULES,
     *dispatch.RULES,
@@ -92,7 +104,7 @@ def advise(
     ]
     drafts = compilation.join_compiled(evidence, drafts)
     drafts = [draft for draft in drafts if with_unmeasured or not draft.only_measured or _is_answered(draft)]
-    drafts = servers.fit_to_server(evidence, drafts)
+    drafts = put_general_behind(servers.fit_to_server(evidence, drafts), evidence.step_us)
     # Learned on CPUs: what such trials say of a GPU is not known.
     shipped = read_table() if evidence.is_host_only else {}
     device = evidence.analysis.device.name

@@ -83,7 +83,7 @@ class StretchPieces(Struct, frozen=True):
 
 
 def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: Stretches | None) -> Floats | None:
-    """How long each piece takes in the lighter window; null where the two windows do not show steps of the same ops.
+    """Length of each piece in the lighter window; null where the two windows do not show steps of the same ops.
 
     What a stretch took longer it was recording its Python calls. Steps that were held up do not tell what a stretch
     consists of: nothing is left of their pieces, and more of the others. Of another step the mean part is left.
@@ -132,13 +132,15 @@ def _typical(by_step: Floats, place: Integers, count: int) -> Floats:
 
 
 def _left_of_kinds(us: Floats, calls: Floats, place: Integers, light_us: Floats) -> Floats:
-    """What is left of each kind of piece, as long as its stretch (``place``) is in the lighter window.
+    """The part left of each kind of piece, as long as its stretch (``place``) is in the lighter window.
 
     Recording a call that was made before costs less than one of code that is not in the cache. What it costs elsewhere
     is taken off calls that are few, and the rest off those that are many.
     """
     count = light_us.size
     before = tally(place, us, count)
+    # Recording makes nothing quicker: where the lighter window took longer, something else held it up there.
+    light_us = np.minimum(light_us, before)
     longer = np.maximum(before - light_us, 0.0)
     is_loop = calls >= _MANY_CALLS
     few, many = (tally(place, np.where(chosen, calls, 0.0), count) for chosen in (~is_loop, is_loop))
@@ -198,7 +200,7 @@ def _outermost(linked: Linked, own: Spans) -> _OutermostOps:
 
 
 def _edges_between(events: pd.DataFrame, thread: str, opened: Floats, closed: Floats) -> Floats:
-    """How many annotations of a thread begin or end in each stretch."""
+    """Count of the annotations of a thread that begin or end in each stretch."""
     rows = np.flatnonzero(((events["category"] == "annotation") & (events["thread"] == thread)).to_numpy())
     start = events["ts_us"].to_numpy()[rows]
     at = np.sort(np.concatenate((start, start + events["dur_us"].to_numpy()[rows])))

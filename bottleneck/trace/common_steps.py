@@ -48,7 +48,7 @@ def share_steps(digests: Sequence[RankDigest]) -> SharedSteps:
 
 
 def _of_rank(digest: RankDigest, reasons: Mapping[int, str | None]) -> tuple[str | None, ...] | None:
-    """Why each step of a rank does not count, null where it does; null where its own choice is the same."""
+    """The reason for each step of a rank that does not count, null for one that does; null as a whole if it agrees."""
     kept = {position for position, reason in reasons.items() if reason is None}
     if kept == {position for position, step in enumerate(digest.steps.each) if step.set_aside is None}:
         return None
