@@ -225,23 +225,21 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     )
 
 
-class _Remedy(Struct, frozen=True):
-    """The remedy of a slow pattern in a line of code."""
+class _LoopRemedy(Struct, frozen=True):
+    """A kind of loop, and what takes its place; ``{at}`` in the advice stands for the line."""
 
-    pattern: "re.Pattern[str]"
     title: str
     advice: str
     code: str
 
 
-_ROW_BY_ROW = _Remedy(
-    re.compile(""),
+_ROW_BY_ROW = _LoopRemedy(
     "A Python loop works on tensors row by row",
     "Do {at} for all rows at once (samples, steps, environments) what the loop does one by one.",
     "out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
 )
-_CLIPPED = _Remedy(
-    re.compile(r"\bclip_grad_(?:norm|value)_\("),
+_CLIPS = re.compile(r"\bclip_grad_(?:norm|value)_\(")
+_CLIPPED = _LoopRemedy(
     "Gradients are clipped parameter by parameter",
     "Clip {at} once for all parameters; by their norm together, which is what clipping usually means.",
     "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # once, outside of any loop",
@@ -250,16 +248,15 @@ _CLIPPED = _Remedy(
 _FEW_ROWS = 4
 
 
-def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _Remedy:
+def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     """Row by row, or what the line of the loop is known to do."""
     texts = {} if evidence.recording is None else evidence.recording.source_texts
-    if _CLIPPED.pattern.search(texts.get(loop.source, "")):
+    if _CLIPS.search(texts.get(loop.source, "")):
         return _CLIPPED
     rows, calls = _rows_of_call(evidence, loop.source), model_calls(evidence).get(loop.source, (0.0, 0.0))[1]
     if rows is None or rows > _FEW_ROWS or calls < LOOP_OF:
         return _ROW_BY_ROW
-    return _Remedy(
-        re.compile(""),
+    return _LoopRemedy(
         "The model is called again and again for few rows each",
         f"Call the model {{at}} once for the whole batch: it is called {format_count(calls)} times per step, for "
         f"{counted(rows, 'row')} each. Where a call needs the result of the one before, let several such loops "
@@ -486,6 +483,15 @@ class SlowLine(Struct, frozen=True):
     source: str
     lines: tuple[str, ...]
     us: float
+
+
+class _Remedy(Struct, frozen=True):
+    """The remedy of a slow pattern in a line of code."""
+
+    pattern: "re.Pattern[str]"
+    title: str
+    advice: str
+    code: str
 
 
 _REMEDIES = (

@@ -41,7 +41,7 @@ class _Instance(Struct, frozen=True):
     lines: tuple[int, ...]
 
 
-class _Repeated(Struct, frozen=True):
+class _RepeatedCall(Struct, frozen=True):
     """Calls with the same text: the text, the lines, the outermost ops of the calls that are spared."""
 
     text: str
@@ -156,7 +156,7 @@ def _own_calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 @remembered
-def _repeated_call(evidence: Evidence) -> _Repeated | None:
+def _repeated_call(evidence: Evidence) -> _RepeatedCall | None:
     """The repeated call with the most time in ops."""
     found = [
         repeated
@@ -171,7 +171,7 @@ def _us_of(instances: Sequence[_Instance]) -> float:
     return sum(each.end_us - each.start_us for each in instances)
 
 
-def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _Repeated | None:
+def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _RepeatedCall | None:
     """The calls of one module beyond the first of each step that have its text, its ops and its sizes."""
     spared: list[int] = []
     said: tuple[str, tuple[str, ...]] | None = None
@@ -193,7 +193,7 @@ def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _Repeated |
             times += 1
     if said is None:
         return None
-    return _Repeated(
+    return _RepeatedCall(
         said[0], tuple(dict.fromkeys(said[1])), tuple(spared), times / evidence.steps, updated, has_backward
     )
 
@@ -207,7 +207,7 @@ class _Pair(Struct, frozen=True):
 
 
 def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | None:
-    """Which of two calls may be spared; null where they differ, or where both may be needed.
+    """The one of two calls that may be spared; null where they differ, or where both may be needed.
 
     Of a step that trains, one without a backward pass. Two with a backward pass are spared if the graph of the first is
     still there: there is no backward pass and no update in between, and no random number in them.

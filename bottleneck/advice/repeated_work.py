@@ -96,7 +96,7 @@ def _weight_of(module: object) -> str | None:
 
 
 def _updates(evidence: Evidence, at_us: Floats) -> Integers:
-    """How many steps of optimizers began before each instant."""
+    """Count of the steps of optimizers that began before each instant."""
     marks = rows_of_events(evidence, OPTIMIZER_STEP)
     return np.searchsorted(np.sort(evidence.linked.trace.events["ts_us"].to_numpy()[marks]), at_us)
 

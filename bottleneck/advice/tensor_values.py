@@ -1,14 +1,15 @@
-"""Rules on what tensors hold: subnormal numbers, NaN in parameters, and gradients that nobody uses."""
+"""Rules on what tensors hold: subnormal numbers, NaN in parameters, gradients that nobody uses or resets."""
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bottleneck.advice.quantities import format_per_step, ops_in_window
+from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window, optimizer_names
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import removal_of
+from bottleneck.advice.removal import removal_of, top_rows
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
@@ -194,6 +195,8 @@ def nan_parameters(evidence: Evidence) -> Draft | None:
 # products for the weights are half of it.
 _WHOLE, _PART = (0.9, 1.0), (0.3, 0.6)
 _LEAST_BACKWARD, _FIRST_BACKWARD = 0.03, 0.1
+# Gradients per step: fewer may be anything.
+_LEAST_SUMS = 2
 
 
 def untrained_parameters(evidence: Evidence) -> Draft | None:
@@ -256,4 +259,40 @@ def _lies_in(path: str, modules: Sequence[str]) -> bool:
     return False
 
 
-RULES = (nan_parameters, subnormal_numbers, untrained_parameters)
+_ACCUMULATES, _ADDS = "torch::autograd::AccumulateGrad", frozenset({"aten::add_", "aten::add"})
+_RESETS = re.compile(r"zero_grad")
+_CHANGES = re.compile(r"^aten::(?:_foreach_)?(?:zero|fill|mul|div|copy)_+$")
+
+
+def gradients_add_up(evidence: Evidence) -> Draft | None:
+    """Each step adds its gradients to those of the steps before, and nothing sets them to zero or changes them.
+
+    Certain where every accumulation of every step adds to what is there: after `zero_grad` the first one does not.
+    """
+    ops, events = evidence.linked.ops, evidence.linked.trace.events
+    if (
+        evidence.is_incomplete
+        or not optimizer_names(evidence)
+        or events["name"].cat.categories.str.contains(_RESETS).any()
+    ):
+        return None
+    sums = np.flatnonzero(text_matches(ops["name"], lambda name: name == _ACCUMULATES) & ops_in_window(evidence))
+    parents = ops["parent"].to_numpy()[text_matches(ops["name"], _ADDS.__contains__)]
+    changed = [name for name in ops["name"].iloc[top_rows(evidence)].unique() if _CHANGES.search(str(name))]
+    if sums.size < _LEAST_SUMS * evidence.steps or changed or not np.isin(sums, parents).all():
+        return None
+    return Draft(
+        slug="gradients-add-up",
+        title="Gradients add up from step to step",
+        evidence=(
+            f"all {format_count(sums.size / evidence.steps)} gradients of a step are added to those of the step "
+            "before; nothing sets them to zero in the recorded steps",
+        ),
+        advice="Set gradients to zero before each backward pass, unless it is meant that they add up.",
+        code="optimizer.zero_grad()  # before loss.backward()",
+        gain_reason="it is about results: what is learned, not how fast",
+        corrects_results=True,
+    )
+
+
+RULES = (nan_parameters, gradients_add_up, subnormal_numbers, untrained_parameters)

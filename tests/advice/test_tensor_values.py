@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from bottleneck.advice.tensor_values import nan_parameters, subnormal_numbers, untrained_parameters
+from bottleneck.advice.tensor_values import gradients_add_up, nan_parameters, subnormal_numbers, untrained_parameters
 from bottleneck.schema.analysis import Caveat, KernelSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuesLook
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, with_analysis, with_recording
-from tests.builders import Event, frame, op, step
+from tests.builders import Event, complete, frame, op, step
 
 
 def test_arithmetic_far_below_its_floors_may_be_about_numbers_near_zero(tmp_path: Path) -> None:
@@ -135,3 +135,38 @@ def test_a_backward_pass_of_other_modules_is_left_alone(tmp_path: Path) -> None:
     case = case_of(tmp_path, training("Head_0"), unprofiled_us=99.0)
     assert untrained_parameters(looked_at(case, spare=SPARE)) is None
     assert untrained_parameters(looked_at(case)) is None
+
+
+def accumulating(*more: Event, kind: str = "aten::add_") -> list[Event]:
+    """Two steps that put two gradients in place, and step an optimizer."""
+    events: list[Event] = [frame("train.py(12): train", 0, 210), *more]
+    for number in range(2):
+        at = 100 * number
+        events += [step(number, at, 99), complete("Optimizer.step#SGD.step", "user_annotation", at + 80, 10)]
+        for start in (at + 10, at + 40):
+            events += [
+                op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", start, 20),
+                op("torch::autograd::AccumulateGrad", start + 1, 18),
+                op(kind, start + 2, 10, dims=[[8, 8], [8, 8], []]),
+            ]
+    return events
+
+
+def test_gradients_that_nothing_sets_to_zero_add_up(tmp_path: Path) -> None:
+    draft = gradients_add_up(case_of(tmp_path, accumulating(), unprofiled_us=99.0))
+    assert draft is not None and draft.corrects_results and draft.evidence[0].startswith("all 2 gradients of a step")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        accumulating(kind="aten::detach"),
+        accumulating(complete("Optimizer.zero_grad#SGD.zero_grad", "user_annotation", 2, 5)),
+        accumulating(frame("torch/nn/modules/module.py(2911): zero_grad", 2, 5)),
+        accumulating(op("aten::zero_", 2, 5, dims=[[8, 8]])),
+        accumulating(op("aten::_foreach_zero_", 2, 5, dims=[[[8, 8]]])),
+    ],
+    ids=["new gradients", "a mark", "a frame", "by hand", "in one call"],
+)
+def test_gradients_that_are_reset_are_left_alone(tmp_path: Path, events: list[Event]) -> None:
+    assert gradients_add_up(case_of(tmp_path, events, unprofiled_us=99.0)) is None
