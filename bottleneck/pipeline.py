@@ -1,6 +1,6 @@
 """The only code that knows the order of the stages: from paths to one Analysis."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.device import Device
-from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.digest import RankDigest, StepSharing
 from bottleneck.schema.evidence import Annotations, Evidence, Explanation, TwoSided, conclude
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
@@ -165,12 +165,15 @@ def explain(
         evidence = examine(sources[0], options, partial(on_trace, 0, 1, sources[0].trace))
     else:
         options = replace(options, split=False)
-        digests, left_out = digest_all(
-            sources, replace(options, jobs=1, critical_path=True, trials=()), on_trace, reading or RankReading()
-        )
+        of_rank = replace(options, jobs=1, critical_path=True, trials=())
+        reading = reading or RankReading()
+        digests, left_out = digest_all(sources, of_rank, on_trace, reading)
         from bottleneck.analysis.ranks import combine_ranks, reduce_ranks  # noqa: PLC0415 - for several ranks only
 
-        reduced = reduce_ranks([one for one, _ in digests], left_out)
+        sharing: StepSharing = "unknown"
+        if options.steps is None and not options.has_own_window:
+            digests, sharing = _on_shared_steps(digests, of_rank, on_trace, reading)
+        reduced = reduce_ranks([one for one, _ in digests], left_out, sharing)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
     return finish(
@@ -201,6 +204,17 @@ def _predict(evidence: Evidence, changes: Sequence[str]) -> float | None:
     return predict_gain_us(evidence, changes)
 
 
+def _digest_each(
+    sources: Sequence[TraceSource],
+    options: Options,
+    on_trace: Callable[[int, int, Path], None],
+    reading: RankReading,
+) -> Iterator[tuple[int, RankDigest | BottleneckError]]:
+    """The digest of each source, or why it has none, by its position, as they get done."""
+    told = "\n".join((repr(options), *map(stamp, options.captures)))
+    return reading.results(partial(digest, options=options), sources, told, on_trace)
+
+
 def digest_all(
     sources: Sequence[TraceSource],
     options: Options,
@@ -212,8 +226,7 @@ def digest_all(
     Neither depends on the workers or on the order of the sources. Raises TraceError or UsageError where none can be
     used, WorkloadError where the workers were lost.
     """
-    told = "\n".join((repr(options), *map(stamp, options.captures)))
-    results = dict(reading.results(partial(digest, options=options), sources, told, on_trace))
+    results = dict(_digest_each(sources, options, on_trace, reading))
     errors = [(sources[at], found) for at, found in results.items() if isinstance(found, BottleneckError)]
     digests = [(found, sources[at]) for at, found in results.items() if isinstance(found, RankDigest)]
     if not digests:
@@ -224,6 +237,27 @@ def digest_all(
     pairs = [(one, digests[at][1]) for one, at in zip(numbered.digests, numbered.positions, strict=True)]
     left_out = [*(_left_out(source, error) for source, error in errors), *numbered.left_out]
     return pairs, sorted(left_out, key=lambda one: one.path)
+
+
+def _on_shared_steps(
+    digests: Sequence[tuple[RankDigest, TraceSource]],
+    options: Options,
+    on_trace: Callable[[int, int, Path], None],
+    reading: RankReading,
+) -> tuple[list[tuple[RankDigest, TraceSource]], StepSharing]:
+    """The digests over the steps that all ranks recorded, and whether there are any; few ranks are read again."""
+    from bottleneck.trace.common_steps import share_steps  # noqa: PLC0415 - for several ranks only
+
+    shared = share_steps([one for one, _ in digests])
+    pairs = [*digests]
+    again = [at for at, reasons in enumerate(shared.set_aside) if reasons is not None]
+    sources = [replace(pairs[at][1], set_aside=shared.set_aside[at]) for at in again]
+    for number, found in _digest_each(sources, options, on_trace, reading):
+        if not isinstance(found, RankDigest):
+            raise found
+        at = again[number]
+        pairs[at] = (replace(found, rank=pairs[at][0].rank), sources[number])
+    return pairs, shared.sharing
 
 
 def _left_out(source: TraceSource, error: BottleneckError) -> LeftOut:
@@ -266,7 +300,7 @@ def digest(source: TraceSource, options: Options = DEFAULTS) -> RankDigest:
     """
     from bottleneck.analysis.ranks import digest_rank  # noqa: PLC0415 - for several ranks only
 
-    return digest_rank(examine(source, replace(options, split=False, jobs=1)), source.host)
+    return digest_rank(examine(source, replace(options, split=False, jobs=1)), source.host, source.first_step)
 
 
 def examine(
@@ -404,7 +438,7 @@ def _window(trace: Trace, source: TraceSource, options: Options) -> Window:
     """The stretch of the trace that the options choose, else its steady steps."""
     if options.stretch_us is not None:
         return stretch(trace, *options.stretch_us)
-    return whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps)
+    return whole_window(trace) if options.whole else find_steps(trace, source.marks_ns, options.steps, source.set_aside)
 
 
 def _recording_info(source: TraceSource) -> RecordingInfo:

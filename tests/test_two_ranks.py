@@ -15,14 +15,21 @@ pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ddp.py"
 SLOW_MS = 50.0
+# A recording that other programs disturbed says so, and nothing else.
+_ATTEMPTS = 3
 GRADIENT_BYTES = 4 * (64 * 128 + 128 + 128 * 32 + 32 + 32 * 4 + 4)
 
 
 def test_the_report_of_two_ranks_names_the_slow_one_and_what_the_other_waits(tmp_path: Path) -> None:
     arguments = ("--steps", "120", "--slow-rank", "1", "--slow-ms", str(SLOW_MS))
-    run = record(tmp_path, EXAMPLE.read_text(), "--nproc-per-node", "2", arguments=arguments)
-    assert run.status == 0
-    analysis = analyse([run.folder])
+    for attempt in range(_ATTEMPTS):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        run = record(folder, EXAMPLE.read_text(), "--nproc-per-node", "2", arguments=arguments)
+        assert run.status == 0
+        analysis = analyse([run.folder])
+        if analysis.verdict.bound != "inconclusive":
+            break
     assert [rank.rank for rank in analysis.ranks] == [0, 1]
     quick, slow = analysis.ranks
     assert quick.skew_us == 0 and slow.skew_us is not None

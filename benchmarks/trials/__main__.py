@@ -13,6 +13,7 @@ right.
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -38,6 +39,7 @@ _PLACE = re.compile(r"([\w.\-]+\.py):(\d+)")
 _RIGHT = 0.8
 # The start of a program takes some tenths of a second more or less from run to run.
 _LEAST_SECONDS = 0.2
+_LONG_SECONDS, _MOST_TIMES = 8.0, 20
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def said_by(analysis: Mapping[str, Any]) -> Said:
         verdict["sentence"],
         first["slug"],
         text,
-        None if gain is None else (gain["low"], gain["high"]),
+        None if gain is None else (gain["low"], math.inf if first.get("is_open") else gain["high"]),
     )
 
 
@@ -163,7 +165,7 @@ def as_read(text: str) -> Mapping[str, Any]:
     shown = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
     data = json.loads(text)
     by_slug = {finding["slug"]: finding for finding in data["findings"]}
-    return {**data, "findings": [by_slug[finding.slug] for finding in shown]}
+    return {**data, "findings": [{**by_slug[finding.slug], "is_open": finding.is_open} for finding in shown]}
 
 
 def _seconds(program: Path, clock: str) -> float:
@@ -179,19 +181,36 @@ def _seconds(program: Path, clock: str) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
+def times_as_many(text: str, times: int) -> str:
+    """The text with its last number multiplied: 'range(400)' with 5 is 'range(2000)'."""
+    found = re.search(r"(\d+)(?=\D*$)", text)
+    assert found, f"there is no number in {text!r}"
+    return f"{text[: found.start()]}{int(found[1]) * times}{text[found.end() :]}"
+
+
 def measure_fix(trial: Trial, text: str, folder: Path, pairs: int) -> list[float]:
     """How many times as fast the mended program is, by pairs of runs; none where the remedy is no edit.
 
-    A pair in which the mended steps took hardly any time tells no ratio.
+    The program takes so many more steps that these take some seconds; a pair in which the mended steps took hardly any
+    time all the same tells no ratio.
     """
     if trial.fix is None or trial.short is None:
         return []
-    mended = replaced(text, trial.fix)
-    files = {}
-    for name, program in (("faulty", text), ("mended", mended)):
-        for length, version in (("full", program), ("short", replaced(program, [trial.short]))):
-            files[name, length] = folder / f"{trial.program}_{name}_{length}.py"
-            files[name, length].write_text(version, encoding="utf-8")
+    programs = {"faulty": text, "mended": replaced(text, trial.fix)}
+    files = {
+        (name, length): folder / f"{trial.program}_{name}_{length}.py"
+        for name in programs
+        for length in ("full", "short")
+    }
+
+    def write(times: int) -> None:
+        for (name, length), path in files.items():
+            change = trial.short if length == "short" else (trial.short[0], times_as_many(trial.short[0], times))
+            path.write_text(replaced(programs[name], [change]), encoding="utf-8")
+
+    write(1)
+    once = _seconds(files["faulty", "full"], trial.clock) - _seconds(files["faulty", "short"], trial.clock)
+    write(min(math.ceil(_LONG_SECONDS / max(once, _LEAST_SECONDS)), _MOST_TIMES))
     ratios = []
     for _ in range(pairs):
         took = {key: _seconds(path, trial.clock) for key, path in files.items()}
@@ -221,8 +240,11 @@ def _words(trial: Trial, said: Said | None, graded: Grade | None, ratios: Sequen
     if said is None or graded is None:
         return f"| {trial.program} | {trial.cause} | no report | | | | | WRONG |"
     places = ", ".join(f":{number}" for number in sorted(places_in(f"{said.sentence} {said.first}", trial.program)))
-    promised = "-" if said.gain is None else f"{said.gain[0]:.2f}-{said.gain[1]:.2f}"
-    measured = f"{statistics.median(ratios):.2f}" if ratios else "-"
+    low, high = said.gain or (0.0, 0.0)
+    promised = "-" if said.gain is None else f"{low:.2f}-{high:.2f}" if math.isfinite(high) else f"at least {low:.2f}"
+    median = statistics.median(ratios) if ratios else None
+    inside = "" if median is None or said.gain is None else " inside" if low <= median <= high else " OUTSIDE"
+    measured = "-" if median is None else f"{median:.2f}{inside}"
     marks = " ".join(
         f"{name}{'' if is_met else ' NOT'}"
         for name, is_met in (("bound", graded.bound), ("line", graded.line), ("finding", graded.slug))

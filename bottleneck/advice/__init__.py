@@ -7,13 +7,16 @@ trigger, its gain and its source.
 from collections.abc import Callable, Sequence
 
 from bottleneck.advice import (
+    broadcasts,
     compilation,
     constants,
     convolutions,
     data_loading,
     debug_modes,
+    decompositions,
     dispatch,
     distributed,
+    distributions,
     fusion,
     host,
     machine,
@@ -25,17 +28,21 @@ from bottleneck.advice import (
     precision,
     process,
     python_loops,
+    repeated_calls,
+    repeated_work,
     run_steps,
     servers,
     slow_calls,
     small_steps,
+    tensor_values,
     traffic,
     transfers,
+    unused_results,
     wasted_work,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
-from bottleneck.advice.ranking import Draft, rank
+from bottleneck.advice.ranking import Draft, put_general_behind, rank
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
@@ -49,6 +56,12 @@ RULES: tuple[Rule, ...] = (
     *wasted_work.RULES,
     *needless_ops.RULES,
     *constants.RULES,
+    *decompositions.RULES,
+    *distributions.RULES,
+    *unused_results.RULES,
+    *broadcasts.RULES,
+    *repeated_work.RULES,
+    *repeated_calls.RULES,
     *servers.RULES,
     *run_steps.RULES,
     *dispatch.RULES,
@@ -58,6 +71,7 @@ RULES: tuple[Rule, ...] = (
     *python_loops.RULES,
     *host.RULES,
     *process.RULES,
+    *tensor_values.RULES,
     *fusion.RULES,
     *traffic.RULES,
     *precision.RULES,
@@ -92,8 +106,8 @@ def advise(
     ]
     drafts = compilation.join_compiled(evidence, drafts)
     drafts = [draft for draft in drafts if with_unmeasured or not draft.only_measured or _is_answered(draft)]
-    drafts = slow_calls.without_general(drafts)
-    drafts = servers.fit_to_server(evidence, drafts)
+    drafts = servers.fit_to_server(evidence, slow_calls.without_general(drafts))
+    drafts = put_general_behind(drafts, evidence.step_us)
     # Learned on CPUs: what such trials say of a GPU is not known.
     shipped = read_table() if evidence.is_host_only else {}
     device = evidence.analysis.device.name

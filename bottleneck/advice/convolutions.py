@@ -4,13 +4,16 @@ import math
 import re
 
 import numpy as np
+from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, overhead_us_per_op, rows_of_ops
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import backward_of, issued_by, main_source, removal_of, top_rows
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
 
@@ -22,7 +25,8 @@ _BATCH_NORM = re.compile(r"^aten::(?:(?:native|cudnn|miopen)_batch_norm|_native_
 # A module that trains counts its batches right before it calls the op: `num_batches_tracked.add_(1)`, and until PyTorch
 # 1.11 `num_batches_tracked + 1`.
 _COUNTS_BATCHES, _COUNTED_BATCHES = "aten::add_", "aten::add"
-_TRAINING = 5  # place among the arguments of aten::batch_norm (native_functions.yaml)
+# Places among the arguments of aten::batch_norm and aten::dropout (native_functions.yaml).
+_TRAINING, _DROPS = 5, 2
 _DROPOUT = re.compile(r"^aten::(?:native_dropout|_fused_dropout|dropout|bernoulli_?|feature_dropout)$")
 _TRAINS = re.compile(r"Backward|backward|evaluate_function|^Optimizer\.|AccumulateGrad|_bwd|dgrad|wgrad")
 # Statistics take one of three passes over the data; folded into a convolution, the whole normalization is gone.
@@ -35,13 +39,16 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
 
     Gain: what statistics add, a third of the normalization's passes, and dropout, up to the whole normalization, which
     evaluation mode lets fold into the convolution. The first thing to do where it is inference: its results are wrong.
+    Dropout alone is worth its own time.
     """
     work = work_of(evidence)
     norms = work.op_like(_BATCH_NORM)
     calls = rows_of_ops(evidence, ("aten::batch_norm",))
     training = calls[_computes_statistics(work, calls)]
-    if not norms.any() or 2 * training.size <= calls.size or _trains(evidence):
+    if _trains(evidence):
         return None
+    if not norms.any() or 2 * training.size <= calls.size:
+        return _dropout_alone(work)
     dropout = work.op_like(_DROPOUT)
     low = np.where(norms, _STATISTICS_PART * work.us, np.where(dropout, work.us, 0.0))
     high = np.where(norms | dropout, work.us, 0.0)
@@ -61,6 +68,36 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
         claims=work.claims(high),
         code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
         corrects_results=True,
+    )
+
+
+def _dropout_alone(work: KernelWork) -> Draft | None:
+    """Dropout that drops in a step without a backward pass: random results, unless they are wanted."""
+    evidence = work.evidence
+    calls = rows_of_ops(evidence, ("aten::dropout",))
+    given = [
+        work.text_column("concrete", each) for each in as_integers(evidence.linked.ops["signature"])[calls].tolist()
+    ]
+    drops = [arguments for arguments in given if arguments[_DROPS : _DROPS + 1] == ("True",)]
+    rows = work.op_like(_DROPOUT) | work.op_like(_DROPOUT, above=True)
+    us = np.where(rows, work.us, 0.0)
+    if not drops or 2 * len(drops) <= len(given) or evidence.share_of_step(float(us.sum())) < _LEAST_SHARE:
+        return None
+    line = main_source(evidence, calls.tolist())
+    return Draft(
+        slug="evaluation-mode",
+        title="Dropout drops numbers although nothing is trained",
+        evidence=(
+            f"{format_count(len(drops) / evidence.steps)} calls of dropout per step in training mode, and no backward "
+            "pass or optimizer in the whole trace",
+            *work.describe(rows),
+        ),
+        advice=f"If this is inference, call model.eval(): dropout {at_source(line)} makes its results random. Leave it "
+        "where that is meant (Monte Carlo dropout).",
+        gain_us=work.gain(0.9 * us, us),
+        claims=work.claims(us),
+        code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
+        changes_results=True,
     )
 
 
@@ -318,4 +355,121 @@ def _by_planes(work: KernelWork, rows: Flags) -> Flags:
     return np.isin(work.signature, planes)
 
 
-RULES = (evaluation_mode, unfolded_batch_norm, untuned_convolutions, channels_first)
+_LONG_SHARE = 0.05
+# Kernels of so many numbers and more are looked at: below, no transform is quicker.
+_LONG_KERNEL = 128
+# Of a transform of n real numbers: 2.5 n log2 n steps of arithmetic, at this part of the peak of vectors; each tensor
+# is read and written some times, which is a complex number for two real ones.
+_OF_TRANSFORM, _TRANSFORMS_AT, _PASSES = 2.5, 0.1, 6.0
+_COMPLEX_PRODUCT = 8.0
+_FORWARD = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution"})
+_TRANSFORMED = 0.5  # of a convolution's time, at most, that is left for the transforms
+
+
+def _transform_us(work: KernelWork, signature: int) -> float | None:
+    """Time of a convolution by transforms; null where the kernel is short, or the call or the device does not tell.
+
+    The transforms of each input, each kernel and each result, and the products in between.
+    """
+    sizes, concrete = work.tensors_of(signature), [str(each) for each in work.text_column("concrete", signature)]
+    peak, bandwidth = _vector_peak(work), work.evidence.analysis.device.bandwidth_bytes_per_s
+    if len(sizes) < 2 or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < 3 or not peak or not bandwidth:
+        return None
+    (batch, channels, *lengths), (results, per_group, *taps) = sizes[0], sizes[1]
+    if math.prod(taps) < _LONG_KERNEL or not math.prod(sizes[0]) * math.prod(sizes[1]):
+        return None
+    text = concrete[5] if len(concrete) > 5 else ""
+    spread = [int(each) for each in re.findall(r"\d{1,6}", text)] or [1]
+    spread = (spread * len(taps))[: len(taps)]
+    padded = (length + (tap - 1) * by for length, tap, by in zip(lengths, taps, spread, strict=True))
+    points = math.prod(map(float, padded))
+    count = batch * channels + results * per_group + batch * results
+    flops = _OF_TRANSFORM * points * math.log2(max(points, 2.0)) * count
+    flops += _COMPLEX_PRODUCT * points / 2 * batch * results * per_group
+    nbytes = _ITEM_BYTES * _PASSES * points * count
+    return (flops / (_TRANSFORMS_AT * peak) + nbytes / bandwidth) * US_PER_S
+
+
+def _vector_peak(work: KernelWork) -> float | None:
+    peaks = work.evidence.analysis.device.peaks_flops_per_s
+    return next((peaks[name] for name in ("fp32_vector", "fp32_tensor", "fp32_matrix") if peaks.get(name)), None)
+
+
+class _LongConvolution(Struct, frozen=True):
+    """Convolutions of the same sizes with a long kernel: their ops, the kernel's sizes, and time by transforms."""
+
+    rows: tuple[int, ...]
+    kernel: Size
+    transforms_us: float
+
+
+@remembered
+def _long_convolutions(evidence: Evidence) -> tuple[_LongConvolution, ...]:
+    """The convolutions that transforms do in less than half of their time, by sizes."""
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    top = top[text_matches(ops["name"], _FORWARD.__contains__)[top]]
+    by_call: dict[int, list[int]] = {}
+    for row, call in zip(top.tolist(), as_integers(ops["signature"])[top].tolist(), strict=True):
+        by_call.setdefault(call, []).append(row)
+    found = []
+    for call, rows in by_call.items():
+        once_us = _transform_us(work, call)
+        if once_us is None:
+            continue
+        nodes = backward_of(evidence, rows)
+        us = once_us * len(rows) / evidence.steps * (3.0 if nodes else 1.0)
+        if us < _TRANSFORMED * removal_of(evidence, [*rows, *nodes]).us:
+            found.append(_LongConvolution(tuple(rows), work.tensors_of(call)[1], us))
+    return tuple(found)
+
+
+def long_convolution(evidence: Evidence) -> Draft | None:
+    """Convolutions with kernels of 128 numbers and more, which transforms do in less than half of the time.
+
+    Gain: their time with that of their backward nodes, less that of the transforms, a tenth of the peak of vectors and
+    six passes over each tensor; from where these take two and a half times as long. A backward pass has twice as many.
+    """
+    work, found = work_of(evidence), _long_convolutions(evidence)
+    if not found:
+        return None
+    rows = [row for call in found for row in call.rows]
+    nodes = backward_of(evidence, rows)
+    kept_us = math.fsum(call.transforms_us for call in found)
+    removal = removal_of(evidence, [*rows, *nodes], certain=1.0, kept_us=kept_us)
+    if evidence.share_of_step(removal.gain.high) < _LONG_SHARE or removal.gain.low <= 0:
+        return None
+    line = main_source(evidence, rows)
+    longest = max((call.kernel for call in found), key=lambda size: math.prod(size[2:]))
+    is_data = not nodes and has_backward_pass(evidence)
+    return Draft(
+        slug="long-convolution",
+        title="A convolution with a very long kernel is computed tap by tap",
+        evidence=(
+            f"kernels of {'x'.join(map(str, longest[2:]))} numbers with {longest[1]} channel"
+            f"{'' if longest[1] == 1 else 's'} per result {at_source(line)}: {format_us(removal.us)} per step "
+            f"({format_share(evidence.share_of_step(removal.us))}), where Fourier transforms need about "
+            f"{format_us(kept_us)}",
+            *work.describe(issued_by(evidence, work, [*rows, *nodes])),
+        ),
+        advice=f"Convolve by FFT {at_source(line)}: transform input and kernel (torch.fft.rfft), multiply, and "
+        "transform back."
+        + (
+            " No gradient goes through it: it may also be done once, ahead of training, or in loader workers."
+            if is_data
+            else ""
+        )
+        + (
+            " A kernel that is a product of two, such as a Gaussian, takes two short passes."
+            if len(longest) > 3
+            else ""
+        ),
+        code="size = x.shape[-1] + kernel.shape[-1] - 1\n"
+        "spectrum = torch.fft.rfft(x, size) * torch.fft.rfft(kernel.flip(-1), size)  # conv1d does not flip\n"
+        "y = torch.fft.irfft(spectrum, size)[..., : x.shape[-1]]",
+        gain_us=removal.gain,
+        claims=removal.claims,
+        removes=True,
+    )
+
+
+RULES = (evaluation_mode, unfolded_batch_norm, untuned_convolutions, channels_first, long_convolution)

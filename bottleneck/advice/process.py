@@ -1,4 +1,4 @@
-"""Rules on the set-up of the process: threads, replicas, unused gradients, subnormal numbers."""
+"""Rules on the set-up of the process: threads, replicas, unused gradients."""
 
 import re
 
@@ -10,7 +10,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import TRAINING, at_source
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_us
 
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
 # What autograd's record of one op costs, in times of the smallest op of the machine (0.54 us): 1.8 us (linear layers of
@@ -18,9 +18,7 @@ _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backwa
 _NODE_OPS = (2.5, 7.0)
 _OP_US = 0.54
 _NODES = 4
-# Ops that take this many times their largest floor for no reason that we know.
-_FAR = 0.1
-_LEAST_SMALL, _LEAST_FAR, _LEAST = 0.1, 0.1, 0.01
+_LEAST_SMALL, _LEAST = 0.1, 0.01
 _REDUCIBLE = ("compute", "memory", "overhead.launch_floor")
 
 
@@ -150,30 +148,4 @@ def _recorded_nodes(evidence: Evidence) -> float:
     return float(np.unique(sequence.to_numpy(dtype=np.int64)).size) / evidence.steps - 1
 
 
-def subnormal_numbers(evidence: Evidence) -> Draft | None:
-    """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
-
-    A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it. Silent where the
-    trace is broken: other programs that take the processors make ops as slow.
-    """
-    slow = [row for row in evidence.analysis.kernels if row.reason == "unexplained" and row.explained is not None]
-    rows = [row for row in slow if row.dtype in {"fp32", "fp64"} and row.flops and (row.explained or 0.0) < _FAR]
-    spent_us = sum(row.us for row in rows)
-    if not evidence.is_host_only or evidence.is_broken or evidence.share_of_step(spent_us) < _LEAST_FAR:
-        return None
-    return Draft(
-        slug="subnormal-numbers",
-        title="Arithmetic is far slower than its floors, as it is with numbers near zero",
-        evidence=tuple(
-            f"{row.name} {at_source(row.source)}: {format_us(row.us)}, "
-            f"{format_share(row.explained or 0.0)} of it explained"
-            for row in rows[:3]
-        ),
-        advice="Flush subnormal numbers to zero and see whether the step gets faster.",
-        code="torch.set_flush_denormal(True)",
-        gain_reason="a trace does not hold the values",
-        tries=("flush-denormal",),
-    )
-
-
-RULES = (unused_gradients, too_many_threads, threads_for_small_work, data_parallel, subnormal_numbers)
+RULES = (unused_gradients, too_many_threads, threads_for_small_work, data_parallel)

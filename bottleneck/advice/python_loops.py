@@ -22,6 +22,8 @@ from bottleneck.advice.quantities import (
     idle_rows,
     is_compiled,
     issue_part_us,
+    line_at,
+    model_calls,
     ops_in_window,
     outermost_frames,
     outermost_spans,
@@ -58,6 +60,8 @@ _OF_FOREACH = (0.5, 0.95)
 _TRAVERSES = "aten::detach"
 _RUNS_BACKWARD = re.compile(r"(?:^|> )run_backward$")
 _BACKWARD_CALL = re.compile(r"^<built-in method run_backward|autograd[/\\]__init__\.py\(\d+\): backward$")
+# What makes the text of a tensor.
+_FORMATS = re.compile(r"torch[/\\]_tensor_str\.py\(\d+\): _str$")
 
 
 # Rule 8: an op that picks one row, again and again from one line; its third argument is where.
@@ -90,7 +94,8 @@ def _program_ops(evidence: Evidence) -> pd.DataFrame:
     outer &= ~text_matches(ops["source"], lambda source: source.startswith(BACKWARD_OF))
     outer &= ~text_matches(ops["name"], lambda name: name.startswith(AUTOGRAD_PREFIX))
     rows = np.flatnonzero(outer & ops["signature"].notna().to_numpy())
-    for spans in (outermost_spans(evidence, _NOT_THE_PROGRAMS), outermost_frames(evidence, _BACKWARD_CALL)):
+    frames = (outermost_frames(evidence, pattern) for pattern in (_BACKWARD_CALL, _FORMATS))
+    for spans in (outermost_spans(evidence, _NOT_THE_PROGRAMS), *frames):
         rows = rows[~spans.hold(ops["ts_us"].to_numpy()[rows])]
     return ops.iloc[rows][["source", "name", "module", "signature", "thread", "step"]].reset_index(drop=True)
 
@@ -203,22 +208,70 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     high_us = loop.us * (1 - 1 / loop.count)
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
+    remedy = _remedy_of_loop(evidence, loop)
     return Draft(
         slug="looped-op",
-        title="A Python loop works on tensors row by row",
+        title=remedy.title,
         evidence=(
             f"{loop.source} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
             f"{format_per_step(evidence, loop.us)} goes into the lines of the loop and their backward pass, "
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
-        advice=f"Do {at_source(loop.source)} for all rows at once (samples, steps, environments) what the loop does "
-        "one by one.",
-        code="out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
+        advice=remedy.advice.format(at=at_source(loop.source)),
+        code=remedy.code,
         gain_us=Interval(_LEAST_OF_LOOP * high_us, high_us),
         claims=_claims(evidence, high_us),
         removes=True,
         lines=loop.lines,
     )
+
+
+class _LoopRemedy(Struct, frozen=True):
+    """A kind of loop, and what takes its place; ``{at}`` in the advice stands for the line."""
+
+    title: str
+    advice: str
+    code: str
+
+
+_ROW_BY_ROW = _LoopRemedy(
+    "A Python loop works on tensors row by row",
+    "Do {at} for all rows at once (samples, steps, environments) what the loop does one by one.",
+    "out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
+)
+_CLIPS = re.compile(r"\bclip_grad_(?:norm|value)_\(")
+_CLIPPED = _LoopRemedy(
+    "Gradients are clipped parameter by parameter",
+    "Clip {at} once for all parameters; by their norm together, which is what clipping usually means.",
+    "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # once, outside of any loop",
+)
+# Rows of a call: more are a batch, and the loop over calls another one, such as one over time.
+_FEW_ROWS = 4
+
+
+def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
+    """Row by row, or what the line of the loop is known to do."""
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    if _CLIPS.search(texts.get(loop.source, "")):
+        return _CLIPPED
+    rows, calls = _rows_of_call(evidence, loop.source), model_calls(evidence).get(loop.source, (0.0, 0.0))[1]
+    if rows is None or rows > _FEW_ROWS or calls < LOOP_OF:
+        return _ROW_BY_ROW
+    return _LoopRemedy(
+        "The model is called again and again for few rows each",
+        f"Call the model {{at}} once for the whole batch: it is called {format_count(calls)} times per step, for "
+        f"{counted(rows, 'row')} each. Where a call needs the result of the one before, let several such loops "
+        "(environments, sequences) run as one batch.",
+        "out = model(inputs)  # inputs: (batch, …); loss = criterion(out, targets); loss.backward(), once",
+    )
+
+
+def _rows_of_call(evidence: Evidence, source: str) -> int | None:
+    """The rows of the input of the first op that modules run at this line; null where none is known."""
+    ops = _program_ops(evidence)
+    mine = ops["signature"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()]
+    sizes = next((each[0] for signature in mine.tolist() if (each := work_of(evidence).sizes_of(signature))), ())
+    return None if not sizes else 1 if len(sizes) == 1 else int(sizes[0])
 
 
 def _claims(evidence: Evidence, high_us: float) -> dict[str, float]:
@@ -269,7 +322,8 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
     function makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
     """
     sizes, work, ops = _parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
-    ops = ops[ops["module"].isna()]
+    # What has a gradient is a loss, whose sizes may be those of a parameter by chance.
+    ops = ops[ops["module"].isna() & ~ops["source"].map(lambda source: _has_backward(evidence, source)).astype(bool)]
     if not sizes or ops.empty:
         return None
     on_parameter = {
@@ -383,6 +437,36 @@ def logged_parameters(evidence: Evidence) -> Draft | None:
         ),
         removes=True,
     )  # fmt: skip
+
+
+def printed_tensor(evidence: Evidence) -> Draft | None:
+    """The step makes the text of tensors, number by number, to print or log them.
+
+    Gain: the time of that, from 90 % of it.
+    """
+    spans = outermost_frames(evidence, _FORMATS)
+    us = spans.total() / evidence.steps * evidence.host_scale
+    if evidence.share_of_step(us) < _LEAST_SHARE:
+        return None
+    us_at: dict[str | None, float] = {}
+    for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+        line = line_at(evidence, start)
+        us_at[line] = us_at.get(line, 0.0) + end - start
+    line = max(us_at, key=lambda each: us_at[each])
+    return Draft(
+        slug="printed-tensor",
+        title="The text of whole tensors is made in each step",
+        evidence=(
+            f"{counted(format_count(spans.start.size / evidence.steps), 'tensor')} per step become text "
+            f"{at_source(line)}: {format_per_step(evidence, us)}",
+            "each number of it is formatted by Python",
+        ),
+        advice=f"Print or log the tensor {at_source(line)} every so many steps only, or numbers that sum it up.",
+        code="if step % 100 == 0:\n    print(step, out.shape, out.mean().item())  # not the tensor itself",
+        gain_us=Interval(0.9 * us, us),
+        claims=_claims(evidence, us),
+        removes=True,
+    )
 
 
 # Lines of Python below this part of the step are not worth a change.
@@ -669,4 +753,4 @@ def _runs_in_one_call(evidence: Evidence, picks: pd.DataFrame) -> bool:
     return len(innermost) <= 1
 
 
-RULES = (class_by_class, looped_op, tensor_by_tensor, logged_parameters, python_line)
+RULES = (printed_tensor, class_by_class, looped_op, tensor_by_tensor, logged_parameters, python_line)

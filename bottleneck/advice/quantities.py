@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.schema.analysis import Confidence, IdleCause
-from bottleneck.schema.evidence import Evidence, OpSum
+from bottleneck.schema.evidence import Evidence, OpSum, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
-from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, place_of
 from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import US_PER_S, format_share, format_us
 
@@ -266,6 +266,45 @@ def sources_of(evidence: Evidence, rows: Integers, most: int = 3) -> tuple[str, 
     counts = np.bincount(codes[codes >= 0], minlength=len(column.categories))
     ranked = np.argsort(-counts, kind="stable")[:most]
     return tuple(str(column.categories[code]) for code in ranked.tolist() if counts[code])
+
+
+@remembered
+def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
+    """Microseconds and calls per step of modules that lines of the program, 'generate.py:45', call outside of any."""
+    places = evidence.linked.places
+    if places is None or places.empty:
+        return {}
+    module, thread = (places[name].cat.codes.to_numpy() for name in ("module", "thread"))
+    outside = np.concatenate(([True], (module[:-1] < 0) | np.diff(thread).astype(bool)))
+    begins = np.flatnonzero((module >= 0) & outside)
+    begins = begins[_inside(evidence, places["ts_us"].to_numpy()[begins])]
+    # Until the next stretch outside of modules.
+    ends = np.append(np.flatnonzero(module < 0), module.size)
+    until = ends[np.searchsorted(ends, begins)] - 1
+    us = (places["end_us"].to_numpy()[until] - places["ts_us"].to_numpy()[begins]) / evidence.steps
+    calls: dict[str, tuple[float, float]] = {}
+    for source, each in zip(places["source"].iloc[begins].astype(object), us.tolist(), strict=True):
+        place = place_of(source) if isinstance(source, str) else None
+        if place is not None and not place.is_function:
+            before = calls.get(source, (0.0, 0.0))
+            calls[source] = (before[0] + each, before[1] + 1 / evidence.steps)
+    return calls
+
+
+def model_call(evidence: Evidence) -> str | None:
+    """The line that calls a module from outside of all modules for most of the time; null where none is known."""
+    calls = model_calls(evidence)
+    return max(calls, key=lambda source: calls[source], default=None)
+
+
+def line_at(evidence: Evidence, at_us: float) -> str | None:
+    """The line of the program that the thread of the first place there was at, null where none is known."""
+    places = evidence.linked.places
+    if places is None or places.empty:
+        return None
+    open_ = (places["ts_us"].to_numpy() <= at_us) & (places["end_us"].to_numpy() > at_us)
+    found = places["source"][open_ & places["source"].notna().to_numpy()]
+    return None if found.empty else str(found.iloc[0])
 
 
 def has_backward_marks(evidence: Evidence) -> bool:

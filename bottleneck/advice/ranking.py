@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from bottleneck.advice.interval_table import Record, describe, keeps_figure, why_without_figure, widen
 from bottleneck.schema.analysis import Confidence, Finding, Interval, PhaseName, StepAnalysis, is_certain
 from bottleneck.schema.measurements import StepTimes
+from bottleneck.schema.records import replace
 
 
 class Transformation(Struct, frozen=True):
@@ -65,6 +66,40 @@ class Draft(Struct, frozen=True):
     most_us: float = math.inf
     removes: bool = False
     comes_first: bool = False
+
+
+# Advice that fits nearly every program, whatever its work is for.
+_GENERAL = frozenset(
+    {
+        "half-precision",
+        "needless-copies",
+        "scattered-lookups",
+        "strided-access",
+        "unfused-chain",
+        "unfused-norm",
+        "fresh-pages",
+        "slow-cpu-products",
+        "channels-first",
+        "larger-batch",
+    }
+)
+# Of the step: a finding of needless work that gains less at least does not stand before general advice.
+_LEAST_SPECIFIC = 0.05
+
+
+def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:
+    """The drafts, with general advice behind those that name work which the step need not do.
+
+    Work is done without before it is done faster; how much general advice then gains is another matter.
+    """
+    specific = tuple(
+        draft.slug
+        for draft in drafts
+        if draft.removes and draft.gain_us is not None and draft.gain_us.low >= _LEAST_SPECIFIC * step_us
+    )
+    return [
+        replace(draft, remedies=(*draft.remedies, *specific)) if draft.slug in _GENERAL else draft for draft in drafts
+    ]
 
 
 def up_to(us: float) -> Interval:

@@ -106,6 +106,36 @@ def top_rows(evidence: Evidence) -> Integers:
     return np.flatnonzero(top & ~text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE)))
 
 
+def autograd_records(evidence: Evidence, rows: Integers) -> Flags:
+    """Mask of these outermost ops in which autograd records a node: the next op of the thread has a higher number."""
+    top, number = top_rows(evidence), sequence_numbers(evidence)
+    top = top[number[top] >= 0]
+    thread = evidence.linked.ops["thread"].cat.codes.to_numpy()[top]
+    rises = np.flatnonzero((np.diff(number[top]) > 0) & (np.diff(thread) == 0))
+    return np.isin(rows, top[rises])
+
+
+def backward_of(evidence: Evidence, rows: Iterable[int]) -> list[int]:
+    """The outermost backward nodes in the window that these outermost forward ops made, of one forward thread.
+
+    Nodes are numbered in the order in which they are made: a node belongs to the last op that began at its number.
+    """
+    ops, number = evidence.linked.ops, sequence_numbers(evidence)
+    top = top_rows(evidence)
+    top = top[number[top] >= 0]
+    is_node = text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE)) & (ops["depth"] == 0).to_numpy()
+    nodes = np.flatnonzero(is_node & ops_in_window(evidence) & (number >= 0))
+    if not top.size or not nodes.size or np.unique(forward_threads(evidence)[nodes]).size > 1:
+        return []
+    thread = ops["thread"].cat.codes.to_numpy()
+    top = top[thread[top] == np.bincount(thread[top]).argmax()]
+    if (np.diff(number[top]) < 0).any():
+        return []
+    place = np.searchsorted(number[top], number[nodes], side="right") - 1
+    wanted = np.isin(top, np.fromiter(rows, dtype=np.int64))
+    return [int(row) for row in nodes[(place >= 0) & wanted[np.maximum(place, 0)]]]
+
+
 @remembered
 def sequence_numbers(evidence: Evidence) -> Integers:
     """Autograd's sequence number of each row of OPS, -1 for none."""

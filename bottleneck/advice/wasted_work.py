@@ -8,11 +8,12 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, work_of
-from bottleneck.advice.quantities import claims_of, ops_in_window
+from bottleneck.advice.quantities import claims_of, model_call, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
 
@@ -63,6 +64,7 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
     if low_us <= 0:
         return None
     first, last = int(tokens.min()), int(tokens.max())
+    line = model_call(evidence)
     return Draft(
         slug="no-kv-cache",
         title="Each new token computes the whole sequence again",
@@ -73,7 +75,8 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
             f"needs about a {last}th of that",
             *work.describe(_mask(work, places)),
         ),
-        advice="Keep keys and values of past tokens (a KV cache), and pass the newest token only.",
+        advice="Keep keys and values of past tokens (a KV cache), and pass the newest token only"
+        f"{'' if line is None else f' in the call of the model {at_source(line)}'}.",
         code="out = model(token, past_key_values=cache, use_cache=True)  # Hugging Face: model.generate does this",
         gain_us=Interval(low_us, whole_us - weights_us),
         claims=work.claims(less_us),

@@ -7,6 +7,7 @@ ends say how far the clocks are apart. The calls of one rank are held at a time,
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ from bottleneck.system.working_memory import Spool
 # Profilers start and stop at slightly different collectives on each rank.
 _MOST_SHIFT = 3
 _LEAST_OVERLAP = 0.5
+# Payloads tell the order where most of them agree, those of uneven exchanges do not; nearly as many are as good.
+_MOSTLY, _ALIKE = 0.5, 0.9
+# By how much another order has to fit better than that of equal steps.
+_FAR_BETTER = 10
 # Cells of one matrix of ranks x calls: 8 MB.
 _MOST_CELLS = 2**20
 SEND_RECV = "send_recv"
@@ -297,49 +302,71 @@ class _RankTracks:
             for label, rows in self.read(row)[1].items():
                 if rows.size > most.get(label, (0, 0))[0]:
                     most[label] = (rows.size, row)
-        reference: dict[Label, Floats] = {}
+        reference: dict[Label, _OfRank] = {}
         for row in {row for _, row in most.values()}:
             calls, track = self.read(row)
             reference |= {
-                label: calls.end_us[rows] + (self.clocks[row] or 0.0)
-                for label, rows in track.items()
-                if most[label][1] == row
+                label: self._of_rank(row, calls, rows) for label, rows in track.items() if most[label][1] == row
             }
         found: dict[Label, dict[int, tuple[int, int]]] = {label: {} for label in sorted(most)}
-        for row, clock_us in enumerate(self.clocks):
+        for row in range(len(self.clocks)):
             calls, track = self.read(row)
             for label, rows in track.items():
-                other = most[label][1]
-                has_clocks = clock_us is not None and self.clocks[other] is not None
-                end = calls.end_us[rows] + (clock_us or 0.0)
-                shift = 0 if row == other else _best_shift(end, reference[label], has_clocks)
+                is_reference = row == most[label][1]
+                shift = 0 if is_reference else _best_shift(self._of_rank(row, calls, rows), reference[label])
                 if shift is not None:
                     found[label][row] = (shift, int(rows.size))
         return {label: rows for label, rows in found.items() if len(rows) > 1}
 
+    def _of_rank(self, row: int, calls: CollectiveCalls, rows: Integers) -> "_OfRank":
+        clock_us, digest = self.clocks[row], self._digests[self._group.members[row]]
+        end_us = calls.end_us[rows] + (clock_us or 0.0)
+        return _OfRank(end_us, payloads(calls)[calls.message[rows]], clock_us is not None, digest.step_numbers)
 
-def _best_shift(end: Floats, reference: Floats, clocks: bool) -> int | None:
+
+class _OfRank(NamedTuple):
+    """The calls of one rank with one label, in order: their ends and payloads, NaN where unknown.
+
+    ``step_numbers`` are those of the steps that the rank recorded, empty where they are not known.
+    """
+
+    end_us: Floats
+    payload: Floats
+    has_clock: bool
+    step_numbers: tuple[int, ...]
+
+
+def _best_shift(rank: _OfRank, reference: _OfRank) -> int | None:
     """Number of collectives by which the rank begins after the reference; null when too few ends could coincide.
 
-    The ends differ by as much as the clocks do, whatever that is, where the shift is right. Collectives at equal
-    distances do not tell: equal numbers of them are then taken to begin together, others where the wall clocks agree
-    best. Without wall clocks only equal counts are believed.
+    The ends differ by as much as the clocks do, whatever that is, where the shift is right, and as many payloads agree
+    as can. Collectives at equal distances do not tell: equal numbers of them are then taken to begin together, others
+    where the wall clocks agree best. Those of the same steps do, too, unless their ends lie far better otherwise: few
+    calls on a busy machine coincide by chance. Without wall clocks only equal counts are believed.
     """
-    if not clocks:
-        return 0 if end.size == reference.size else None
-    missing = reference.size - end.size
-    found = []
+    size, most = rank.end_us.size, reference.end_us.size
+    if not (rank.has_clock and reference.has_clock):
+        return 0 if size == most else None
+    missing = most - size
+    shifts = []
     for shift in range(-_MOST_SHIFT, missing + _MOST_SHIFT + 1):
-        low, high = max(shift, 0), min(shift + end.size, reference.size)
-        if high - low >= max(_LEAST_OVERLAP * reference.size, 1):
-            apart = reference[low:high] - end[low - shift : high - shift]
+        low, high = max(shift, 0), min(shift + size, most)
+        if high - low >= min(max(_LEAST_OVERLAP * most, 1), size):
+            theirs, own = slice(low, high), slice(low - shift, high - shift)
+            apart = reference.end_us[theirs] - rank.end_us[own]
             middle = float(np.median(apart))
-            found.append((float(np.median(np.abs(apart - middle))), abs(middle), shift))
-    if not found:
+            alike = float(np.mean(np.isclose(reference.payload[theirs], rank.payload[own], rtol=0, equal_nan=True)))
+            shifts.append((alike, float(np.median(np.abs(apart - middle))), abs(middle), shift))
+    if not shifts:
         return None
+    most_alike = max(shifts)[0]
+    enough = _ALIKE * most_alike if most_alike > _MOSTLY else 0.0
+    found = [each[1:] for each in shifts if each[0] >= enough]
     least = min(found)[0]
     likely = [(distance, shift) for spread, distance, shift in found if spread <= 2 * least + 1.0]
-    if missing == 0 and any(shift == 0 for _, shift in likely):
+    is_same = rank.step_numbers == reference.step_numbers != ()
+    together = (_FAR_BETTER if is_same else 2) * least + 1.0
+    if missing == 0 and any(shift == 0 and spread <= together for spread, _, shift in found):
         return 0
     return min(likely, key=lambda each: (each[0], abs(each[1])))[1]
 

@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 from msgspec import Struct
 
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, numbered, some_rows, tally
@@ -41,24 +42,29 @@ class Stretches(Struct, frozen=True):
 
 
 class _OutermostOps(Struct, frozen=True):
-    """Outermost ops of the main thread: row in OPS, position of the step and place in it, and the time before each."""
+    """Outermost ops of the main thread: row in OPS, position of the step and place in it, and the time before each.
+
+    ``edges`` are how many annotations begin or end in that time.
+    """
 
     row: Integers
     step: Integers
     place: Integers
     us: Floats
+    edges: Floats
 
 
 def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches | None:
     """The median stretches of the calm steps with the same ops as most; null where no such steps were found.
 
-    ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op adds around it.
+    ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op or annotation adds
+    around it.
     """
     rows, usual = _usual_rows(linked, own)
     if not usual:
         return None
     rows = some_rows(rows, _are_calm(rows, linked.window))
-    us = np.maximum(rows.us - per_op_us, _LEAST_LEFT * rows.us)
+    us = np.maximum(rows.us - per_op_us * (1 + rows.edges / 2), _LEAST_LEFT * rows.us)
     if not us.size:
         return None
     return Stretches(usual, np.array([statistics.median(us[rows.place == place]) for place in range(len(usual))]))
@@ -77,7 +83,7 @@ class StretchPieces(Struct, frozen=True):
 
 
 def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: Stretches | None) -> Floats | None:
-    """How long each piece takes in the lighter window; null where the two windows do not show steps of the same ops.
+    """Length of each piece in the lighter window; null where the two windows do not show steps of the same ops.
 
     What a stretch took longer it was recording its Python calls. Steps that were held up do not tell what a stretch
     consists of: nothing is left of their pieces, and more of the others. Of another step the mean part is left.
@@ -126,13 +132,15 @@ def _typical(by_step: Floats, place: Integers, count: int) -> Floats:
 
 
 def _left_of_kinds(us: Floats, calls: Floats, place: Integers, light_us: Floats) -> Floats:
-    """What is left of each kind of piece, as long as its stretch (``place``) is in the lighter window.
+    """The part left of each kind of piece, as long as its stretch (``place``) is in the lighter window.
 
     Recording a call that was made before costs less than one of code that is not in the cache. What it costs elsewhere
     is taken off calls that are few, and the rest off those that are many.
     """
     count = light_us.size
     before = tally(place, us, count)
+    # Recording makes nothing quicker: where the lighter window took longer, something else held it up there.
+    light_us = np.minimum(light_us, before)
     longer = np.maximum(before - light_us, 0.0)
     is_loop = calls >= _MANY_CALLS
     few, many = (tally(place, np.where(chosen, calls, 0.0), count) for chosen in (~is_loop, is_loop))
@@ -183,7 +191,18 @@ def _outermost(linked: Linked, own: Spans) -> _OutermostOps:
     before = np.concatenate(([window.start_us], end))
     us = np.append(begin, window.end_us) - before - own.covered_between(before, np.append(begin, window.end_us))
     us = np.maximum(us, 0.0)
-    us[0] += us[-1] if row.size else 0.0
+    edges = _edges_between(events, label, before, np.append(begin, window.end_us))
+    if row.size:
+        us[0], edges[0] = us[0] + us[-1], edges[0] + edges[-1]
     step = np.searchsorted([each.start_us for each in window.steps], begin, side="right") - 1
     place = np.arange(row.size) - np.searchsorted(step, step)
-    return _OutermostOps(row, step, place, us[:-1])
+    return _OutermostOps(row, step, place, us[:-1], edges[:-1])
+
+
+def _edges_between(events: pd.DataFrame, thread: str, opened: Floats, closed: Floats) -> Floats:
+    """Count of the annotations of a thread that begin or end in each stretch."""
+    rows = np.flatnonzero(((events["category"] == "annotation") & (events["thread"] == thread)).to_numpy())
+    start = events["ts_us"].to_numpy()[rows]
+    at = np.sort(np.concatenate((start, start + events["dur_us"].to_numpy()[rows])))
+    count: Floats = np.maximum(np.searchsorted(at, closed) - np.searchsorted(at, opened), 0).astype(np.float64)
+    return count

@@ -552,7 +552,7 @@ def _charge_host(
 
 
 def _in_lighter_window(told: Waits, following: Integers, linked: Linked, light: Stretches | None) -> Floats | None:
-    """How long each wait takes in a window with the fewest options; null where none tells."""
+    """Length of each wait in a window with the fewest options; null where none tells."""
     if told.frames is None:
         return None
     is_own = told.cause == IDLE_CAUSES.index("profiler")

@@ -16,11 +16,11 @@ from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, ex
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, CollectiveSummary, Fold, RankSummary
-from bottleneck.schema.digest import CollectiveCalls, RankDigest
+from bottleneck.schema.digest import CollectiveCalls, RankDigest, StepSharing
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
 from bottleneck.schema.job import JobSummary, LeftOut, SlowRank
-from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.linked_trace import Linked, Step
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.op_names import at_source, place_of
 from bottleneck.schema.records import replace
@@ -39,8 +39,11 @@ _MOST_LISTED = 8
 Value = TypeVar("Value")
 
 
-def digest_rank(evidence: Evidence, host: str | None = None) -> RankDigest:
-    """The digest of one rank; ``host`` is where it ran, as its folder or file name tells."""
+def digest_rank(evidence: Evidence, host: str | None = None, first_step: int | None = None) -> RankDigest:
+    """The digest of one rank; ``host`` is where it ran, as its folder or file name tells.
+
+    ``first_step`` is the number of the step that begins at the first mark of its recording.
+    """
     analysis, linked = evidence.analysis, evidence.linked
     window = linked.window
     steps = sorted([*window.steps, *(step for step, _ in window.set_aside)], key=lambda step: step.start_us)
@@ -60,7 +63,15 @@ def digest_rank(evidence: Evidence, host: str | None = None) -> RankDigest:
         step_wall_us=np.array([step.us for step in steps], dtype=np.float64),
         is_cut_off=any(caveat.slug == TRUNCATED for caveat in analysis.caveats),
         lines=_own_lines(analysis.lines),
+        step_numbers=_step_numbers(steps, window.source, first_step),
     )
+
+
+def _step_numbers(steps: Sequence[Step], source: str, first_step: int | None) -> tuple[int, ...]:
+    """The numbers of the steps, alike on all ranks; empty where one is not known."""
+    base = first_step if source == "marks" else 0
+    known = [step.number + base for step in steps if step.number is not None and base is not None]
+    return tuple(known) if len(known) == len(steps) else ()
 
 
 # The lines of a program that take most of its step; a digest does not grow with the program.
@@ -75,12 +86,18 @@ def _own_lines(lines: Sequence[Fold]) -> dict[str, float]:
 
 
 def _collective_calls(linked: Linked) -> CollectiveCalls:
-    """Every collective of the trace, in and outside the window."""
+    """Every collective of the trace, in and outside the window, as long as it took there.
+
+    Ranks leave a collective together: that must not be moved by what profiling takes of an op on the host.
+    """
     kernels, window = linked.kernels, linked.window
     rows = np.flatnonzero((kernels["kind"] == "collective").to_numpy())
     rows = rows[np.argsort(kernels["ts_us"].to_numpy()[rows], kind="stable")]
     start_us = kernels["ts_us"].to_numpy()[rows]
-    end_us = start_us + kernels["dur_us"].to_numpy()[rows]
+    dur_us = kernels["dur_us"].to_numpy()[rows]
+    if linked.is_host_only:
+        dur_us = np.maximum(dur_us, linked.trace.events["dur_us"].to_numpy()[kernels["event"].to_numpy()[rows]])
+    end_us = start_us + dur_us
     named = linked.trace.device_args.set_index("event")["process_group"].reindex(kernels["event"].to_numpy()[rows])
     message, messages = _coded(messages_of(linked, rows))
     group, groups = _coded([*named.astype(object).where(named.notna(), "")])
@@ -117,15 +134,19 @@ class Reduced:
     straggler: str | None
 
 
-def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()) -> Reduced:
+def reduce_ranks(
+    digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = (), sharing: StepSharing = "unknown"
+) -> Reduced:
     """The summary of all ranks, whatever the order of their digests; ``left_out`` are traces without a digest.
+
+    ``sharing`` tells whether they explain the same steps: without any in common, none is held against the others.
 
     Every rank waits for the last one, so an average over ranks would describe none of them. The pace is set by the
     straggler, the rank that starts collectives last; without one, by the rank with the longest step.
     """
     ordered = sorted(digests, key=lambda one: (one.rank is None, one.rank or 0, one.path))
     numbers = _numbers(ordered)
-    groups, spool = find_groups(ordered), Spool()
+    groups, spool = find_groups(ordered) if sharing != "none" else [], Spool()
     matched = [found for group in groups if (found := match_collectives(ordered, group, spool)) is not None]
     times = [measure(ordered, arrivals) for arrivals in matched]
     late_us = _late_us(ordered, times)
@@ -139,7 +160,7 @@ def reduce_ranks(digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = ()
             for one, number, late in zip(ordered, numbers, late_us, strict=True)
         ),
         collectives=_collectives(ordered, position, matched),
-        caveats=_caveats(ordered, numbers, times, left_out),
+        caveats=_caveats(ordered, numbers, times, left_out, sharing),
         job=job,
         straggler=straggler,
     )
@@ -287,6 +308,9 @@ def _collectives(
     )
 
 
+_NONE_SHARED = "the ranks recorded no step in common: none of them is held against the others, and lateness is unknown"
+
+
 def _chosen(steps: StepTimes) -> str:
     """The steps that a rank explains, spelt as ``--steps`` takes them."""
     kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
@@ -294,20 +318,26 @@ def _chosen(steps: StepTimes) -> str:
 
 
 def _caveats(
-    ordered: Sequence[RankDigest], numbers: Sequence[int], times: Sequence[GroupTimes], left_out: Sequence[LeftOut]
+    ordered: Sequence[RankDigest],
+    numbers: Sequence[int],
+    times: Sequence[GroupTimes],
+    left_out: Sequence[LeftOut],
+    sharing: StepSharing,
 ) -> tuple[Caveat, ...]:
     found = [*_absent(ordered, numbers, left_out), *_told_twice(numbers, left_out)]
     if numbers != [one.rank for one in ordered]:
         found.append(Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given"))
     chosen = [_chosen(one.steps) for one in ordered]
-    if len(set(chosen)) > 1:
+    if sharing == "none":
+        found.append(Caveat("other-steps", _NONE_SHARED))
+    elif sharing == "unknown" and len(set(chosen)) > 1:
         several = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
         found.append(
             Caveat(
                 "other-steps", f"the ranks do not explain the same steps ({several}); --steps A:B takes the same of all"
             )
         )
-    if not times:
+    if not times and sharing != "none":
         found.append(Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown"))
     return (*found, *_clocks_apart(numbers, clock_offsets(ordered, times)))
 

@@ -22,7 +22,7 @@ from bottleneck.harness.folder import NOTES_FILES, RankFiles
 from bottleneck.harness.machine import cpu_facts, usable_processors
 from bottleneck.harness.messages import Notes, Plan
 from bottleneck.harness.nvml import match_sensors
-from bottleneck.harness.rank_coordination import WINDOW_FILE, ranks_present
+from bottleneck.harness.rank_coordination import WINDOW_FILES, ranks_present
 from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
 from bottleneck.harness.supervise import Child
 from bottleneck.schema.analysis import Caveat
@@ -215,7 +215,7 @@ def is_whole(folder: Path) -> bool:
 
 def remove_notes(folder: Path) -> None:
     """Takes away what only the making of a recording needs."""
-    for pattern in (f"{NOTES_FILES}*", f"{WINDOW_FILE}*", ".fresh.*"):
+    for pattern in (f"{NOTES_FILES}*", WINDOW_FILES, ".fresh.*"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
@@ -226,6 +226,7 @@ def _rank_trace(files: RankFiles, notes: Notes) -> RankTrace:
         rank=files.rank,
         file=files.trace.name,
         step_marks_ns=notes.step_marks_ns,
+        first_step=notes.first_step,
         unprofiled=notes.unprofiled,
         profiled=notes.profiled,
         timed_ns=notes.timed_ns,

@@ -3,10 +3,12 @@
 The profiler names a frame by the line at which its function begins, or at which the window found it. It does know the
 line of each call, but only its event tree tells, and no export writes it.
 
-The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function.
+The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function,
+or to the one at which the window found it. Where the text of the program is at hand, operators are found in it.
 """
 
 import bisect
+import itertools
 import linecache
 import os
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from bottleneck.harness.operator_lines import OperatorLines
 from bottleneck.schema.op_names import PYTHON_FRAME, file_of, numbered_cell
 from bottleneck.schema.recording import kept_source
 from bottleneck.system.files import read_file
@@ -167,9 +170,15 @@ def _is_own_frame(name: str) -> bool:
     return bool(parenthesis) and file.endswith(".py") and "): " in rest and is_program(file)
 
 
-def find_lines(siblings: Iterable[list[Any]], activities: list[Any]) -> list[Line]:
-    """The lines from which code of the program called something; calls from one line that follow each other are one."""
-    calls = [call for events in siblings for call in _calls_of(events)]
+def find_lines(
+    siblings: Iterable[list[Any]], activities: list[Any], operators: OperatorLines | None = None
+) -> list[Line]:
+    """The lines from which code of the program called something; calls from one line that follow each other are one.
+
+    ``operators`` tells those of ops that no call made.
+    """
+    operators = operators or OperatorLines(_read_here)
+    calls = [call for events in siblings for call in _calls_of(events, operators)]
     place = _places({call.thread: call for call in reversed(calls)}, activities)
     # A nanosecond more on both sides, so that the call lies inside its line.
     return [
@@ -199,11 +208,10 @@ def siblings_in(roots: list[Any]) -> Iterator[list[Any]]:
         stack += [children for event in siblings if (children := event.children)]
 
 
-def _calls_of(siblings: list[Any]) -> Iterator[_Call]:
+def _calls_of(siblings: list[Any], operators: OperatorLines) -> Iterator[_Call]:
     """Calls among the events of one frame, those from one line that follow each other as one."""
     current: _Call | None = None
-    for event in siblings:
-        label = _label(event)
+    for event, label in zip(siblings, _labels_of(siblings, operators), strict=True):
         if current is not None and label == current.label:
             current.end_ns = event.end_time_ns
             continue
@@ -214,6 +222,33 @@ def _calls_of(siblings: list[Any]) -> Iterator[_Call]:
             current = _Call(label, event.name, event.start_time_ns, event.end_time_ns, event.start_tid)
     if current is not None:
         yield current
+
+
+def _labels_of(siblings: list[Any], operators: OperatorLines) -> list[str | None]:
+    """The label of each event of one frame: of a call by its caller, of an op between calls by the text."""
+    labels = [_label(event) for event in siblings]
+    known = [at for at, label in enumerate(labels) if label is not None]
+    for before, after in itertools.pairwise((-1, *known, len(labels))) if known else ():
+        ops = [at for at in range(before + 1, after) if _is_op(siblings[at])]
+        sides = [None if at in {-1, len(labels)} else PYTHON_FRAME.match(str(labels[at])) for at in (before, after)]
+        frames = {(side["path"], side.string[side.end() :]) for side in sides if side is not None}
+        if not ops or len(frames) != 1:
+            continue
+        ((file, function),) = frames
+        if before < 0 and function == "<module>":
+            continue  # the window begins somewhere in the module
+        first, last = (None if side is None else int(side["line"]) for side in sides)
+        lines = operators.lines_of(file, function, first, last, [siblings[at].name for at in ops])
+        for at, line in zip(ops, lines, strict=True):
+            labels[at] = None if line is None else f"{file}({line}): {function}"
+    return labels
+
+
+def _is_op(event: Any) -> bool:
+    try:
+        return str(getattr(event, "name", "")).startswith("aten::")
+    except UnicodeDecodeError:  # as for an activity that is not readable
+        return False
 
 
 def _label(event: Any) -> str | None:
@@ -293,6 +328,14 @@ def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[
             steps.setdefault(key, set()).add(step)
     least = max(1, (len(marks_ns) - 1) / 2)
     return frozenset(key for key, found in steps.items() if len(found) >= least)
+
+
+def _read_here(name: str) -> Sequence[str]:
+    """The lines of a file of the program, its folder as far as it is known now."""
+    try:
+        return _read_lines(name, os.getcwd(), _LOADED_S)  # noqa: PTH109 - as plain text
+    except OSError:
+        return ()
 
 
 def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:

@@ -59,7 +59,7 @@ class MemoryLook:
         self._until_s, self._clock = clock() + _MOST_SECONDS, clock
         self._tensor = getattr(torch, "Tensor", None)
         self.holdings: dict[tuple[str, str], _Holding] = {}
-        for file, name, value in _variables(sys._getframe(1), step):
+        for file, name, value in variables_of(sys._getframe(1), step):
             if self._clock() > self._until_s:
                 break
             holding = self._holding(file, name, value)
@@ -140,7 +140,7 @@ def _keepers(
             return
 
 
-def _variables(frame: FrameType | None, step: object) -> Iterator[tuple[str, str, object]]:
+def variables_of(frame: FrameType | None, step: object) -> Iterator[tuple[str, str, object]]:
     """File, name and value of the program's variables: of its frames, its main module and the step that is repeated."""
     scopes: list[tuple[str, Mapping[str, object]]] = []
     if type(step) is FunctionType:
@@ -148,7 +148,7 @@ def _variables(frame: FrameType | None, step: object) -> Iterator[tuple[str, str
     depth = 0
     while frame is not None and depth < _MOST_FRAMES:
         if is_own_file(frame.f_code.co_filename):
-            scopes.append((frame.f_code.co_filename, _locals_of(frame)))
+            scopes.append((frame.f_code.co_filename, locals_of(frame)))
             depth += 1
         frame = frame.f_back
     main = sys.modules.get("__main__")
@@ -160,10 +160,10 @@ def _variables(frame: FrameType | None, step: object) -> Iterator[tuple[str, str
             if type(name) is str and not name.startswith("__"):
                 yield file, name, value
                 if name == "self":
-                    yield from ((file, f"self.{key}", each) for key, each in _fields_of(value))
+                    yield from ((file, f"self.{key}", each) for key, each in fields_of(value))
 
 
-def _locals_of(frame: FrameType) -> Mapping[str, object]:
+def locals_of(frame: FrameType) -> Mapping[str, object]:
     """The variables of a frame. Until Python 3.12 a function keeps the snapshot, and all in it alive: it is emptied."""
     if not frame.f_code.co_flags & _OPTIMIZED or sys.version_info >= (3, 13):
         return frame.f_locals
@@ -186,7 +186,7 @@ def _closure_of(function: FunctionType) -> Mapping[str, object]:
     return found
 
 
-def _fields_of(instance: object) -> Iterator[tuple[str, object]]:
+def fields_of(instance: object) -> Iterator[tuple[str, object]]:
     """The attributes that an object holds itself; none where reading them might run code of the program."""
     kind = type(instance)
     if kind.__getattribute__ is not object.__getattribute__:

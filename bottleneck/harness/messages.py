@@ -150,6 +150,8 @@ class Notes(Measured):
 
     ``ranks`` is how many processes the program consists of, by the launcher that started them. ``steps_seen`` tells how
     often a step was seen to end until all was measured.
+    ``first_step`` is the number of the step at whose beginning the first of ``step_marks_ns`` is, counted from 0; null
+    where no steps are watched.
     ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
     ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
     was then told to end. ``is_complete`` turns true at the regular end of the program; false means that it died or left
@@ -162,6 +164,7 @@ class Notes(Measured):
     steps_seen: int = 0
     framework: str | None = None
     step_marks_ns: tuple[int, ...] = ()
+    first_step: int | None = None
     light: LightWindow | None = None
     setup_s: float | None = None
     is_measured: bool = False

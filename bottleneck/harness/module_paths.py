@@ -72,18 +72,23 @@ def named_tensors(torch: Any) -> list[tuple[str, Any]]:
         return []
 
 
+def instances_of(kind: Any) -> list[Any]:
+    """The objects that the program holds of this class or one below it."""
+    kinds = set(_subclasses(kind))
+    return [found for found in gc.get_objects() if type(found) in kinds]
+
+
 _WRAPPED = ("_orig_mod", "module")
 
 
 def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
-    kinds = set(_subclasses(module))
-    alive = [found for found in gc.get_objects() if type(found) in kinds]
+    alive = instances_of(module)
     inner = {id(child) for each in alive for _, child in _children(each)}
     seen: set[int] = set()
     models: Counter[str] = Counter()
     for root in (each for each in alive if id(each) not in inner):
         model = _unwrapped(root)
-        found = [(name, tensor) for name, tensor in _own_tensors(model, "") if id(tensor) not in seen]
+        found = [(name, tensor) for name, tensor in tensors_of(model) if id(tensor) not in seen]
         if not found:
             continue
         kind = type(model).__name__
@@ -111,12 +116,13 @@ def _held(module: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _own_tensors(module: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def tensors_of(module: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The parameters and buffers of a module and of those inside it, by attribute paths."""
     for name, tensor in _held(module):
         yield f"{path}{name}", tensor
     if depth < _DEEPEST:
         for name, child in _children(module):
-            yield from _own_tensors(child, f"{path}{name}.", depth + 1)
+            yield from tensors_of(child, f"{path}{name}.", depth + 1)
 
 
 def _subclasses(kind: Any) -> Iterator[Any]:

@@ -5,17 +5,20 @@ while at its end so that it is the last where it can be.
 
 Ranks agree through a file in the folder of the recording and never wait for one another: a rank that waits keeps the
 others waiting in a collective. The lowest rank decides when the steps have settled and are timed, and names a step a
-little ahead. No rank can pass it unawares: none ends a step whose collectives rank 0 has not reached.
+little ahead. No rank can pass it unawares: none ends a step whose collectives rank 0 has not reached. All windows take
+as many steps as the rank can whose steps make most events, and none stays open when another has closed: that rank
+writes its trace, which holds up the steps of all.
 """
 
 import importlib.util
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bottleneck.errors import UsageError
 from bottleneck.harness.folder import exclusive, is_locked, try_lock
@@ -175,6 +178,9 @@ def ranks_present(folder: Path) -> list[int]:
 
 
 WINDOW_FILE = ".notes.window.json"
+# All the files through which ranks agree on their windows.
+WINDOW_FILES = ".notes.window*"
+_BUDGET_FILES, _CLOSED_FILE = ".notes.window.budget.rank*", ".notes.window.closed.{}"
 # A step more than it takes, for programs whose ranks meet less than once a step.
 _AHEAD = 2
 
@@ -187,8 +193,12 @@ class WindowAt:
     timed: int
 
 
+# The window with all options, and the one with the fewest.
+WindowKind = Literal["full", "light"]
+
+
 class SharedWindow:
-    """The step at which the ranks of a job open their windows, as far as this rank knows it."""
+    """The steps at which the ranks of a job open and close their windows, as far as this rank knows them."""
 
     def __init__(self, folder: Path, rank: int, ranks: int) -> None:
         self._path, self._rank = folder / WINDOW_FILE, rank
@@ -220,3 +230,34 @@ class SharedWindow:
             except (OSError, ValueError, TypeError):
                 return None
         return self._opening
+
+    def tell_budget(self, steps: int) -> None:
+        """Tells the others how many steps this rank can profile, many steps before the windows open."""
+        if not self.is_alone:
+            with suppress(OSError):
+                write_whole(self._path.with_name(_BUDGET_FILES.replace("*", str(self._rank))), str(steps))
+
+    def least_budget(self, own: int) -> int:
+        """The steps that each rank here can profile; asked when the windows open."""
+        return own if self.is_alone else min([own, *self._budgets()])
+
+    def _budgets(self) -> Iterator[int]:
+        for path in self._path.parent.glob(_BUDGET_FILES):
+            with suppress(OSError, ValueError):
+                yield int(path.read_bytes())
+
+    def close(self, kind: WindowKind) -> None:
+        """Tells the others that this rank closes its window now."""
+        if not self.is_alone:
+            with suppress(OSError):
+                self._closed(kind).touch()
+
+    def is_closed(self, kind: WindowKind) -> bool:
+        """True if a rank has closed its window; asked at the end of each step in one."""
+        try:
+            return not self.is_alone and self._closed(kind).exists()
+        except OSError:
+            return False
+
+    def _closed(self, kind: WindowKind) -> Path:
+        return self._path.with_name(_CLOSED_FILE.format(kind))

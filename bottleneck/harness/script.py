@@ -22,7 +22,7 @@ from bottleneck.harness.main_thread import (
     run_in_main_thread,
 )
 from bottleneck.harness.process_setup import seeders, sow
-from bottleneck.harness.rank_coordination import SharedWindow, WindowAt
+from bottleneck.harness.rank_coordination import SharedWindow, WindowAt, WindowKind
 from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
@@ -248,7 +248,13 @@ class Windows:
 
     def passed(self) -> str | None:
         """The bound that the window has reached, in words."""
-        return self._bounds.passed() if self._bounds is not None else None
+        bound = self._bounds.passed() if self._bounds is not None else None
+        return None if bound is None else f"the window had reached {bound}"
+
+    @property
+    def kind(self) -> WindowKind:
+        """The kind of the windows that open from now on."""
+        return "light" if self.is_light else "full"
 
     def prepare_thread(self, torch: Any) -> bool:
         """True if windows can be opened in this thread; in one besides the main one it takes a window of another kind.
@@ -285,6 +291,7 @@ TIMED_SECONDS, TIMED_STEPS_AT_LEAST = 1.0, 3
 WARMUP_SECONDS = 3.0
 _LONG_SECONDS = 0.005
 
+_ENDED_BY_OTHERS = "another rank had closed its window, and steps beside one that writes its trace are held up"
 YIELDED = "the program runs a profiler of its own; ours stopped before it started"
 
 # Imported by `torch.compile` before anything else, from torch 2.6 on.
@@ -390,14 +397,13 @@ class Script:
         self._session.save()
 
     def _boundary(self) -> None:
+        stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
+        was_open = self._windows.current is not None
         self._log.mark()
-        if self._windows.current is None:
-            self._end_step()
-        else:
-            stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
-            self._end_step()
-            stopwatch.own_since(began_ns)
+        self._end_step()
         self._log.note_own(is_profiled=self._windows.current is not None)
+        if was_open:
+            stopwatch.own_since(began_ns)
 
     def _end_step(self) -> None:
         self._seen += 1
@@ -438,7 +444,11 @@ class Script:
 
     def _second_step(self) -> None:
         if self._open(then=self._pilot):
-            self._stopwatch.mark()
+            self._begin_profiled_step()
+
+    def _begin_profiled_step(self) -> None:
+        self._stopwatch.mark()
+        self._stopwatch.first_step = self._seen
 
     def _pilot(self) -> None:
         """Ends the step that counts the events, which is also the trace of a program that ends too soon."""
@@ -447,6 +457,7 @@ class Script:
         events = max(1, window.event_count())
         self._budget_steps = EVENT_BUDGET // events - 1
         self._allowed_steps = min(wanted, self._budget_steps)
+        self._shared_window.tell_budget(self._budget_steps)
         self._session.note(**describe_torch(self._torch))
         self._session.note_debug_modes()
         self._session.keep(window, self._stopwatch)
@@ -499,8 +510,20 @@ class Script:
         self._session.time(self._stopwatch)
         self._session.note_other_threads()
         self._session.note_memory_growth(self._seen - self._looked_at)
+        self._session.look_at_values()
+        self._agree_on_steps()
         self._next = self._reopen
         self._reopen()
+
+    def _agree_on_steps(self) -> None:
+        """Has no more steps profiled than each rank can."""
+        self._budget_steps = self._shared_window.least_budget(self._budget_steps)
+        most = max(1, self._budget_steps)
+        if most < self._allowed_steps:
+            self._session.warn(
+                f"profiled {most} of {counted(self._allowed_steps, 'step')}, as many as another rank can record"
+            )
+        self._allowed_steps = min(self._allowed_steps, self._budget_steps)
 
     def _reopen(self) -> None:
         """Opens the window; the step that follows is not counted, the profiler itself has to warm up."""
@@ -524,14 +547,17 @@ class Script:
 
     def _lead_in(self) -> None:
         self._stopwatch.wait()
-        self._stopwatch.mark()
+        self._begin_profiled_step()
         self._next = self._profile
 
     def _profile(self) -> None:
         self._stopwatch.mark()
         steps, passed = self._stopwatch.steps, self._windows.passed()
+        if passed is None and self._shared_window.is_closed(self._windows.kind):
+            passed = _ENDED_BY_OTHERS
         if steps < self._allowed_steps and passed is None:
             return
+        self._shared_window.close(self._windows.kind)
         self._stopwatch.wait()
         is_calm = self._offer(self._windows.stop(), self._stopwatch)
         if self._windows.is_light:
@@ -539,9 +565,7 @@ class Script:
             return
         self._next = self._reopen
         if steps < self._allowed_steps:
-            self._session.warn(
-                f"profiled {steps} of {counted(self._allowed_steps, 'step')}: the window had reached {passed}"
-            )
+            self._session.warn(f"profiled {steps} of {counted(self._allowed_steps, 'step')}: {passed}")
         # With other ranks a second window would show other steps than theirs.
         is_last = not (self._shared_window.is_alone and self._windows.may_repeat)
         if not is_calm and is_last:
@@ -652,6 +676,8 @@ class Script:
     def _cut_off(self) -> None:
         """In the middle of a step that fills memory: no other window may follow, since an op may be under way."""
         phase, window, stopwatch = self._next, self._windows.stop(), self._stopwatch
+        if phase != self._pilot:
+            self._shared_window.close(self._windows.kind)
         if phase == self._profile and stopwatch.steps:
             self._offer(window, stopwatch)
         elif phase == self._pilot:

@@ -23,6 +23,7 @@ from bottleneck.harness.other_threads import ThreadLook, threads_between
 from bottleneck.harness.padding import PaddingSampler
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_state import describe_compilation, search_path
+from bottleneck.harness.values import ValueLook
 from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.recording import LightWindow
@@ -88,6 +89,7 @@ class Session:
         self.status = 0
         self._debugging = DebugWatch()
         self._padding = PaddingSampler()
+        self._values = ValueLook()
         self._memory: MemoryLook | None = None
         self._threads: ThreadLook | None = None
         # Of lines that no window shows.
@@ -149,18 +151,32 @@ class Session:
         self.note(source_texts={**self.notes.source_texts, **self._more_texts})
 
     def begin_debugged_step(self) -> None:
-        """Begins a step, one that is not measured, in which the time of these aids is taken, and ids are looked at."""
+        """Begins a step, one that is not measured, in which these aids are timed, and ids and values are looked at."""
         self._debugging.begin_step(self.notes.debug_modes)
         if self.options.inspect_padding and self.notes.padding is None:
             with contextlib.suppress(Exception):  # another version of torch
                 self._padding.start(sys.modules.get("torch"))
+        with contextlib.suppress(Exception):
+            self._values.start(sys.modules.get("torch"))
 
-    def end_debugged_step(self) -> None:
+    def end_debugged_step(self, step: object = None) -> None:
         """Ends that step, if one has begun."""
+        if self._values.is_on:
+            with contextlib.suppress(Exception):
+                self._values.stop()
+                self.look_at_values(step)
         if self._padding.is_on:
             self.note(padding=self._padding.stop())
         if self._debugging.is_timing:
             self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
+
+    def look_at_values(self, step: object = None) -> None:
+        """Looks again at the values of what the program holds, at a step boundary outside of what is measured."""
+        with contextlib.suppress(Exception):  # the program's variables may be of any kind
+            self._values.look_at_rest(step)
+            self.note(values=self._values.result())
+            if self.notes.values is not None:
+                self._show_text(each.source for each in self.notes.values.odd)
 
     def look_at_memory(self, step: object = None) -> None:
         """Looks at the memory now, at a step boundary outside of what is measured; see ``note_memory_growth``."""
@@ -290,6 +306,7 @@ class Session:
             search_path=search_path(self._folder),
             source_texts={**texts_of(window.lines, self._folder), **self._more_texts},
             step_marks_ns=tuple(stopwatch.marks_ns) if stopwatch.steps else (),
+            first_step=stopwatch.first_step if stopwatch.steps else None,
             profiled=stopwatch.timing(),
             page_faults=dataclasses.replace(self._page_faults, profiled=stopwatch.page_faults),
         )

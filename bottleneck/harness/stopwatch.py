@@ -69,6 +69,8 @@ class Stopwatch:
 
     The host may run far ahead of the GPU, so that host marks alone would time the launching of a step and not the
     step. An event recorded at each boundary costs microseconds and waits for nothing.
+
+    ``first_step`` is the number of the program's step that begins at the first mark, where its steps are counted.
     """
 
     def __init__(self, torch: Any, clocks: Clocks = _CLOCKS) -> None:
@@ -80,6 +82,7 @@ class Stopwatch:
         self._page_faults: list[int] = []
         self._offset_ns: int | None = None
         self._own: list[tuple[int, int]] = []
+        self.first_step: int | None = None
 
     def now_ns(self) -> int:
         """Nanoseconds of the clock that only runs forward."""

@@ -89,14 +89,13 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
 
 
 def note_debug_modes(step: Step, session: Session) -> None:
-    """Adds the aids to debugging that are on, with their time in one more step."""
+    """Adds the aids to debugging that are on, with their time in one more step, and looks at values in it."""
     session.note_debug_modes()
-    if session.notes.debug_modes or session.options.inspect_padding:
-        session.begin_debugged_step()
-        try:
-            step()
-        finally:
-            session.end_debugged_step()
+    session.begin_debugged_step()
+    try:
+        step()
+    finally:
+        session.end_debugged_step(step)
 
 
 def _count(step: Step, session: Session) -> None:

@@ -177,7 +177,16 @@ def _key(source: TraceSource, options: str) -> str:
     """Everything that the digest of a source follows from."""
     beside = ("recording.json", "telemetry.csv", *([source.light.file] if source.light is not None else []))
     files = (source.trace, *(source.trace.parent / name for name in beside if source.recording is not None))
-    told = (source.marks_ns, source.compiled, source.unprofiled, source.timed_ns, source.extras, source.host)
+    told = (
+        source.marks_ns,
+        source.compiled,
+        source.unprofiled,
+        source.timed_ns,
+        source.extras,
+        source.host,
+        source.first_step,
+        source.set_aside,
+    )
     return "\n".join((__version__, options, repr(told), *map(stamp, files)))
 
 

@@ -418,6 +418,8 @@ class Interval(Struct, frozen=True):
 
 # A predicted speedup is shown as an interval up to this ratio of its ends, and is certain only up to it.
 _WIDEST = 2.5
+# Times as fast, from where on hardly anything is left of the step.
+_NOTHING_LEFT = 10.0
 # A change that may make the step so much slower, or more, is no certain gain.
 _LEAST_CERTAIN = 0.95
 
@@ -499,17 +501,27 @@ class Finding(Struct, frozen=True):
         tuple[str, ...], Doc("source lines that all of the gain comes from; empty where it is more than these")
     ] = ()
 
+    @property
+    def is_open(self) -> bool:
+        """True where only the lower end of the speedup is predicted.
+
+        The ends are far apart, or next to nothing is left of the step by the upper one: less than the rule's error.
+        """
+        if self.predicted_speedup is None:
+            return False
+        low, high = self.predicted_speedup.low, self.predicted_speedup.high
+        return (low >= _WIDEST and high >= _NOTHING_LEFT) or high > _WIDEST * low >= _WIDEST
+
     def describe_speedup(self) -> str | None:
         """The predicted speedup in words; null where none is predicted.
 
-        An interval whose ends are far apart predicts only its lower end: what is left of the step by the upper end is
-        smaller than the error of the rule. One that reaches far below 1 predicts nothing, and says so.
+        One that reaches far below 1 predicts nothing, and says so.
         """
         if self.predicted_speedup is None:
             return None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
         interval = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
-        times = f"at least {low:.2f}" if high > _WIDEST * low >= _WIDEST else interval
+        times = f"at least {low:.2f}" if self.is_open else interval
         words = f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
         return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
 

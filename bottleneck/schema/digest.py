@@ -5,7 +5,7 @@ mapped to digests one by one, in any process and any order; the reduction needs 
 """
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -62,7 +62,8 @@ class RankDigest(Struct, frozen=True, eq=False):
     microsecond zero, null where unknown. ``step_start_us`` and ``step_wall_us`` are of all steps found, in the order of
     ``steps.each``, on the clock of ``calls``. ``bound`` is that of the rank's own verdict. ``is_cut_off`` is
     True where the file ends before the trace does. ``lines`` is the time per step at the source lines that take most of
-    it, work and waits but no collectives.
+    it, work and waits but no collectives. ``step_numbers`` are those of all steps found, alike on all ranks that tell
+    them by the same source; empty where none tells.
     """
 
     path: str
@@ -80,6 +81,7 @@ class RankDigest(Struct, frozen=True, eq=False):
     step_wall_us: Floats
     is_cut_off: bool = False
     lines: Mapping[str, float] = field(default_factory=dict)
+    step_numbers: tuple[int, ...] = ()
 
     @property
     def stretch(self) -> float:
@@ -88,3 +90,18 @@ class RankDigest(Struct, frozen=True, eq=False):
         if profiled is None or self.steps.unprofiled_us is None or not profiled.median > 0:
             return 1.0
         return min(self.steps.wall_us / profiled.median, 1.0)
+
+
+# Whether all ranks explain the same steps; "unknown" where nothing tells, or the user chose the steps.
+StepSharing = Literal["same", "none", "unknown"]
+
+
+class SharedSteps(Struct, frozen=True):
+    """The steps that the ranks of a job are judged over, as far as they share any.
+
+    ``set_aside`` has an entry for each rank: why each of its steps does not count, null where it does; null as a whole
+    where the rank explains these steps already, or none are shared.
+    """
+
+    sharing: StepSharing
+    set_aside: tuple[tuple[str | None, ...] | None, ...]

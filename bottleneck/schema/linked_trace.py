@@ -44,13 +44,15 @@ class ProcessGroup(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """One step on the clock of EVENTS: from ``start_us`` to ``end_us`` on the host.
 
-    ``wall_us`` is its time on host and device together; null where no device is behind the host.
+    ``wall_us`` is its time on host and device together; null where no device is behind the host. ``number`` is that of
+    the profiler's own step, or its position among the marks of a recording; null for other steps.
     """
 
     name: str
     start_us: float
     end_us: float
     wall_us: float | None = None
+    number: int | None = None
 
     @property
     def us(self) -> float:

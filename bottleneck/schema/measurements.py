@@ -150,6 +150,58 @@ class Padding:
     columns: int
 
 
+ValuePlace = Literal["parameter", "buffer", "gradient", "state", "variable", "input", "output"]
+
+
+@dataclass(frozen=True)
+class OddTensor:
+    """A tensor in the host's memory that held subnormal numbers, nearer to 0 than the smallest normal one, or NaN.
+
+    ``name`` is that of the parameter, buffer or variable ('Net.decay', 'trace'), or the class of the module that got or
+    gave it. ``source`` is the line that makes it, or that called the module; null where none is known. ``sizes`` are
+    those of the tensor. The shares are parts of the numbers that were looked at.
+    """
+
+    place: ValuePlace
+    name: str
+    subnormal_share: float = 0.0
+    nan_share: float = 0.0
+    sizes: tuple[int, ...] = ()
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class SpareGradients:
+    """Parameters that get gradients, belong to no optimizer, and are as they were some steps before.
+
+    ``parameters`` counts them and ``numbers`` what they hold; ``trained`` counts those that optimizers have.
+    ``modules`` are the outermost modules that hold no other parameters ('Net.encoder'), ``calls`` the names of those
+    that were called, as the profiler gives them in the order of first calls ('Encoder_0'), and ``source`` is the line
+    of the first such call. With ``passes_on`` an input of such a call needs a gradient too.
+    """
+
+    parameters: int
+    numbers: int
+    trained: int
+    modules: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    source: str | None = None
+    passes_on: bool = False
+
+
+@dataclass(frozen=True)
+class ValuesLook:
+    """Finds of a look at the values of tensors in the host's memory, in and after one step that was not measured.
+
+    ``numbers`` were looked at; ``flushes`` tells whether the processor takes subnormal numbers for 0.
+    """
+
+    numbers: int
+    flushes: bool = False
+    odd: tuple[OddTensor, ...] = ()
+    spare: SpareGradients | None = None
+
+
 @dataclass(frozen=True)
 class Keeper:
     """A variable of the program that holds more tensors after each step.

@@ -17,6 +17,7 @@ from bottleneck.schema.measurements import (
     OtherThreads,
     Padding,
     Timing,
+    ValuesLook,
 )
 from bottleneck.schema.records import check_ranges
 from bottleneck.system.files import read_file, write_whole
@@ -57,7 +58,9 @@ class RankTrace:
 
     ``step_marks_ns`` holds one mark more than there are steps, in nanoseconds since 1970; empty when no step was seen.
     Step times and ``timed_ns`` as in the recording, but of this rank; null in recordings made before ranks had them.
-    ``light`` is null where only one window was recorded.
+    ``light`` is null where only one window was recorded. ``first_step`` is the number of the step that begins at the
+    first mark, among those that the program made: ranks of a job count alike. Null where no steps were watched, and in
+    older recordings.
     """
 
     rank: int
@@ -67,6 +70,7 @@ class RankTrace:
     profiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
     light: LightWindow | None = None
+    first_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ class Measured(Extras):
     folders that modules come from, relative to the working folder: frames of the trace are named from there.
     ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'. ``debug_modes``
     are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``padding``
-    unless it was asked for, ``other_threads`` where no other Python thread ran or the system does not tell.
+    unless it was asked for, ``other_threads`` where no other Python thread ran or the system does not tell, ``values``
+    where those of no tensor were looked at.
     """
 
     step_name: str | None = None
@@ -114,6 +119,7 @@ class Measured(Extras):
     memory_growth: MemoryGrowth | None = None
     padding: Padding | None = None
     other_threads: OtherThreads | None = None
+    values: ValuesLook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,8 @@ class TraceSource(Struct, frozen=True):
     ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but
     for the first rank. ``light`` is the rank's window with the fewest options, where its trace is there. ``host`` is
     where it was recorded, as the name of the file or its folder tells; ``rank`` is its rank, as the recording or the
-    name of the file tells.
+    name of the file tells. ``first_step`` is the number of the step that begins at the first mark. ``set_aside`` tells
+    why each step that is found does not count, null where it does, once the ranks of a job share their steps.
     """
 
     trace: Path
@@ -40,6 +41,8 @@ class TraceSource(Struct, frozen=True):
     light: LightWindow | None = None
     host: str | None = None
     rank: int | None = None
+    first_step: int | None = None
+    set_aside: tuple[str | None, ...] | None = None
 
 
 def find_traces(path: Path) -> list[TraceSource]:
@@ -126,6 +129,7 @@ def _of_rank(folder: Path, recording: Recording, trace: RankTrace) -> TraceSourc
         extras=recording if trace.rank == recording.traces[0].rank else None,
         light=trace.light if trace.light is not None and (folder / trace.light.file).is_file() else None,
         rank=trace.rank,
+        first_step=trace.first_step,
     )
 
 

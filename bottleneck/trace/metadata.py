@@ -151,9 +151,10 @@ def _whole(value: object) -> int | None:
 
 def _device(entry: Mapping[str, object]) -> DeviceProperties:
     major, minor = _whole(entry.get("computeMajor")), _whole(entry.get("computeMinor"))
+    name = entry.get("name")
     return DeviceProperties(
         index=_whole(entry.get("id")) or 0,
-        name=_shown(str(entry.get("name") or "")),
+        name=_shown(name) if isinstance(name, str) else "",
         memory_bytes=_whole(entry.get("totalGlobalMem")),
         sm_count=_whole(entry.get("numSms")),
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
@@ -200,7 +201,7 @@ def _logs(top: Mapping[str, object]) -> dict[str, str]:
     for level in _LOGS:
         lines = top.get(level)
         if isinstance(lines, list) and lines:
-            first = str(lines[0])[: 2 * _LONGEST_FACT]
+            first = lines[0][: 2 * _LONGEST_FACT] if isinstance(lines[0], str) else ""
             more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
             found[level] = _shown(first.partition("] ")[2] or first) + more
     return found

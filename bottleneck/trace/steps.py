@@ -266,15 +266,21 @@ def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[fl
 SERVER_STEP = re.compile(r"^execute_(\w+_)?\d")
 
 
-def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, requested: slice | None = None) -> Window:
+def find_steps(
+    trace: Trace,
+    marks_ns: Sequence[int] | None = None,
+    requested: slice | None = None,
+    set_aside: Sequence[str | None] | None = None,
+) -> Window:
     """The steps of a trace and the window that they span.
 
     ``marks_ns`` are instants of the Unix clock, one more than there are steps. Without them (or where they cannot be
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
     the next, else the marks of an inference server, else the repeats of a loop, else the whole trace is one step. Of
     these the ``requested`` ones are chosen, by position, else the steady ones; but batches of a server differ by
-    nature, so all of them count. Unless steps are requested, a beginning in which work from before the recording held
-    the device is left out. Raises UsageError when there are no such steps.
+    nature, so all of them count. ``set_aside`` tells instead why each step does not count, null where it does. Unless
+    steps are chosen in one of these ways, a beginning in which work from before the recording held the device is left
+    out. Raises UsageError when there are no such steps.
     """
     sources: tuple[tuple[str, Callable[[], StepReasons]], ...] = (
         ("marks", lambda: _counting(_from_marks(trace, marks_ns or ()))),
@@ -286,8 +292,9 @@ def find_steps(trace: Trace, marks_ns: Sequence[int] | None = None, requested: s
     for source, find in sources:
         found = find()
         if found:
-            window = _window(trace, found, source, requested)
-            return window if requested is not None else without_lead_in(trace, window)
+            window = _window(trace, found, source, requested, set_aside)
+            is_chosen = requested is not None or set_aside is not None
+            return window if is_chosen else without_lead_in(trace, window)
     if requested is not None:
         raise UsageError(
             f"--steps {_spelt(requested)} requests steps, but none were found in {trace.path}",
@@ -301,13 +308,17 @@ def _counting(steps: tuple[Step, ...]) -> StepReasons:
     return tuple((step, None) for step in steps)
 
 
-def _window(trace: Trace, found: StepReasons, source: str, requested: slice | None) -> Window:
+def _window(
+    trace: Trace, found: StepReasons, source: str, requested: slice | None, set_aside: Sequence[str | None] | None
+) -> Window:
     """The window of the steps that count, which lie next to one another."""
     began_us, done_us = wall_spans(trace, [step for step, _ in found])
     walls_us = (done_us - began_us).tolist()
     timed = [replace(step, wall_us=wall_us) for (step, _), wall_us in zip(found, walls_us, strict=True)]
     reasons = [reason for _, reason in found]
-    if requested is None and source != "server":
+    if requested is None and set_aside is not None:
+        reasons = [*set_aside]
+    elif requested is None and source != "server":
         equal = [row for row, reason in enumerate(reasons) if reason is None]
         reasons[equal[0] : equal[-1] + 1] = set_aside_reasons([walls_us[row] for row in equal])
     elif requested is not None:
@@ -345,7 +356,7 @@ def _from_marks(trace: Trace, marks_ns: Sequence[int]) -> tuple[Step, ...]:
     at_us = [(mark - trace.start_unix_ns) / 1e3 for mark in sorted(set(marks_ns))]
     end_us = float((trace.events["ts_us"] + trace.events["dur_us"]).max()) if len(trace.events) else 0.0
     return tuple(
-        Step(f"step {number}", start, end)
+        Step(f"step {number}", start, end, number=number)
         for number, (start, end) in enumerate(pairwise(at_us))
         if end > 0 and start < end_us
     )
@@ -356,11 +367,21 @@ def _from_profiler(trace: Trace) -> tuple[Step, ...]:
 
     Nothing is called in such a rest, though the trace holds calls: the program had ended its last step before.
     """
-    steps = _apart(_annotations(trace, PROFILER_STEP).drop_duplicates("name"))
+    found = _apart(_annotations(trace, PROFILER_STEP).drop_duplicates("name"))
+    steps = tuple(replace(step, number=_number_of(step.name)) for step in found)
     call_us = trace.events["ts_us"].to_numpy()[is_any_of(trace, ("op", "runtime"))]
     if steps and len(call_us) and not ((call_us >= steps[-1].start_us) & (call_us < steps[-1].end_us)).any():
         return steps[:-1]
     return steps
+
+
+_NUMBER = re.compile(r"#(\d{1,15})(?!\d)")
+
+
+def _number_of(name: str) -> int | None:
+    """The number in the name of a profiler's step; null where there is none."""
+    found = _NUMBER.search(name)
+    return int(found[1]) if found is not None else None
 
 
 def _from_optimizer(trace: Trace) -> tuple[Step, ...]:

@@ -1,21 +1,25 @@
 """Rules of convolutions: batch norms that could be folded, algorithms that nobody measured, images by planes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from bottleneck.advice import advise
 from bottleneck.advice.convolutions import (
     channels_first,
     evaluation_mode,
+    long_convolution,
     unfolded_batch_norm,
     untuned_convolutions,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
+from tests.advice.cases import case_of
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
+from tests.builders import complete, frame, op, step
 
 IMAGES, WEIGHTS = [32, 64, 56, 56], [64, 64, 3, 3]
 PLANES, PIXELS = [64 * 56 * 56, 56 * 56, 56, 1], [64 * 56 * 56, 1, 56 * 64, 64]
@@ -95,6 +99,21 @@ def test_a_batch_norm_that_counts_batches_where_nothing_is_trained_is_not_in_eva
     assert draft.gain_us.low == pytest.approx(900 / 3 + 200, rel=0.02)
     assert draft.gain_us.high == pytest.approx(900 + 200, rel=0.02)
     assert draft.corrects_results and not draft.changes_results
+
+
+def dropped(train: str, us: float = 900) -> list[Call]:
+    """A call of dropout, and the op that does its work."""
+    call = Call("aten::dropout", 1, [IMAGES, [], []], more={"concrete": ["", "0.5", train]})
+    return [call, Call("aten::native_dropout", us, [IMAGES])]
+
+
+def test_dropout_that_drops_where_nothing_is_trained_makes_random_results(tmp_path: Path) -> None:
+    draft = evaluation_mode(on_cpu(tmp_path, [convolution(9000), *dropped("True")]))
+    assert draft is not None and draft.gain_us is not None and draft.changes_results
+    assert draft.gain_us.high == pytest.approx(900, rel=0.02) and "Monte Carlo" in draft.advice
+    assert evaluation_mode(on_cpu(tmp_path / "off", [convolution(9000), *dropped("False")])) is None
+    assert evaluation_mode(on_cpu(tmp_path / "trains", [convolution(9000), *dropped("True"), BACKWARD])) is None
+    assert evaluation_mode(on_cpu(tmp_path / "little", [convolution(9000), *dropped("True", 20)])) is None
 
 
 def test_batches_were_counted_by_a_sum_until_pytorch_1_11(tmp_path: Path) -> None:
@@ -191,3 +210,59 @@ def test_planes_far_beyond_their_floors_are_a_question_where_turning_is_little(t
 
 def test_a_convolution_at_its_floor_has_no_layout_to_win_by(tmp_path: Path) -> None:
     assert channels_first(on_cpu(tmp_path, [convolution(9000, strides=PLANES)])) is None
+
+
+# A convolution with a long kernel: 2 ms steps, most of it one call at train.py:26.
+def long_case(folder: Path, sizes: Sequence[list[int]], dur: float, *, trains: bool = False) -> Evidence:
+    events = [frame("train.py(1): <module>", 0, 40_000)]
+    for number in range(2):
+        at = 20_000.0 * number
+        dims = [*sizes, [], [], [], [], []]
+        concrete = ["", "", "", "[1]", "[0]", "[1]", "1"]
+        made = {"Sequence number": 10 * number + 1, "Fwd thread id": 0}
+        call = op("aten::conv1d", at + 20, dur, dims=dims, concrete=concrete)
+        inner = op("aten::mkldnn_convolution", at + 21, dur - 2, dims=dims[:7], concrete=concrete)
+        after = op("aten::mul", at + dur + 30, 50, dims=[[64, 64], [64, 64]])
+        call["args"] |= made
+        after["args"] |= made | {"Sequence number": 10 * number + 2}
+        mark = complete("train.py(26): <module>", "python_line", at + 10, dur + 100)
+        events += [step(number, at, 19_999), mark, call, inner, after]
+        if trains:
+            node = op("autograd::engine::evaluate_function: ConvolutionBackward0", at + dur + 200, dur)
+            node["args"] |= made | {"Fwd thread id": 1}
+            back = op("aten::convolution_backward", at + dur + 201, dur - 2, dims=[sizes[0], *sizes])
+            events += [node, back]
+    return case_of(folder, events, unprofiled_us=20_000.0)
+
+
+AUDIO, RESPONSE = [12, 1, 17599], [1, 1, 1600]
+
+
+def test_a_convolution_with_a_long_kernel_is_better_done_by_transforms(tmp_path: Path) -> None:
+    evidence = long_case(tmp_path / "data", (AUDIO, RESPONSE), 15_000)
+    draft = long_convolution(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "Convolve by FFT at train.py:26" in draft.advice and "1600 numbers with 1 channel" in draft.evidence[0]
+    assert 7_000 < draft.gain_us.low < draft.gain_us.high < 15_000
+    assert advise(evidence)[0].slug == "long-convolution"
+
+
+def test_the_backward_pass_of_a_long_convolution_counts_with_its_transforms(tmp_path: Path) -> None:
+    forward = long_convolution(long_case(tmp_path / "forward", ([4, 1, 17599], RESPONSE), 8_000))
+    both = long_convolution(long_case(tmp_path / "both", ([4, 1, 17599], RESPONSE), 8_000, trains=True))
+    assert forward is not None and forward.gain_us is not None and both is not None and both.gain_us is not None
+    assert forward.gain_us.high < both.gain_us.high < 2 * forward.gain_us.high
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dur"),
+    [
+        ((AUDIO, [1, 1, 100]), 15_000),  # a short kernel
+        ((AUDIO, RESPONSE), 1_000),  # quicker than transforms
+        (([64, 1, 17599], [256, 1, 1600]), 15_000),  # as many transforms as there are results
+    ],
+)
+def test_other_convolutions_are_no_case_for_transforms(
+    tmp_path: Path, sizes: tuple[list[int], list[int]], dur: float
+) -> None:
+    assert long_convolution(long_case(tmp_path, sizes, dur)) is None

@@ -1,4 +1,4 @@
-"""Rules for how the process is set up: threads, replicas, gradients, numbers near zero."""
+"""Rules for how the process is set up: threads, replicas, gradients."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,12 @@ import pytest
 
 from bottleneck.advice.process import (
     data_parallel,
-    subnormal_numbers,
     threads_for_small_work,
     too_many_threads,
     unused_gradients,
 )
-from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.records import replace
-from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_recording
+from tests.advice.cases import case_of, cpu_events, gpu_events, with_recording
 from tests.builders import Event, complete, kernel, launch, op
 
 MM: dict[str, Any] = {"name": "aten::mm", "dims": [[16, 16], [16, 16]]}
@@ -91,14 +88,3 @@ def test_replicas_on_one_device_are_only_noted(tmp_path: Path) -> None:
     draft = data_parallel(case_of(tmp_path / "one", replicas(device=0)))
     assert draft is not None and draft.gain_us is None and draft.gain_reason
     assert data_parallel(case_of(tmp_path / "none", gpu_events(12, 3, 20))) is None
-
-
-def test_arithmetic_far_below_its_floors_may_be_about_numbers_near_zero(tmp_path: Path) -> None:
-    case = case_of(tmp_path, cpu_events(10, 50, 60), unprofiled_us=600.0)
-    slow = replace(case.analysis.kernels[0], reason="unexplained", explained=0.02, flops=1e6, dtype="fp32", us=500.0)
-    draft = subnormal_numbers(with_analysis(case, kernels=(slow,)))
-    assert draft is not None and draft.gain_us is None and draft.tries == ("flush-denormal",)
-    assert subnormal_numbers(with_analysis(case, kernels=(replace(slow, explained=0.6),))) is None
-    assert subnormal_numbers(with_analysis(case, kernels=(replace(slow, us=5.0),))) is None
-    contended = Caveat("contended", "other programs used the processors", 1.0)
-    assert subnormal_numbers(with_analysis(case, kernels=(slow,), caveats=(contended,))) is None

@@ -10,6 +10,7 @@ from bottleneck.advice.python_loops import (
     class_by_class,
     logged_parameters,
     looped_op,
+    printed_tensor,
     python_line,
     reading_loop,
     tensor_by_tensor,
@@ -57,6 +58,51 @@ def test_a_nested_loop_of_small_ops_is_named_by_its_line_and_worth_its_time(tmp_
     (fold,) = (each for each in nested.analysis.lines if each.name == "train.py:22")
     assert draft.gain_us.high == pytest.approx((fold.us + fold.idle_us) * 79 / 80)
     assert draft.gain_us.low == pytest.approx(0.6 * draft.gain_us.high)
+
+
+def calls_of_a_model(rows: int, rounds: int = 20) -> list[Event]:
+    """One line that calls a module so often, for so many rows, and a loss of the size of a parameter."""
+    events = [line(22, 11, 40.0 * rounds)]
+    for index in range(rounds):
+        at = 12 + 40.0 * index
+        events += [
+            frame("nn.Module: Linear_0", at, 20),
+            op("aten::addmm", at + 2, 3, dims=[[rows, 8], [8, 8]]),
+        ]
+    return events
+
+
+def test_a_model_that_is_called_for_each_sample_is_to_be_called_for_the_batch(tmp_path: Path) -> None:
+    draft = looped_op(case(tmp_path, calls_of_a_model(1)))
+    assert draft is not None and draft.title.startswith("The model is called again and again")
+    assert (
+        "at train.py:22 once for the whole batch" in draft.advice
+        and "20 times per step, for 1 row each" in draft.advice
+    )
+    batches = looped_op(case(tmp_path / "batches", calls_of_a_model(64)))
+    assert batches is not None and batches.title == "A Python loop works on tensors row by row"
+
+
+def test_gradients_that_are_clipped_one_by_one_are_clipped_together(tmp_path: Path) -> None:
+    texts = {"train.py:22": "norm = torch.nn.utils.clip_grad_norm_([p], 1.0)"}
+    draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
+    assert draft is not None and draft.advice.startswith("Clip at train.py:22 once for all parameters")
+
+
+def printing(file: str = "torch/_tensor_str.py(712): _str") -> list[Event]:
+    """A line that makes the text of a tensor in 400 us, with small ops."""
+    ops = [op("aten::select", 22 + 10.0 * index, 2, dims=[[64, 8], [], []]) for index in range(20)]
+    return [line(22, 11, 420), frame(file, 20, 400), *ops]
+
+
+def test_text_of_tensors_is_worth_its_time_and_is_no_loop(tmp_path: Path) -> None:
+    printed = case(tmp_path, printing())
+    draft = printed_tensor(printed)
+    assert draft is not None and draft.gain_us is not None and "at train.py:22" in draft.advice
+    assert draft.gain_us.low == pytest.approx(360, rel=0.02) and draft.gain_us.high == pytest.approx(400, rel=0.02)
+    assert looped_op(printed) is None
+    other = case(tmp_path / "other", printing("torch/text.py(712): _str"))
+    assert printed_tensor(other) is None and looped_op(other) is not None
 
 
 def test_few_rounds_other_sizes_and_ops_that_take_their_time_are_no_loop(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.advice.interval_table import Record
-from bottleneck.advice.ranking import Draft, rank, speedup_of, up_to
+from bottleneck.advice.ranking import Draft, put_general_behind, rank, speedup_of, up_to
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Finding, Interval, is_certain
 from bottleneck.schema.measurements import Timing
@@ -92,6 +92,20 @@ def test_a_batch_that_nobody_tried_counts_for_a_quarter() -> None:
     sure = draft(Interval(130.0, 140.0), slug="sure")
     assert ranked(batch, sure)[0].slug == "sure"
     assert ranked(replace(batch, confidence="high"), sure)[0].slug == "batch"
+
+
+@pytest.mark.parametrize(
+    ("gain_us", "words"),
+    [
+        (Interval(920.0, 965.0), "at least 12.50 times as fast"),
+        (Interval(700.0, 890.0), "at least 3.33 times as fast"),
+        (Interval(700.0, 820.0), "3.33 to 5.56 times as fast"),
+        (Interval(200.0, 250.0), "1.25 to 1.33 times as fast"),
+    ],
+)
+def test_only_the_lower_end_is_predicted_where_next_to_nothing_is_left(gain_us: Interval, words: str) -> None:
+    (finding,) = ranked(draft(gain_us))
+    assert finding.describe_speedup() == words
 
 
 def test_a_change_that_may_cost_much_says_so_and_predicts_nothing_else() -> None:
@@ -227,3 +241,16 @@ def test_order_and_noise_go_by_gains_as_stated() -> None:
 def test_without_a_record_gains_stay_as_the_rules_state_them() -> None:
     (found,) = ranked(draft(Interval(50.0, 100.0)))
     assert found.predicted_gain_us == Interval(50.0, 100.0) and found.predicted_speedup == found.stated_speedup
+
+
+def test_general_advice_stands_behind_work_that_need_not_be_done() -> None:
+    general = draft(Interval(300.0, 800.0), slug="half-precision")
+
+    def order(gain: Interval, *, removes: bool = True) -> list[str]:
+        specific = replace(draft(gain, slug="one-hot-product"), removes=removes)
+        return [each.slug for each in ranked(*put_general_behind([general, specific], 1000.0))]
+
+    assert order(Interval(60.0, 100.0)) == ["one-hot-product", "half-precision"]
+    # Not where the work is little, or only bounds what a change may save.
+    assert order(Interval(40.0, 100.0)) == ["half-precision", "one-hot-product"]
+    assert order(Interval(60.0, 100.0), removes=False) == ["half-precision", "one-hot-product"]

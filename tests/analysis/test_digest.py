@@ -9,11 +9,12 @@ import pytest
 from bottleneck.analysis.ranks import digest_rank
 from bottleneck.pipeline import digest
 from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.linked_trace import ProcessGroup, Step
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces
 from bottleneck.schema.tables import DEVICE_ARGS
-from tests.analysis.scenes import Kernel, Scene, evidence, table
+from tests.analysis.scenes import Kernel, Op, Scene, evidence, table
 
 
 def _collective(ts: float, dur: float, name: str = "ncclDevKernel_AllReduce") -> Kernel:
@@ -63,6 +64,30 @@ def test_steps_of_a_digest_are_all_that_were_found_in_order() -> None:
     found = digest_rank(replace(made, linked=replace(made.linked, window=window)))
     assert found.step_start_us.tolist() == [-500, 0, 1000]
     assert found.step_wall_us.tolist() == [400, 1000, 1000]
+
+
+def _with_steps(source: str, numbers: list[int | None]) -> Evidence:
+    made = evidence(_scene())
+    steps = tuple(replace(step, number=number) for step, number in zip(made.linked.window.steps, numbers, strict=True))
+    window = replace(made.linked.window, source=source, steps=steps)
+    return replace(made, linked=replace(made.linked, window=window))
+
+
+def test_steps_are_numbered_by_the_profiler_or_from_the_first_step_of_the_recording() -> None:
+    assert digest_rank(_with_steps("profiler", [4, 5])).step_numbers == (4, 5)
+    assert digest_rank(_with_steps("marks", [0, 1]), first_step=29).step_numbers == (29, 30)
+    assert digest_rank(_with_steps("marks", [0, 1])).step_numbers == ()
+    assert digest_rank(_with_steps("optimizer", [None, None]), first_step=29).step_numbers == ()
+
+
+def test_collectives_of_the_host_end_when_they_ended_whatever_is_taken_off_for_the_profiler() -> None:
+    host = evidence(Scene(2000, ops=[Op(100, 50, "gloo:all_reduce"), Op(1500, 40, "gloo:all_reduce")], steps=2))
+    shorter = replace(host.linked, kernels=host.linked.kernels.assign(kind="collective", dur_us=1.0))
+    assert shorter.is_host_only
+    assert digest_rank(replace(host, linked=shorter)).calls.end_us.tolist() == [150, 1540]
+    device = evidence(_scene())
+    cut = replace(device.linked, kernels=device.linked.kernels.assign(dur_us=1.0))
+    assert digest_rank(replace(device, linked=cut)).calls.end_us.tolist() == [101, 1501, 2101]
 
 
 def same(left: RankDigest, right: RankDigest) -> bool:

@@ -10,12 +10,14 @@ from bottleneck.analysis.arrivals import CallBlock, find_groups, match_collectiv
 from bottleneck.analysis.ranks import combine_ranks, digest_rank, reduce_ranks
 from bottleneck.pipeline import finish
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.digest import RankDigest
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import StepTime
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import DEVICE_ARGS
 from bottleneck.system.working_memory import Spool
 from tests.analysis.scenes import Event, Kernel, Scene, evidence, table
+from tests.digests import Call, Place, make_digest
 from tests.trace_cache import analysed
 
 _EPOCH_NS = 1_700_000_000_000_000_000
@@ -108,6 +110,50 @@ def test_rank_whose_recording_misses_the_first_collectives_is_still_matched() ->
     arrivals = _matched([_ranked(_EARLY), _ranked(late)])
     assert arrivals is not None
     assert arrivals.late_us[1].tolist() == [380.0, 330.0]
+
+
+def _of_rank(
+    rank: int, ends_us: Sequence[float], payloads: Sequence[float], numbers: tuple[int, ...] = ()
+) -> RankDigest:
+    """A rank that is in each of its reductions for 5 us."""
+    calls = [Call("all_reduce", "", end - 5, end, payload) for end, payload in zip(ends_us, payloads, strict=True)]
+    return replace(make_digest(rank, calls, {"compute": 1e3}, [0.0, 1000.0], Place()), step_numbers=numbers)
+
+
+def _clock_us(*digests: RankDigest) -> float | None:
+    """By how much the second rank's clock is ahead as the ends of the matched calls tell; null without any."""
+    [group] = find_groups(digests)
+    found = match_collectives(digests, group, Spool())
+    return None if found is None else float(found.clock_us[1])
+
+
+def test_reductions_of_other_payloads_are_not_the_same_ones() -> None:
+    large_small = [4e6, 1e6] * 3
+    # By their ends alone, those of the second rank would begin one later.
+    one = _of_rank(0, [100, 200, 320, 420, 560, 640], large_small)
+    other = _of_rank(1, [30, 100, 200, 320, 420, 560], large_small)
+    assert _clock_us(one, other) == pytest.approx(-110, abs=30)
+    alike = [1e6] * 6
+    assert _clock_us(_of_rank(0, [100, 200, 320, 420, 560, 640], alike), other_of(other, alike)) == 0
+
+
+def other_of(digest: RankDigest, payloads: Sequence[float]) -> RankDigest:
+    """The rank with other payloads."""
+    calls = digest.calls.read()
+    return _of_rank(digest.rank or 0, calls.end_us.tolist(), payloads)
+
+
+def test_few_reductions_of_the_same_steps_begin_together_though_others_coincide_by_chance() -> None:
+    one, other = [100, 310, 400, 610, 700, 910], [120, 300, 424, 590, 744, 900]
+    chance = [_of_rank(0, one, [1e6] * 6), _of_rank(1, other, [1e6] * 6)]
+    same = [replace(digest, step_numbers=(7, 8)) for digest in chance]
+    assert _clock_us(*same) is not None
+    assert abs(_clock_us(*same) or 0.0) < 25
+
+
+def test_a_rank_with_less_than_half_of_the_reductions_is_matched_where_all_of_its_own_are_there() -> None:
+    long = _of_rank(0, [100, 300, 4000, 4100, 4200], [1e6] * 5)
+    assert _clock_us(long, _of_rank(1, [101, 302], [1e6] * 2)) == pytest.approx(1.5, abs=1)
 
 
 def test_traces_without_a_clock_are_matched_only_when_they_hold_as_many_collectives() -> None:
@@ -220,3 +266,13 @@ def test_ranks_that_explain_other_steps_say_so() -> None:
     told = {caveat.slug: caveat.message for caveat in _combined([two, kept(None, None)]).caveats}
     assert "(rank 2 0:2, rank 3 1:3)" in told["other-steps"]
     assert "other-steps" not in {caveat.slug for caveat in _combined([two, two]).caveats}
+
+
+def test_ranks_without_common_steps_say_so_and_accuse_nobody() -> None:
+    digests = [digest_rank(_ranked(scene)) for scene in (_EARLY, _LATE)]
+    shared, apart = (reduce_ranks(digests, sharing=sharing) for sharing in ("same", "none"))
+    assert shared.straggler is not None and [one.name for one in shared.job.slow] == ["rank 1"]
+    assert apart.straggler is None and apart.job.slow == ()
+    assert [rank.skew_us for rank in apart.ranks] == [None, None]
+    assert [caveat.slug for caveat in apart.caveats] == ["other-steps"]
+    assert shared.caveats == ()

@@ -2,7 +2,17 @@
 
 import pytest
 
-from benchmarks.trials.__main__ import HERE, Said, Trial, grade, places_in, read_trials, replaced, said_by
+from benchmarks.trials.__main__ import (
+    HERE,
+    Said,
+    Trial,
+    grade,
+    places_in,
+    read_trials,
+    replaced,
+    said_by,
+    times_as_many,
+)
 
 PROGRAMS, REPORTED = HERE / "planted", HERE / "reported"
 TRIALS = read_trials(PROGRAMS)
@@ -71,3 +81,7 @@ def test_a_text_that_a_program_lacks_is_refused() -> None:
         replaced("x = 1", [("gone", "")])
     with pytest.raises(AssertionError, match="has no line"):
         TRIAL.numbers("x = 1\n")
+
+
+def test_a_program_takes_more_steps_by_the_last_number_of_its_loop() -> None:
+    assert times_as_many("for i in range(3, 400):", 5) == "for i in range(3, 2000):"

@@ -22,6 +22,7 @@ from bottleneck.harness.lines import (
     texts_of,
     with_cell_numbers,
 )
+from bottleneck.harness.operator_lines import OperatorLines
 
 _PROCESS, _THREAD = 100, 7
 
@@ -73,6 +74,25 @@ def test_calls_that_follow_each_other_at_one_line_are_one_stretch() -> None:
 
 def test_op_between_two_calls_parts_them() -> None:
     assert len(_found(_event(10, 5, _MAIN_8), _event(16, 2), _event(20, 5, _MAIN_8))) == 2
+
+
+def test_op_of_an_operator_between_two_calls_has_its_line() -> None:
+    text = ["def main(x, order):", "    y = f(x)", "    z = x[order][3:5]", "    return g(y, z)"]
+    first, last = ("train.py", 2, "main"), ("train.py", 4, "main")
+    index, unknown, collected = _event(16, 4), _event(21, 1), _Uncollected()
+    index.name, unknown.name = "aten::index", "aten::sort"
+    events = [_event(10, 5, first), index, unknown, collected, _event(30, 5, last)]
+    activities = [*_activities(*range(100)), Line("aten::index", 16, 17, _PROCESS, _THREAD)]
+    for lines, expected in ((text, ["train.py(3): main"]), ([], [])):
+        found = find_lines([events], activities, OperatorLines(lambda _, lines=lines: lines))
+        assert [line.label for line in found] == ["train.py(2): main", *expected, "train.py(4): main"]
+
+
+def test_op_at_the_beginning_of_the_window_has_no_line_of_the_module() -> None:
+    op = _event(5, 2)
+    op.name = "aten::add"
+    operators = OperatorLines(lambda _: ["x = y + 1", "f(x)"])
+    assert len(find_lines([[op, _event(10, 5, ("train.py", 2, "<module>"))]], _activities(10), operators)) == 1
 
 
 def test_calls_inside_libraries_are_left_out_and_those_inside_them_found() -> None:

@@ -29,3 +29,35 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     for text in ("", "{", "[]", '{"step": 1}', '{"step": 1, "timed": 2, "more": 3}'):
         (tmp_path / ".notes.window.json").write_text(text)
         assert follower.opening() is None
+
+
+def test_each_rank_finds_the_least_budget_of_all(tmp_path: Path) -> None:
+    ranks = [SharedWindow(tmp_path, rank, 3) for rank in range(3)]
+    assert ranks[0].least_budget(9) == 9
+    for rank, steps in zip(ranks, (9, 2, 30), strict=True):
+        rank.tell_budget(steps)
+    assert [rank.least_budget(own) for rank, own in zip(ranks, (9, 2, 30), strict=True)] == [2, 2, 2]
+    (tmp_path / ".notes.window.budget.rank1").write_text("torn")
+    assert ranks[0].least_budget(9) == 9
+
+
+def test_a_window_that_one_rank_has_closed_is_closed_for_all(tmp_path: Path) -> None:
+    one, other = (SharedWindow(tmp_path, rank, 2) for rank in range(2))
+    assert not one.is_closed("full")
+    other.close("full")
+    assert one.is_closed("full") and not one.is_closed("light")
+
+
+def test_a_program_of_one_rank_tells_nobody_of_its_windows(tmp_path: Path) -> None:
+    alone = SharedWindow(tmp_path, 0, 1)
+    alone.tell_budget(2)
+    alone.close("full")
+    assert alone.least_budget(9) == 9 and not alone.is_closed("full")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_gone_keeps_each_rank_to_itself(tmp_path: Path) -> None:
+    lost = SharedWindow(tmp_path / "gone", 0, 2)
+    lost.tell_budget(2)
+    lost.close("light")
+    assert lost.least_budget(9) == 9 and not lost.is_closed("light")

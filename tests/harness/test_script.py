@@ -89,6 +89,63 @@ def test_all_phases_are_passed_and_the_hooks_are_gone_afterwards(start: Callable
     assert program.session.notes.steps_seen == seen
 
 
+@pytest.fixture
+def first_of_two(start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Rank 0, which decides when the windows open, of two that record into one folder."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    return start()
+
+
+def test_a_rank_profiles_no_more_steps_than_the_others_can(first_of_two: Program, tmp_path: Path) -> None:
+    first_of_two.train(4)
+    (tmp_path / ".notes.window.budget.rank1").write_text("2")
+    first_of_two.train(60)
+    notes = first_of_two.session.notes
+    assert notes.is_measured and len(notes.step_marks_ns) == 3
+    assert "profiled 2 of 4 steps, as many as another rank can record" in first_of_two.told
+
+
+def test_a_rank_that_can_profile_no_whole_window_leaves_all_with_the_step_that_told(
+    first_of_two: Program, tmp_path: Path
+) -> None:
+    first_of_two.train(4)
+    (tmp_path / ".notes.window.budget.rank1").write_text("0")
+    first_of_two.train(60)
+    notes = first_of_two.session.notes
+    assert notes.is_measured and len(notes.step_marks_ns) == 2
+    assert notes.first_step == 2
+
+
+def test_a_window_is_closed_once_another_rank_has_closed_its_own(first_of_two: Program, tmp_path: Path) -> None:
+    def close_theirs() -> None:
+        if first_of_two.script._next == first_of_two.script._profile and first_of_two.script._stopwatch.steps == 1:
+            (tmp_path / ".notes.window.closed.full").touch()
+
+    first_of_two.train(60, during=close_theirs)
+    notes = first_of_two.session.notes
+    assert notes.is_measured and len(notes.step_marks_ns) == 3
+    assert "profiled 2 of 4 steps: another rank had closed its window" in first_of_two.told
+
+
+def test_a_window_that_closes_is_told_to_the_others_before_its_trace_is_written(
+    first_of_two: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    offer = first_of_two.session.offer
+
+    def offered(*arguments: Any) -> bool:
+        told.append((tmp_path / ".notes.window.closed.full").exists())
+        return offer(*arguments)
+
+    monkeypatch.setattr(first_of_two.session, "offer", offered)
+    first_of_two.train(60)
+    assert told == [True]
+    notes = first_of_two.session.notes
+    assert len(notes.step_marks_ns) == 5 and "another rank" not in first_of_two.told
+    assert notes.first_step is not None and 2 < notes.first_step < notes.steps_seen
+
+
 def touch_new_pages() -> None:
     """Four hundred page faults at the least."""
     pages = 400 * mmap.PAGESIZE

@@ -376,6 +376,12 @@ def test_metadata_of_the_wrong_type_is_ignored(tmp_path: Path, heading: str) -> 
     assert trace.module_paths == {}
 
 
+def test_a_device_whose_name_is_no_text_has_none(tmp_path: Path) -> None:
+    heading = '"deviceProperties": [{"id": 0, "name": {"": null}}]'
+    trace = read_bytes(tmp_path, f'{{{heading}, "traceEvents": {json.dumps(chain(3))}}}')
+    assert [device.name for device in trace.devices] == [""]
+
+
 def test_a_broken_heading_costs_the_metadata_and_no_event(tmp_path: Path) -> None:
     trace = read_bytes(tmp_path, f'{{"trace_path": "C:\\Users", "traceEvents": {json.dumps(chain(3))}}}')
     assert len(trace.events) == 3

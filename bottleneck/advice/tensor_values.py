@@ -1,0 +1,298 @@
+"""Rules on what tensors hold: subnormal numbers, NaN in parameters, gradients that nobody uses or resets."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window, optimizer_names
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import removal_of, top_rows
+from bottleneck.schema.analysis import Interval, KernelSummary
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Integers
+from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuePlace
+from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.tables import text_matches
+from bottleneck.units import counted, format_share, format_si, format_us
+
+# Ops that take this many times their largest floor for no reason that we know.
+_FAR = 0.1
+_LEAST_FAR = 0.1
+# Part of the numbers of a tensor from which ops on it meet some in most of their vectors.
+_LEAST_SHARE = 1e-4
+# What ops reach of their floors: slow ones less than the first, ordinary ones that to the second. Of eight planted
+# programs the products of ordinary numbers reached 0.3 to 0.8.
+_SLOW, _USUAL = 0.2, 0.6
+# Those on other tensors have to reach so many times what those on subnormal ones reach.
+_APART = 2.0
+_SURE, _LEAST_GAIN, _FIRST = 0.7, 0.03, 0.1
+_NAMED = 3
+# Where such numbers are best kept out: what the program keeps before what it computes anew.
+_ORIGINS: tuple[ValuePlace, ...] = ("buffer", "parameter", "variable", "state", "input", "output", "gradient")
+
+
+def subnormal_numbers(evidence: Evidence) -> Draft | None:
+    """Tensors hold subnormal numbers, by a look at their values, and ops on tensors of such sizes are far too slow.
+
+    Gain: at least 70 % of what these ops take beyond five times their largest floor; at most what all arithmetic takes
+    beyond its floor at 60 %. Where nobody looked, ten times the floor for no known reason is a remark without a gain.
+    """
+    if not evidence.is_host_only:
+        return None
+    look = None if evidence.recording is None else evidence.recording.values
+    if look is None:
+        return _maybe_subnormal(evidence)
+    odd = [each for each in look.odd if each.subnormal_share >= _LEAST_SHARE]
+    if look.flushes or not odd:
+        return None
+    rows = dict(_arithmetic(evidence))
+    slow = {at: row for at, row in rows.items() if (row.explained or 0.0) < _SLOW and _is_on(row, odd)}
+    low_us = _SURE * math.fsum(row.us * (1 - (row.explained or 0.0) / _SLOW) for row in slow.values())
+    if not slow or evidence.share_of_step(low_us) < _LEAST_GAIN or not _stand_apart(rows, slow, odd):
+        return None
+    beyond = {at: row.us * (1 - (row.explained or 0.0) / _USUAL) for at, row in rows.items()}
+    claims = {f"kernel:{at}": us for at, us in beyond.items() if us > 0}
+    tensor = min(odd, key=lambda each: (each.source is None, _ORIGINS.index(each.place), -each.subnormal_share))
+    return Draft(
+        slug="subnormal-numbers",
+        title="Subnormal numbers make the processor compute in its slow way",
+        evidence=(*_held(odd), *_reached(evidence, rows, slow)),
+        advice=f"Flush subnormal (denormal) numbers to zero, or cut them to zero where {tensor.name} is made"
+        f"{_where(tensor.source)}.",
+        code="torch.set_flush_denormal(True)  # at the start; or: x = x.masked_fill(x.abs() < 1e-30, 0)",
+        gain_us=Interval(low_us, max(math.fsum(claims.values()), low_us)),
+        claims=claims,
+        tries=("flush-denormal",),
+        comes_first=evidence.share_of_step(low_us) >= _FIRST and not evidence.is_broken,
+    )
+
+
+def _arithmetic(evidence: Evidence) -> Iterator[tuple[int, KernelSummary]]:
+    """The rows of the analysis that compute with floating-point numbers for longer than their launch needs."""
+    for at, row in enumerate(evidence.analysis.kernels):
+        is_long = row.us > 2 * (row.launch_us or 0.0)
+        if row.dtype in {"fp32", "fp64", "bf16"} and row.flops and row.explained is not None and is_long:
+            yield at, row
+
+
+def _is_on(row: KernelSummary, odd: Sequence[OddTensor]) -> bool:
+    """True for an op with an operand whose sizes are those of such a tensor, perhaps transposed or in a batch."""
+    sizes = list(_sizes_in(_read(row.shapes)))
+    wanted = {tuple(sorted(each.sizes[-2:])) for each in odd if len(each.sizes) > 1}
+    counts = {math.prod(each.sizes) for each in odd}
+    return any(math.prod(size) in counts or (len(size) > 1 and tuple(sorted(size[-2:])) in wanted) for size in sizes)
+
+
+def _read(text: str | None) -> object:
+    try:
+        return json.loads(text) if text is not None else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _sizes_in(value: object, depth: int = 0) -> Iterator[list[int]]:
+    """The sizes of the tensors of a call, also of those in lists."""
+    if not isinstance(value, list) or depth > 3:
+        return
+    if value and all(isinstance(each, int) for each in value):
+        yield value
+    for each in value:
+        yield from _sizes_in(each, depth + 1)
+
+
+def _stand_apart(rows: dict[int, KernelSummary], slow: dict[int, KernelSummary], odd: Sequence[OddTensor]) -> bool:
+    """True unless ops on other tensors are as slow: then something else slows them all."""
+    others = [row for row in rows.values() if not _is_on(row, odd)]
+    return not others or _reach(others) >= _APART * _reach(list(slow.values()))
+
+
+def _reach(rows: Sequence[KernelSummary]) -> float:
+    """The part of their time that the floors of these rows are."""
+    us = math.fsum(row.us for row in rows)
+    return math.fsum(row.us * (row.explained or 0.0) for row in rows) / us if us > 0 else 0.0
+
+
+def _held(odd: Sequence[OddTensor]) -> tuple[str, ...]:
+    """Sentences on the tensors and their share of such numbers; one with several names goes by the first."""
+    seen: set[tuple[float, tuple[int, ...]]] = set()
+    lines = []
+    for each in odd:
+        if (each.subnormal_share, each.sizes) not in seen:
+            seen.add((each.subnormal_share, each.sizes))
+            sizes = "x".join(map(str, each.sizes))
+            lines.append(
+                f"{each.place} {each.name}{_where(each.source)}: {format_share(each.subnormal_share)} of its numbers "
+                f"({sizes}) are subnormal, nearer to zero than any normal number"
+            )
+    return tuple(lines[:_NAMED])
+
+
+def _where(source: str | None) -> str:
+    """' at model.py:57'; nothing where that is not known."""
+    return "" if source is None else f" {at_source(source)}"
+
+
+def _reached(evidence: Evidence, rows: dict[int, KernelSummary], slow: dict[int, KernelSummary]) -> tuple[str, ...]:
+    others = [row for at, row in rows.items() if at not in slow]
+    rest = f", others {format_share(_reach(others))}" if others else ""
+    us = math.fsum(row.us for row in slow.values())
+    return (
+        f"ops on tensors of such sizes take {format_per_step(evidence, us)}; their floors are "
+        f"{format_share(_reach(list(slow.values())))} of that{rest}",
+        *(f"{row.name} {at_source(row.source)}: {format_us(row.us)}" for row in list(slow.values())[:_NAMED]),
+    )
+
+
+def _maybe_subnormal(evidence: Evidence) -> Draft | None:
+    """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
+
+    A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it. Silent where the
+    trace is broken: other programs that take the processors make ops as slow.
+    """
+    slow = [row for row in evidence.analysis.kernels if row.reason == "unexplained" and row.explained is not None]
+    rows = [row for row in slow if row.dtype in {"fp32", "fp64"} and row.flops and (row.explained or 0.0) < _FAR]
+    spent_us = sum(row.us for row in rows)
+    if evidence.is_broken or evidence.share_of_step(spent_us) < _LEAST_FAR:
+        return None
+    return Draft(
+        slug="subnormal-numbers",
+        title="Arithmetic is far slower than its floors, as it is with numbers near zero",
+        evidence=tuple(
+            f"{row.name} {at_source(row.source)}: {format_us(row.us)}, "
+            f"{format_share(row.explained or 0.0)} of it explained"
+            for row in rows[:_NAMED]
+        ),
+        advice="Flush subnormal numbers to zero and see whether the step gets faster.",
+        code="torch.set_flush_denormal(True)",
+        gain_reason="a trace does not hold the values",
+        tries=("flush-denormal",),
+    )
+
+
+def nan_parameters(evidence: Evidence) -> Draft | None:
+    """A look at the values found NaN in parameters: all that the program computes from them is NaN too."""
+    look = None if evidence.recording is None else evidence.recording.values
+    odd = [each for each in look.odd if each.place == "parameter" and each.nan_share > 0] if look is not None else []
+    if not odd:
+        return None
+    return Draft(
+        slug="nan-parameters",
+        title="Parameters hold NaN: the program computes nothing of use",
+        evidence=tuple(
+            f"parameter {each.name}: {format_share(each.nan_share)} of its numbers are NaN" for each in odd[:_NAMED]
+        ),
+        advice="Find the step in which the loss becomes NaN before making anything faster.",
+        code="with torch.autograd.set_detect_anomaly(True):  # for that search only\n    loss.backward()",
+        gain_reason="it is about results, not about time",
+        corrects_results=True,
+    )
+
+
+# Of the backward pass of such a module: all but what stays of its forward pass; where an input needs its gradient, the
+# products for the weights are half of it.
+_WHOLE, _PART = (0.9, 1.0), (0.3, 0.6)
+_LEAST_BACKWARD, _FIRST_BACKWARD = 0.03, 0.1
+# Gradients per step: fewer may be anything.
+_LEAST_SUMS = 2
+
+
+def untrained_parameters(evidence: Evidence) -> Draft | None:
+    """Parameters get gradients in each step, and no optimizer has them, nor does anything else change them.
+
+    Gain: the backward pass of the modules that hold no other parameters, from 90 % of it; 30 to 60 % of it where an
+    input of such a module needs its gradient, which has to be computed through it.
+    """
+    spare = None if evidence.recording is None or evidence.recording.values is None else evidence.recording.values.spare
+    if spare is None:
+        return None
+    rows = _backward_of(evidence, spare)
+    if not rows.size:
+        return None
+    removal = removal_of(evidence, rows.tolist())
+    least, most = _PART if spare.passes_on else _WHOLE
+    low_us, high_us = (part * removal.us for part in (least, most))
+    if evidence.share_of_step(high_us) < _LEAST_BACKWARD:
+        return None
+    names = ", ".join(spare.modules[:_NAMED])
+    last = spare.modules[0].rpartition(".")[2] if spare.modules else "module"
+    return Draft(
+        slug="untrained-parameters",
+        title="Gradients are computed for parameters that no optimizer has",
+        evidence=(
+            f"{counted(spare.parameters, 'parameter')} ({format_si(spare.numbers, 'numbers').strip()}) of {names} get "
+            f"gradients in each step, belong to no optimizer and stay as they are; optimizers have "
+            f"{counted(spare.trained, 'parameter')}",
+            f"the backward pass through them takes {format_per_step(evidence, removal.us)}",
+        ),
+        advice=f"Freeze {names} with requires_grad_(False), or run the call{_where(spare.source)} under "
+        "torch.no_grad(). If it should learn, give its parameters to the optimizer: now it does not.",
+        code=f"{last}.requires_grad_(False)  # before training; or: with torch.no_grad(): hidden = {last}(x)",
+        gain_us=Interval(low_us, high_us),
+        claims=removal.claims,
+        comes_first=evidence.share_of_step(low_us) >= _FIRST_BACKWARD,
+    )
+
+
+def _backward_of(evidence: Evidence, spare: SpareGradients) -> Integers:
+    """Rows of the outermost ops of the backward pass in the modules that hold nothing but such parameters."""
+    ops, paths = evidence.linked.ops, evidence.linked.trace.module_paths
+
+    def is_spare(module: str) -> bool:
+        parts = module.split(".")
+        known = [path for part in parts if (path := paths.get(part)) is not None]
+        return any(_lies_in(path, spare.modules) for path in known) or bool(set(parts) & set(spare.calls))
+
+    is_backward = text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE))
+    mask = is_backward & (ops["depth"] == 0).to_numpy() & ops_in_window(evidence)
+    return np.flatnonzero(mask & text_matches(ops["module"], is_spare))
+
+
+def _lies_in(path: str, modules: Sequence[str]) -> bool:
+    """True for a path at or below one of these, which begin with the class of their model, as it may."""
+    for module in modules:
+        for start in (module, module.partition(".")[2]):
+            if start and (path == start or path.startswith(f"{start}.")):
+                return True
+    return False
+
+
+_ACCUMULATES, _ADDS = "torch::autograd::AccumulateGrad", frozenset({"aten::add_", "aten::add"})
+_RESETS = re.compile(r"zero_grad")
+_CHANGES = re.compile(r"^aten::(?:_foreach_)?(?:zero|fill|mul|div|copy)_+$")
+
+
+def gradients_add_up(evidence: Evidence) -> Draft | None:
+    """Each step adds its gradients to those of the steps before, and nothing sets them to zero or changes them.
+
+    Certain where every accumulation of every step adds to what is there: after `zero_grad` the first one does not.
+    """
+    ops, events = evidence.linked.ops, evidence.linked.trace.events
+    if (
+        evidence.is_incomplete
+        or not optimizer_names(evidence)
+        or events["name"].cat.categories.str.contains(_RESETS).any()
+    ):
+        return None
+    sums = np.flatnonzero(text_matches(ops["name"], lambda name: name == _ACCUMULATES) & ops_in_window(evidence))
+    parents = ops["parent"].to_numpy()[text_matches(ops["name"], _ADDS.__contains__)]
+    changed = [name for name in ops["name"].iloc[top_rows(evidence)].unique() if _CHANGES.search(str(name))]
+    if sums.size < _LEAST_SUMS * evidence.steps or changed or not np.isin(sums, parents).all():
+        return None
+    return Draft(
+        slug="gradients-add-up",
+        title="Gradients add up from step to step",
+        evidence=(
+            f"all {format_count(sums.size / evidence.steps)} gradients of a step are added to those of the step "
+            "before; nothing sets them to zero in the recorded steps",
+        ),
+        advice="Set gradients to zero before each backward pass, unless it is meant that they add up.",
+        code="optimizer.zero_grad()  # before loss.backward()",
+        gain_reason="it is about results: what is learned, not how fast",
+        corrects_results=True,
+    )
+
+
+RULES = (nan_parameters, gradients_add_up, subnormal_numbers, untrained_parameters)

@@ -1,0 +1,295 @@
+"""Rules of ops whose result is far larger than what the program takes from it: select first, then compute."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import Size, work_of
+from bottleneck.advice.quantities import format_per_step, outermost_spans
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import (
+    LEAST_SHARE,
+    backward_of,
+    issued_by,
+    main_source,
+    removal_of,
+    top_rows,
+)
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
+from bottleneck.schema.tables import as_integers
+from bottleneck.units import format_share
+
+
+def _named(*names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names)
+
+
+# Ops that take a part of their operand.
+_TAKES = _named("slice", "select", "narrow", "index_select", "diagonal", "diag", "linalg_diagonal", "index")
+_DIAGONALS = _named("diagonal", "diag", "linalg_diagonal")
+# Ops whose result has the sizes of their first operand; along the axis of the soft ones it is not to be cut before.
+_SAME = _named("to", "_to_copy", "clone", "contiguous", "float", "double", "half", "layer_norm", "dropout", "argsort")
+_SORTS = _named("sort", "argsort", "msort")
+_SOFT = _named("softmax", "log_softmax", "cumsum", "cumprod")
+_PRODUCTS = _named("mm", "matmul", "bmm")
+# What their result has of sizes is not told by the call: by the next op on the same line.
+_MADE_ON_LINE = _named("index", "index_select", "cat", "stack", "pad", "repeat", "repeat_interleave", "tile")
+# What is used of a result, at most, for the finding.
+_MOST_USED = 0.5
+# Of the time of a sort so much is gained at least where few of its values are taken; a selection takes the rest.
+_OF_SORT, _SELECTS = 0.4, 0.1
+_WHOLE_NUMBER = re.compile(r"^-?\d{1,19}$")
+
+
+class _UsingCall(Struct, frozen=True):
+    """An outermost op of the forward pass, with its operands' sizes and its arguments as text."""
+
+    row: int
+    name: str
+    source: object
+    sizes: list[Size]
+    concrete: list[str]
+    is_pointwise: bool
+
+    @property
+    def axis(self) -> int | None:
+        """The dimension that the op works along, counted from the front; null where it is not told."""
+        rank = len(self.sizes[0]) if self.sizes else 0
+        number = next((int(each) for each in self.concrete[1:2] if _WHOLE_NUMBER.match(each)), None)
+        return None if number is None or not -rank <= number < rank else number % rank
+
+
+class Unused(Struct, frozen=True):
+    """A result of which a part is used: the ops that make it, those that take parts, the part, and its sizes."""
+
+    rows: tuple[int, ...]
+    takes: tuple[int, ...]
+    used: float
+    size: Size
+    name: str
+
+
+class _Made(Struct):
+    """The newest result of some sizes: the ops that made it, how often it was read whole, and the parts taken."""
+
+    call: _UsingCall
+    rows: list[int]
+    takes: list[int]
+    used: float = 0.0
+    reads: int = 0
+
+
+@remembered
+def unused_results(evidence: Evidence) -> tuple[Unused, ...]:
+    """Results of the forward pass of which only parts are read, as far as sizes tell.
+
+    A trace has no names of tensors: a result is known by its sizes until the next op makes one of the same sizes. An op
+    that reads a whole tensor of these sizes leaves it out.
+    """
+    ops, top = evidence.linked.ops, top_rows(evidence)
+    top = top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()[top])]
+    table = ops.iloc[top][["thread", "step"]].assign(row=top)
+    found: list[Unused] = []
+    for _, group in table.groupby(["thread", "step"], observed=True, sort=False):
+        found += _unused_in(_calls_of(evidence, group["row"].tolist()))
+    return tuple(found)
+
+
+def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_UsingCall]:
+    ops, work = evidence.linked.ops.iloc[list(rows)], work_of(evidence)
+    columns = (ops[name].astype(object).tolist() for name in ("name", "source"))
+    families = evidence.costs["family"].astype(object).tolist()
+    calls = []
+    for row, name, source, number in zip(rows, *columns, as_integers(ops["signature"]).tolist(), strict=True):
+        concrete = [str(each) for each in work.text_column("concrete", number)]
+        is_pointwise = number >= 0 and families[number] == "pointwise"
+        calls.append(_UsingCall(row, str(name), source, work.tensors_of(number), concrete, is_pointwise))
+    return calls
+
+
+def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
+    """The results of one step of one thread of which parts are read."""
+    found: list[Unused] = []
+    made: dict[Size, _Made] = {}
+
+    def keep(size: Size, one: _Made) -> None:
+        found.extend(_finished(made.pop(size, None), size))
+        made[size] = one
+
+    for at, call in enumerate(calls):
+        part = _part_taken(call, calls[at + 1 : at + 3])
+        before = calls[at - 1] if at else None
+        if part is not None and before is not None and _makes_on_line(before, call):
+            keep(call.sizes[0], _Made(before, [before.row], []))
+        if part is not None:
+            _take(made.get(call.sizes[0]), call, part)
+            continue
+        result = _result(call)
+        source = made.get(result) if result is not None and (call.is_pointwise or call.name in _SAME) else None
+        for size in set(call.sizes) & set(made):
+            made[size].reads += 1
+        if result is not None:
+            goes_on = source is not None and result in call.sizes and source.reads == 1 and not source.takes
+            chain = [*source.rows, call.row] if source is not None and goes_on else [call.row]
+            keep(result, _Made(call, chain, []))
+    for size, one in made.items():
+        found += _finished(one, size)
+    return found
+
+
+def _finished(one: _Made | None, size: Size) -> list[Unused]:
+    if one is None or not one.takes or one.reads or one.used > _MOST_USED:
+        return []
+    return [Unused(tuple(one.rows), tuple(one.takes), one.used, size, one.call.name)]
+
+
+def _take(one: _Made | None, call: _UsingCall, part: float) -> None:
+    """Notes that a part of the newest result of these sizes is taken; all of it is the same tensor."""
+    if one is None or part >= 1.0:
+        return
+    one.takes.append(call.row)
+    one.used += part
+    if one.call.name in _SOFT and one.call.axis in {call.axis, None}:
+        one.reads += 1
+
+
+def _part_taken(call: _UsingCall, after: Sequence[_UsingCall]) -> float | None:
+    """The part of its operand that an op takes; null for an op that reads all, or whose record does not tell."""
+    if call.name not in _TAKES or not call.sizes or not math.prod(call.sizes[0]):
+        return None
+    size, axis = call.sizes[0], call.axis
+    if call.name in _DIAGONALS:
+        return min(size[-2:]) / math.prod(size[-2:]) if len(size) >= 2 else None
+    if call.name == "aten::index":
+        shorter = (each for later in after for each in later.sizes if len(each) >= 2 and each[1:] == size[1:])
+        kept = next(shorter, None)
+        return None if kept is None or kept[0] >= size[0] else kept[0] / size[0]
+    return None if axis is None or not size[axis] else _part_along(call, size[axis])
+
+
+def _part_along(call: _UsingCall, length: int) -> float | None:
+    """The part of a dimension of so many numbers that an op takes."""
+    if call.name == "aten::select":
+        return 1 / length
+    if call.name == "aten::index_select":
+        return math.prod(call.sizes[1]) / length if len(call.sizes) > 1 else None
+    numbers = [int(each) if _WHOLE_NUMBER.match(each) else None for each in call.concrete[2:5]]
+    start, end, step = (*numbers, None, None, None)[:3]
+    if call.name == "aten::narrow":
+        return None if end is None else end / length
+    return len(range(length)[start : end : step if step and step > 0 else 1]) / length
+
+
+def _makes_on_line(before: _UsingCall, call: _UsingCall) -> bool:
+    """True if the op before, on the same line, can have made what this one takes a part of."""
+    if before.name not in _MADE_ON_LINE or before.source is None or before.source != call.source or not before.sizes:
+        return False
+    size, given = call.sizes[0], before.sizes
+    if before.name in _named("index", "index_select"):
+        return len(size) >= 1 and size[1:] == given[0][1:]
+    if before.name in _named("cat", "stack"):
+        return math.prod(size) == sum(math.prod(each) for each in given)
+    return math.prod(size) >= math.prod(given[0])
+
+
+def _result(call: _UsingCall) -> Size | None:
+    """The sizes of an op's result, where they follow from its record."""
+    sizes = call.sizes
+    if not sizes:
+        return None
+    if call.name == "aten::linear":
+        return (*sizes[0][:-1], sizes[1][0]) if len(sizes) > 1 and len(sizes[1]) == 2 else None
+    if call.name in _PRODUCTS:
+        are_matrices = len(sizes) > 1 and min(map(len, sizes[:2])) >= 2
+        return (*_broadcast([sizes[0][:-2], sizes[1][:-2]]), sizes[0][-2], sizes[1][-1]) if are_matrices else None
+    if call.name == "aten::cdist":
+        return (*sizes[0][:-1], sizes[1][-2]) if len(sizes) > 1 and len(sizes[1]) >= 2 else None
+    if call.is_pointwise:
+        return _broadcast(sizes)
+    return sizes[0] if call.name in _SAME | _SORTS | _SOFT else None
+
+
+def _broadcast(sizes: Sequence[Size]) -> Size:
+    rank = max(map(len, sizes), default=0)
+    padded = [(1,) * (rank - len(size)) + tuple(size) for size in sizes]
+    return tuple(max(column) for column in zip(*padded, strict=True))
+
+
+def unused_result(evidence: Evidence) -> Draft | None:
+    """An op computes, or copies, far more than what is then taken from its result.
+
+    Gain: the time of the op, of those that it alone reads, and of their backward nodes, less the part that is used;
+    from 90 % of it. A sort of which few values are taken gains from 40 %.
+    """
+    found, ops = unused_results(evidence), evidence.linked.ops
+    if not found:
+        return None
+    source = ops["source"].astype(object)
+    by_line: dict[object, list[Unused]] = {}
+    for one in found:
+        by_line.setdefault(source.iloc[one.takes[0]], []).append(one)
+    us = ops["dur_us"].to_numpy()
+    line, mine = max(by_line.items(), key=lambda item: sum(us[list(one.rows)].sum() for one in item[1]))
+    largest = max(mine, key=lambda one: us[list(one.rows)].sum())
+    forward = sorted({row for one in mine for row in one.rows})
+    rows = [*forward, *backward_of(evidence, [*forward, *(row for one in mine for row in one.takes)])]
+    removal, work = removal_of(evidence, rows), work_of(evidence)
+    is_sort = largest.name in _SORTS
+    kept = max(largest.used, _SELECTS) if is_sort else largest.used
+    gain = Interval((_OF_SORT if is_sort else 1 - kept) * removal.gain.low, (1 - kept) * removal.gain.high)
+    if evidence.share_of_step(gain.high) < LEAST_SHARE or not isinstance(line, str):
+        return None
+    made_at = main_source(evidence, largest.rows)
+    elsewhere = "" if made_at == line else f", made {at_source(made_at)},"
+    return Draft(
+        slug="unused-result",
+        title="Far more is computed than what is taken from the result",
+        evidence=(
+            f"of a tensor of {_by(largest.size)} by {largest.name}{elsewhere} only {format_share(largest.used)} is "
+            f"taken {at_source(line)}",
+            f"making it takes {format_per_step(evidence, removal.us)}",
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=_advice(largest, line),
+        code=_code(largest),
+        gain_us=gain,
+        claims={name: (1 - kept) * us for name, us in removal.claims.items()},
+        removes=True,
+        confidence="high" if made_at == line else "medium",
+    )
+
+
+def _by(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def _advice(one: Unused, line: str) -> str:
+    where, name = at_source(line), one.name
+    if name in _SORTS:
+        return f"Take the few values that are used {where} with torch.topk, kthvalue, max or min: no sort is needed."
+    if name in _named("index", "index_select"):
+        return (
+            f"Slice the index first {where}, then take the rows: indexing copies all {one.size[0]} rows in each step, "
+            f"of which {format_share(one.used)} is kept. Or shuffle once per epoch."
+        )
+    return (
+        f"Take the part that is used {where} ahead of {name}: slice or select its input, so that only "
+        f"{format_share(one.used)} of the result is computed."
+    )
+
+
+def _code(one: Unused) -> str:
+    if one.name in _SORTS:
+        return "values, places = x.topk(k)  # in place of x.sort(descending=True) and a slice"
+    if one.name in _named("index", "index_select"):
+        return "batch = data[order[start:stop]]  # in place of data[order][start:stop]"
+    if one.name in _PRODUCTS and one.size[-1] == one.size[-2]:
+        return "rows = (a * b).sum(-1)  # the diagonal of a @ b.T; for some rows: a[rows] @ b.T"
+    return "last = head(h[:, -1])  # in place of head(h)[:, -1]"
+
+
+RULES = (unused_result,)

@@ -1,0 +1,116 @@
+"""Chooses the steps over which the ranks of a job are judged: those that every rank recorded whole.
+
+A rank that goes on recording while another writes its trace waits for it in a collective, and no rank may be blamed for
+steps that another did not record. Warm-up and outliers are set aside by the median time over the ranks, so that all of
+them keep the same steps.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bottleneck.schema.digest import RankDigest, SharedSteps
+from bottleneck.schema.intervals import Floats
+from bottleneck.trace.steps import set_aside_reasons
+
+# Why a step of one rank does not count.
+NOT_OF_ALL = "not recorded by every rank"
+# Steps whose bounds are events of the program's, so that they are the same ones on every rank.
+_BOUNDED = frozenset({"marks", "profiler", "optimizer", "server"})
+_WITHOUT_STEPS = frozenset({"whole", "time"})
+# Two steps are one where more than this part of the longer one is in both.
+_SAME = 0.5
+
+# Of one rank: the position of a step by a number that is the same on all ranks.
+Positions = Mapping[int, int]
+
+
+def share_steps(digests: Sequence[RankDigest]) -> SharedSteps:
+    """The steps that all of the ranks are judged over; neither their order nor their steady steps decide."""
+    sources = {one.steps.source for one in digests}
+    if len(digests) < 2 or sources <= _WITHOUT_STEPS or "repeats" in sources:
+        return SharedSteps("unknown", (None,) * len(digests))
+    numbered = _numbered(digests) if sources <= _BOUNDED else None
+    run = [] if numbered is None else _longest_run(digests, numbered)
+    if numbered is None or not run:
+        return SharedSteps("none", (None,) * len(digests))
+    walls_us = np.median(
+        [one.step_wall_us[[at[each] for each in run]] for one, at in zip(digests, numbered, strict=True)], axis=0
+    )
+    reasons = [None] * len(run) if sources == {"server"} else set_aside_reasons(walls_us.tolist())
+    return SharedSteps(
+        "same",
+        tuple(
+            _of_rank(one, {at[number]: reason for number, reason in zip(run, reasons, strict=True)})
+            for one, at in zip(digests, numbered, strict=True)
+        ),
+    )
+
+
+def _of_rank(digest: RankDigest, reasons: Mapping[int, str | None]) -> tuple[str | None, ...] | None:
+    """The reason for each step of a rank that does not count, null for one that does; null as a whole if it agrees."""
+    kept = {position for position, reason in reasons.items() if reason is None}
+    if kept == {position for position, step in enumerate(digest.steps.each) if step.set_aside is None}:
+        return None
+    unfit = _unfit(digest)
+    return tuple(
+        reasons.get(position, step.set_aside if position in unfit else NOT_OF_ALL)
+        for position, step in enumerate(digest.steps.each)
+    )
+
+
+def _unfit(digest: RankDigest) -> set[int]:
+    """Positions of the steps that a rank sets aside for another reason than their time, which the ranks judge anew."""
+    by_time: list[str | None] = [None] * len(digest.steps.each)
+    if digest.steps.source != "server":
+        by_time = set_aside_reasons(digest.step_wall_us.tolist())
+    pairs = enumerate(zip(digest.steps.each, by_time, strict=True))
+    return {position for position, (step, reason) in pairs if step.set_aside is not None and reason is None}
+
+
+def _longest_run(digests: Sequence[RankDigest], numbered: Sequence[Positions]) -> list[int]:
+    """The longest stretch of steps that all ranks have, by number; of equal ones the last."""
+    common: set[int] = set.intersection(
+        *(
+            {number for number, position in at.items() if position not in unfit}
+            for at, unfit in zip(numbered, map(_unfit, digests), strict=True)
+        )
+    )
+    numbers = np.array(sorted(common), dtype=np.int64)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return [int(number) for number in max(runs, key=lambda run: (run.size, run[-1] if run.size else 0))]
+
+
+def _numbered(digests: Sequence[RankDigest]) -> list[Positions] | None:
+    """The steps of each rank by numbers that all share; null where nothing tells which steps are the same."""
+    is_one_kind = len({one.steps.source for one in digests}) == 1
+    if is_one_kind and all(one.step_numbers for one in digests):
+        return [{number: at for at, number in enumerate(one.step_numbers)} for one in digests]
+    if is_one_kind and len({one.step_start_us.size for one in digests}) == 1:
+        return [{at: at for at in range(one.step_start_us.size)} for one in digests]
+    origin_ns = min((one.start_unix_ns for one in digests if one.start_unix_ns is not None), default=0)
+    spans = [_span(one, origin_ns) for one in digests]
+    _, _, reference = min((one.step_start_us.size, one.path, at) for at, one in enumerate(digests))
+    base = spans[reference]
+    found = []
+    for span in spans:
+        if span is None or base is None:
+            return None
+        found.append(_by_clock(span, base))
+    return found
+
+
+def _span(digest: RankDigest, origin_ns: int) -> tuple[Floats, Floats] | None:
+    """Begin and end of each step on the wall clock, after an instant; null where the trace does not tell it."""
+    if digest.start_unix_ns is None:
+        return None
+    begin_us = digest.step_start_us + (digest.start_unix_ns - origin_ns) / 1e3
+    return begin_us, begin_us + digest.step_wall_us
+
+
+def _by_clock(steps: tuple[Floats, Floats], base: tuple[Floats, Floats]) -> Positions:
+    """The steps of a rank by the position of the step of the reference that they mostly lie in."""
+    both_us = np.minimum(steps[1][:, None], base[1]) - np.maximum(steps[0][:, None], base[0])
+    longer_us = np.maximum((steps[1] - steps[0])[:, None], base[1] - base[0])
+    pairs = np.argwhere(both_us > _SAME * longer_us)
+    return {number: position for position, number in pairs.tolist()}
