@@ -56,7 +56,7 @@ class HotLine(Struct, frozen=True):
         return f" (`{text}`)" if text and len(text) <= _LONGEST_QUOTE else ""
 
     def sampled(self) -> str | None:
-        """What part of the samples in its function the line has, in words; null where it was not sampled."""
+        """The part of its function's samples that the line has, in words; null where it was not sampled."""
         if self.share is None:
             return None
         return (

@@ -411,7 +411,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
 )  # fmt: skip
 
 
-class _Match(Struct, frozen=True):
+class _KnownLines(Struct, frozen=True):
     """Lines that match one row of the table in one cause of idle time, longest first."""
 
     cause: str
@@ -431,7 +431,7 @@ def match_of(line: HotLine) -> SlowCall | None:
 
 
 @remembered
-def _matched(evidence: Evidence) -> _Match | None:
+def _matched(evidence: Evidence) -> _KnownLines | None:
     """The slowest lines, or those nearly as slow, that one row of the table knows."""
     lines = [(cause, line) for cause in _causes(evidence) for line in hot_lines(evidence, cause)]
     lines.sort(key=lambda each: -each[1].us)
@@ -441,7 +441,7 @@ def _matched(evidence: Evidence) -> _Match | None:
         call = match_of(line)
         if call is not None:
             mine = [one for other, one in lines if other == cause and evidence.share_of_step(one.us) >= _LEAST_BESIDE]
-            return _Match(cause, tuple(one for one in mine if match_of(one) is call), call)
+            return _KnownLines(cause, tuple(one for one in mine if match_of(one) is call), call)
     return None
 
 

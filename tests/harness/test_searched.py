@@ -1,4 +1,4 @@
-"""What a line's membership test looks through: seen without running code of the program, and charged to its line."""
+"""Containers that membership tests look through: seen without running code of the program, and charged to its line."""
 
 import dis
 import random
