@@ -40,7 +40,7 @@ _WORKS = re.compile(
 )
 
 
-class _Way(Struct, frozen=True):
+class _CheaperWay(Struct, frozen=True):
     """A kind of call: the names of its ops, its words, what is cheaper, and code for that.
 
     ``left`` is the part of its time that the cheaper way takes at least. A call that is ``usual`` has none where the
@@ -57,7 +57,7 @@ class _Way(Struct, frozen=True):
 
 # In the order in which they are tried: what was called, before what that does inside.
 _WAYS = (
-    _Way(
+    _CheaperWay(
         re.compile("pinv"),
         "pseudo-inverse",
         "solve for the right-hand side (torch.linalg.lstsq, or solve with the normal equations) instead of multiplying "
@@ -65,34 +65,34 @@ _WAYS = (
         "x = torch.linalg.lstsq(a, b).solution  # in place of torch.linalg.pinv(a) @ b",
         left=0.1,
     ),
-    _Way(
+    _CheaperWay(
         re.compile("matrix_rank|cond|norm"),
         "rank or norm by singular values",
         "compute it only where it is looked at, every so many steps; a Frobenius norm needs no decomposition",
         "if step % 100 == 0:\n    rank = torch.linalg.matrix_rank(a)",
         left=0.02,
     ),
-    _Way(
+    _CheaperWay(
         re.compile("svd"),
         "SVD",
         "take only what is used of it: torch.svd_lowrank(a, q=k) for the first k columns, torch.linalg.eigh of the "
         "small Gram matrix where one side is far smaller, torch.linalg.svdvals for values alone",
         "u, s, v = torch.svd_lowrank(a, q=k)  # the first k columns",
     ),
-    _Way(
+    _CheaperWay(
         re.compile("eigh|eigvalsh|symeig"),
         "eigendecomposition",
         "take only what is used of it: torch.lobpcg(a, k=k) for a few vectors, torch.linalg.eigvalsh for values alone",
         "values, vectors = torch.lobpcg(a, k=k)  # the first k",
     ),
-    _Way(
+    _CheaperWay(
         re.compile("eig"),
         "eigendecomposition of a general matrix",
         "use torch.linalg.eigh where the matrix is symmetric, torch.linalg.eigvals for values alone, or repeated "
         "products for powers",
         "values, vectors = torch.linalg.eigh(a)  # of a symmetric matrix",
     ),
-    _Way(
+    _CheaperWay(
         re.compile("inv"),
         "inverse",
         "solve for the right-hand side instead of multiplying by an inverse (torch.linalg.solve, or "
@@ -100,16 +100,16 @@ _WAYS = (
         "x = torch.linalg.solve(a, b)  # in place of torch.linalg.inv(a) @ b",
         left=1 / 3,
     ),
-    _Way(
+    _CheaperWay(
         re.compile("matrix_exp"),
         "matrix exponential",
         "compute it once per update of what it depends on, or take a cheaper map (for orthogonal matrices "
         'orthogonal(module, orthogonal_map="cayley") or "householder")',
         'orthogonal(layer, orthogonal_map="cayley")',
     ),
-    _Way(re.compile("qr|householder|geqrf"), "QR decomposition", usual=True),
-    _Way(re.compile("cholesky"), "Cholesky decomposition", usual=True),
-    _Way(re.compile("lu|solve|lstsq|det"), "LU decomposition", usual=True),
+    _CheaperWay(re.compile("qr|householder|geqrf"), "QR decomposition", usual=True),
+    _CheaperWay(re.compile("cholesky"), "Cholesky decomposition", usual=True),
+    _CheaperWay(re.compile("lu|solve|lstsq|det"), "LU decomposition", usual=True),
 )
 _KEPT = 'if step % 50 == 0:\n    state["{name}"] = {call}  # kept in between'
 # Of a decomposition that is renewed every 50 steps so much is gained.
@@ -119,18 +119,18 @@ _MOST_SIZES = 4
 _LOOKS = re.compile(r"distributions[/\\](?:lowrank_)?multivariate_normal\.py\(|nn[/\\]utils[/\\]parametri\w+\.py\(")
 
 
-class _Call(Struct, frozen=True):
+class _DecompositionCall(Struct, frozen=True):
     """An outermost op that decomposes matrices: its row, the kind of call, and the sizes of the matrices."""
 
     row: int
     name: str
-    way: _Way
+    way: _CheaperWay
     size: Size
     signature: int
 
 
 @remembered
-def _calls(evidence: Evidence) -> tuple[_Call, ...]:
+def _calls(evidence: Evidence) -> tuple[_DecompositionCall, ...]:
     """The outermost ops of the forward pass and of optimizers that decompose matrices, in the window.
 
     Those that parametrizations and distributions make are other rules'.
@@ -148,11 +148,11 @@ def _calls(evidence: Evidence) -> tuple[_Call, ...]:
         way = next((way for text in (name, inside[root]) for way in _WAYS if way.names.search(text)), None)
         sizes = [size for size in work.tensors_of(signature) if len(size) >= 2]
         if way is not None and sizes and not name.startswith(BACKWARD_NODE):
-            found.append(_Call(root, name, way, sizes[0], signature))
+            found.append(_DecompositionCall(root, name, way, sizes[0], signature))
     return tuple(found)
 
 
-def _full_part(evidence: Evidence, call: _Call) -> float:
+def _full_part(evidence: Evidence, call: _DecompositionCall) -> float:
     """The part of an SVD's arithmetic that makes columns of a square matrix beyond the shorter side; 0 for others.
 
     Of m x n, m the longer: 4 m^2 n + 22 n^3 with all columns, 6 m n^2 + 20 n^3 with those of the shorter side (Golub
@@ -168,8 +168,8 @@ def _full_part(evidence: Evidence, call: _Call) -> float:
     return max(0.0, 1 - (6 * m * n**2 + 20 * n**3) / (4 * m**2 * n + 22 * n**3))
 
 
-class _Case(Struct, frozen=True):
-    """What to say of some calls: title, advice, code, and the gain."""
+class _DecompositionCase(Struct, frozen=True):
+    """Words on some calls: title, advice, code, and the gain."""
 
     title: str
     advice: str
@@ -181,12 +181,12 @@ class _Case(Struct, frozen=True):
     high: bool = False
 
 
-def _removed(evidence: Evidence, calls: Sequence[_Call]) -> Removal:
+def _removed(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> Removal:
     rows = [call.row for call in calls]
     return removal_of(evidence, [*rows, *backward_of(evidence, rows)], certain=1.0)
 
 
-def _of_full_matrices(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
+def _of_full_matrices(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """SVDs of oblong matrices that make square factors."""
     parts = {call.row: _full_part(evidence, call) for call in calls}
     full = [call for call in calls if parts[call.row] > 0.5]
@@ -198,7 +198,7 @@ def _of_full_matrices(evidence: Evidence, calls: Sequence[_Call]) -> _Case | Non
     longest = max(full, key=lambda call: max(call.size[-2:]))
     m, n = max(longest.size[-2:]), min(longest.size[-2:])
     line = main_source(evidence, [call.row for call in full])
-    return _Case(
+    return _DecompositionCase(
         title="An SVD makes far more columns than the matrix has",
         advice=f"Pass full_matrices=False {at_source(line)}: of {_by(longest.size)} the full SVD makes a factor of "
         f"{m}x{m}, of which {n} columns belong to singular values. Where few of these are used, torch.svd_lowrank or "
@@ -212,20 +212,20 @@ def _of_full_matrices(evidence: Evidence, calls: Sequence[_Call]) -> _Case | Non
     )
 
 
-def _in_optimizer(evidence: Evidence, mine: Sequence[_Call]) -> _Case | None:
+def _in_optimizer(evidence: Evidence, mine: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """Decompositions in the step of an optimizer: they may be renewed less often."""
     if not mine:
         return None
     removal, way = _removed(evidence, mine), _main_way(evidence, mine)
     line = main_source(evidence, [call.row for call in mine])
     cheaper = f" Or {way.cheaper}." if way.cheaper else ""
-    return _Case(
+    return _DecompositionCase(
         title=f"The optimizer takes the {way.words} of its matrices in every step",
         advice=f"Renew what comes of the {way.words} {at_source(line)} only every 50 steps or more, and keep it in the "
         f"optimizer's state in between (a projection or a preconditioner changes slowly).{cheaper}",
         code=_KEPT.format(name="basis", call="torch.linalg.svd(g, full_matrices=False)[0][:, :rank]")
         if way.words == "SVD"
-        else _KEPT.format(name="factor", call="decompose(g)"),
+        else _KEPT.format(name="factor", call=f"{_torch_call(mine)}(g)"),
         removal=removal,
         gain=Interval(_RENEWED * removal.gain.low, _SELDOM * removal.gain.high),
         rows=tuple(call.row for call in mine),
@@ -233,7 +233,7 @@ def _in_optimizer(evidence: Evidence, mine: Sequence[_Call]) -> _Case | None:
     )
 
 
-def _of_no_weights(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
+def _of_no_weights(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """Decompositions that autograd does not record: of matrices that may be the same in each step."""
     records = autograd_records(evidence, np.array([call.row for call in calls], dtype=np.int64))
     alone = [call for call, is_recorded in zip(calls, records.tolist(), strict=True) if not is_recorded]
@@ -246,18 +246,18 @@ def _of_no_weights(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     is_batch = all(math.prod(call.size[:-2]) > 1 for call in mine)
     cheaper = f" Otherwise {way.cheaper}." if way.cheaper else ""
     closed = " Matrices of so few rows have closed forms." if all(max(call.size[-2:]) <= 4 for call in mine) else ""
-    return _Case(
+    return _DecompositionCase(
         title=f"The {way.words} of matrices that no weight changes is taken in every step",
         advice=f"Take the {way.words} {at_source(line)} once, ahead of the loop, and keep it where the matrix is the "
         f"same in each step, or renew it only when the matrix changes.{closed}{cheaper}",
-        code="factor = decompose(a)  # once, before the loop",
+        code=f"factor = {_torch_call(mine)}(a)  # once, before the loop",
         removal=removal,
         gain=Interval((0.25 if is_batch else 0.5) * removal.gain.low, _SELDOM * removal.gain.high),
         rows=tuple(call.row for call in mine),
     )
 
 
-def _cheaper(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
+def _cheaper(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """Decompositions that depend on weights, of kinds for which there is often a cheaper way."""
     records = autograd_records(evidence, np.array([call.row for call in calls], dtype=np.int64))
     recorded = [call for call, is_recorded in zip(calls, records.tolist(), strict=True) if is_recorded]
@@ -268,7 +268,7 @@ def _cheaper(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     mine = [call for call in mine if call.way == way]
     removal, line = _removed(evidence, mine), main_source(evidence, [call.row for call in mine])
     high = (1 - way.left) * removal.gain.high
-    return _Case(
+    return _DecompositionCase(
         title=f"The {way.words} of a matrix takes much of the step",
         advice=f"Where the result allows it {at_source(line)}, {way.cheaper}.",
         code=way.code,
@@ -279,13 +279,19 @@ def _cheaper(evidence: Evidence, calls: Sequence[_Call]) -> _Case | None:
     )
 
 
-def _main_way(evidence: Evidence, calls: Sequence[_Call]) -> _Way:
+def _torch_call(calls: Sequence[_DecompositionCall]) -> str:
+    """The function of torch behind the first of these calls: 'torch.linalg.eigh'."""
+    name = calls[0].name.removeprefix("aten::")
+    return f"torch.linalg.{name.removeprefix('linalg_')}" if name.startswith("linalg_") else f"torch.{name}"
+
+
+def _main_way(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _CheaperWay:
     """The kind of call with the most time."""
     us = evidence.linked.ops["dur_us"].to_numpy()
     return max(dict.fromkeys(call.way for call in calls), key=lambda way: _us_of(us, calls, way))
 
 
-def _us_of(us: Floats, calls: Sequence[_Call], way: _Way) -> float:
+def _us_of(us: Floats, calls: Sequence[_DecompositionCall], way: _CheaperWay) -> float:
     return math.fsum(float(us[call.row]) for call in calls if call.way == way)
 
 
@@ -304,8 +310,8 @@ def _matrices(evidence: Evidence, rows: Sequence[int]) -> str:
     return ", ".join(shown) + (" and others" if len(ranked) > _MOST_SIZES else "")
 
 
-def _dearest_case(evidence: Evidence) -> _Case | None:
-    """What to say of the decompositions of the step: of square factors if they are most of them, else by place."""
+def _dearest_case(evidence: Evidence) -> _DecompositionCase | None:
+    """Words on the decompositions of the step: of square factors if they are most of them, else by place."""
     calls, ops = _calls(evidence), evidence.linked.ops
     if not calls:
         return None
@@ -340,7 +346,8 @@ def matrix_decomposition(evidence: Evidence) -> Draft | None:
         title=case.title,
         evidence=(
             f"{counted(count, 'decomposition')} per step {at_source(line)}: {_matrices(evidence, case.rows)}",
-            f"that takes {format_per_step(evidence, case.removal.us)}, with the backward pass",
+            f"that takes {format_per_step(evidence, case.removal.us)}"
+            + (", with the backward pass" if backward_of(evidence, case.rows) else ""),
             *work.describe(issued_by(evidence, work, case.rows)),
         ),
         advice=case.advice,

@@ -2,16 +2,19 @@
 
 import math
 import re
+from collections import Counter
 
 import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats
-from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
 _LEAST_SHARE = 0.05
@@ -381,20 +384,41 @@ def double_precision(evidence: Evidence) -> Draft | None:
     ratio = double / single if double and single and double < single else 0.5
     less = np.where(rows, work.us * np.where(work.bound("compute"), 1 - ratio, 0.5), 0.0)
     most = np.minimum(_HALVED[1] * less, work.us) if evidence.is_host_only else less
+    entry = _first_double(evidence)
+    where = "" if entry is None else f", {at_source(entry[0])}"
     return Draft(
         slug="double-precision",
         title="Work runs in fp64, which few programs need",
         evidence=(
-            f"{format_us(work.us_of(rows))} per step in fp64 ({format_share(work.share(rows))})",
+            f"{format_us(work.us_of(rows))} per step in fp64 ({format_share(work.share(rows))})"
+            + ("" if entry is None else f"; the first op of a step with fp64 is {entry[1]} {at_source(entry[0])}"),
             *work.describe(rows),
             *work.critical_path_note(most),
         ),
-        advice="Convert to fp32 where the data enters, unless the method needs 64 bits: NumPy's numbers are fp64.",
+        advice=f"Convert to fp32 where the data enters{where}, unless the method needs 64 bits: NumPy's numbers are "
+        "fp64.",
         gain_us=work.gain(_HALVED[0] * less, most),
         claims=work.claims(most),
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
         changes_results=True,
     )
+
+
+def _first_double(evidence: Evidence) -> tuple[str, str] | None:
+    """The line and the name of the first op of the steps that has a tensor of fp64 in it; null where none tells."""
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    calls = as_integers(ops["signature"])[top]
+    double = [call for call in np.unique(calls).tolist() if _has_double(work, call)]
+    found = ops.iloc[top[np.isin(calls, double)]].sort_values("ts_us")
+    firsts = found[found["source"].notna() & found["step"].notna()].groupby("step", observed=True)[["source", "name"]]
+    pairs = Counter((str(source), str(name)) for source, name in firsts.first().itertuples(index=False, name=None))
+    return pairs.most_common(1)[0][0] if pairs else None
+
+
+def _has_double(work: KernelWork, call: int) -> bool:
+    """True if a tensor with dimensions of a call is of fp64: a number that Python gave is wrapped as one without."""
+    types = work.text_column("types", call)
+    return any(kind == "double" and size for kind, size in zip(types, work.sizes_of(call), strict=False))
 
 
 RULES = (double_precision, half_precision, half_precision_does_not_pay, fp32_products, eight_bit_products)

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from msgspec import Struct
@@ -31,7 +32,7 @@ _LEAST_SHARE = 0.05
 
 
 class _Instance(Struct, frozen=True):
-    """A call of a module: its row in EVENTS, its span, its step, and the lines around it, the outermost first."""
+    """A call of a module or a function: row in EVENTS, span, step, and the lines around it, the outermost first."""
 
     row: int
     start_us: float
@@ -40,7 +41,7 @@ class _Instance(Struct, frozen=True):
     lines: tuple[int, ...]
 
 
-class _Repeated(Struct, frozen=True):
+class _RepeatedCall(Struct, frozen=True):
     """Calls with the same text: the text, the lines, the outermost ops of the calls that are spared."""
 
     text: str
@@ -52,8 +53,15 @@ class _Repeated(Struct, frozen=True):
 
 
 def _instances(evidence: Evidence) -> Mapping[str, list[_Instance]]:
-    """The calls of modules that each step makes as often, twice to eight times, by the module's name."""
-    events, rows = evidence.linked.trace.events, rows_of_events(evidence, _MODULE)
+    """The calls of modules and of the program's functions that each step makes twice to eight times, by name."""
+    events = evidence.linked.trace.events
+    line_rows = np.flatnonzero((events["category"] == "line").to_numpy())
+    files = {str(name).partition("(")[0] for name in events["name"].iloc[line_rows].unique()}
+    is_frame = (events["category"] == "python").to_numpy()
+    calls = text_matches(events["name"], lambda name: bool(_MODULE.match(name)) or _is_function(name, files)) & is_frame
+    low_us, high_us = evidence.linked.window.host_us
+    begun = events["ts_us"].to_numpy()
+    rows = np.flatnonzero(calls & (begun >= low_us) & (begun < high_us))
     if not 0 < rows.size <= _MOST_CALLS:
         return {}
     start, end = _spans(evidence, rows)
@@ -62,7 +70,6 @@ def _instances(evidence: Evidence) -> Mapping[str, list[_Instance]]:
     counts = Counter(zip(names, steps.tolist(), strict=True))
     often = {name for name in set(names) if (count := counts[name, 0]) and 2 <= count <= _MOST_TIMES}
     often = {name for name in often if all(counts[name, at] == counts[name, 0] for at in range(evidence.steps))}
-    line_rows = np.flatnonzero((events["category"] == "line").to_numpy())
     line_start, line_end = _spans(evidence, line_rows)
     found: dict[str, list[_Instance]] = {}
     for row, name, low, high, at in zip(
@@ -72,6 +79,12 @@ def _instances(evidence: Evidence) -> Mapping[str, list[_Instance]]:
             around = line_rows[(line_start <= low) & (line_end >= high)]
             found.setdefault(name, []).append(_Instance(row, low, high, at, tuple(around.tolist())))
     return found
+
+
+def _is_function(name: str, files: AbstractSet[str]) -> bool:
+    """True for a frame of a function in one of these files of the program."""
+    match = PYTHON_FRAME.match(name)
+    return match is not None and match["path"] in files and not name[match.end() :].startswith("<")
 
 
 def _spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
@@ -143,7 +156,7 @@ def _own_calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 @remembered
-def _repeated_call(evidence: Evidence) -> _Repeated | None:
+def _repeated_call(evidence: Evidence) -> _RepeatedCall | None:
     """The repeated call with the most time in ops."""
     found = [
         repeated
@@ -158,7 +171,7 @@ def _us_of(instances: Sequence[_Instance]) -> float:
     return sum(each.end_us - each.start_us for each in instances)
 
 
-def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _Repeated | None:
+def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _RepeatedCall | None:
     """The calls of one module beyond the first of each step that have its text, its ops and its sizes."""
     spared: list[int] = []
     said: tuple[str, tuple[str, ...]] | None = None
@@ -180,7 +193,7 @@ def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _Repeated |
             times += 1
     if said is None:
         return None
-    return _Repeated(
+    return _RepeatedCall(
         said[0], tuple(dict.fromkeys(said[1])), tuple(spared), times / evidence.steps, updated, has_backward
     )
 
@@ -194,7 +207,7 @@ class _Pair(Struct, frozen=True):
 
 
 def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | None:
-    """Which of two calls may be spared; null where they differ, or where both may be needed.
+    """The one of two calls that may be spared; null where they differ, or where both may be needed.
 
     Of a step that trains, one without a backward pass. Two with a backward pass are spared if the graph of the first is
     still there: there is no backward pass and no update in between, and no random number in them.
@@ -213,6 +226,8 @@ def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | 
     marks = rows_of_events(evidence, OPTIMIZER_STEP)
     begun = evidence.linked.trace.events["ts_us"].to_numpy()[marks]
     updated = bool(((begun > first.end_us) & (begun < second.start_us)).any())
+    if is_random and not any(backward):
+        return None  # two views of the same data, for example
     if has_backward_pass(evidence) and not all(backward):
         rows = other if not backward[1] else one
         return _Pair(tuple(rows.tolist()), updated, has_backward=False)
@@ -224,7 +239,7 @@ def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | 
 
 
 def repeated_call(evidence: Evidence) -> Draft | None:
-    """A call with the same text at two lines runs the same module with the same sizes twice in a step.
+    """A call with the same text at two lines runs the same module or function with the same sizes twice in a step.
 
     Gain: the time of its ops, and of its backward nodes, from half of it: only the text says that the arguments are
     the same.

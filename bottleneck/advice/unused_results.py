@@ -45,7 +45,7 @@ _OF_SORT, _SELECTS = 0.4, 0.1
 _WHOLE_NUMBER = re.compile(r"^-?\d{1,19}$")
 
 
-class _Call(Struct, frozen=True):
+class _UsingCall(Struct, frozen=True):
     """An outermost op of the forward pass, with its operands' sizes and its arguments as text."""
 
     row: int
@@ -76,7 +76,7 @@ class Unused(Struct, frozen=True):
 class _Made(Struct):
     """The newest result of some sizes: the ops that made it, how often it was read whole, and the parts taken."""
 
-    call: _Call
+    call: _UsingCall
     rows: list[int]
     takes: list[int]
     used: float = 0.0
@@ -99,7 +99,7 @@ def unused_results(evidence: Evidence) -> tuple[Unused, ...]:
     return tuple(found)
 
 
-def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_Call]:
+def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_UsingCall]:
     ops, work = evidence.linked.ops.iloc[list(rows)], work_of(evidence)
     columns = (ops[name].astype(object).tolist() for name in ("name", "source"))
     families = evidence.costs["family"].astype(object).tolist()
@@ -107,11 +107,11 @@ def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_Call]:
     for row, name, source, number in zip(rows, *columns, as_integers(ops["signature"]).tolist(), strict=True):
         concrete = [str(each) for each in work.text_column("concrete", number)]
         is_pointwise = number >= 0 and families[number] == "pointwise"
-        calls.append(_Call(row, str(name), source, work.tensors_of(number), concrete, is_pointwise))
+        calls.append(_UsingCall(row, str(name), source, work.tensors_of(number), concrete, is_pointwise))
     return calls
 
 
-def _unused_in(calls: Sequence[_Call]) -> list[Unused]:
+def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
     """The results of one step of one thread of which parts are read."""
     found: list[Unused] = []
     made: dict[Size, _Made] = {}
@@ -147,7 +147,7 @@ def _finished(one: _Made | None, size: Size) -> list[Unused]:
     return [Unused(tuple(one.rows), tuple(one.takes), one.used, size, one.call.name)]
 
 
-def _take(one: _Made | None, call: _Call, part: float) -> None:
+def _take(one: _Made | None, call: _UsingCall, part: float) -> None:
     """Notes that a part of the newest result of these sizes is taken; all of it is the same tensor."""
     if one is None or part >= 1.0:
         return
@@ -157,7 +157,7 @@ def _take(one: _Made | None, call: _Call, part: float) -> None:
         one.reads += 1
 
 
-def _part_taken(call: _Call, after: Sequence[_Call]) -> float | None:
+def _part_taken(call: _UsingCall, after: Sequence[_UsingCall]) -> float | None:
     """The part of its operand that an op takes; null for an op that reads all, or whose record does not tell."""
     if call.name not in _TAKES or not call.sizes or not math.prod(call.sizes[0]):
         return None
@@ -171,7 +171,7 @@ def _part_taken(call: _Call, after: Sequence[_Call]) -> float | None:
     return None if axis is None or not size[axis] else _part_along(call, size[axis])
 
 
-def _part_along(call: _Call, length: int) -> float | None:
+def _part_along(call: _UsingCall, length: int) -> float | None:
     """The part of a dimension of so many numbers that an op takes."""
     if call.name == "aten::select":
         return 1 / length
@@ -184,7 +184,7 @@ def _part_along(call: _Call, length: int) -> float | None:
     return len(range(length)[start : end : step if step and step > 0 else 1]) / length
 
 
-def _makes_on_line(before: _Call, call: _Call) -> bool:
+def _makes_on_line(before: _UsingCall, call: _UsingCall) -> bool:
     """True if the op before, on the same line, can have made what this one takes a part of."""
     if before.name not in _MADE_ON_LINE or before.source is None or before.source != call.source or not before.sizes:
         return False
@@ -196,7 +196,7 @@ def _makes_on_line(before: _Call, call: _Call) -> bool:
     return math.prod(size) >= math.prod(given[0])
 
 
-def _result(call: _Call) -> Size | None:
+def _result(call: _UsingCall) -> Size | None:
     """The sizes of an op's result, where they follow from its record."""
     sizes = call.sizes
     if not sizes:

@@ -108,7 +108,7 @@ class ValueLook:
                     self._see("state", f"{type(optimizer).__name__}.{name}", each)
 
     def result(self) -> ValuesLook | None:
-        """What was found so far; null where no tensor was looked at."""
+        """The finds so far; null where no tensor was looked at."""
         if not self._numbers:
             return None
         odd = sorted(self._odd.values(), key=lambda each: (-each.nan_share, -each.subnormal_share))
@@ -326,7 +326,7 @@ def _sample(tensor: Any) -> Any:
 
 
 def _odd_numbers(torch: Any, numbers: Any) -> tuple[int, int]:
-    """How many of these are subnormal, and how many are NaN; as integers, so that no arithmetic meets them."""
+    """Counts of subnormal numbers and of NaN among these; as integers, so that no arithmetic meets them."""
     kind, magnitude, exponent = _BITS[str(numbers.dtype)]
     bits = numbers.view(getattr(torch, kind)) & magnitude
     subnormal = int(torch.count_nonzero(bits)) - int(torch.count_nonzero(bits & exponent))

@@ -188,7 +188,7 @@ class SpareGradients:
 
 @dataclass(frozen=True)
 class ValuesLook:
-    """What a look at the values of tensors in the host's memory found, in and after one step that was not measured.
+    """Finds of a look at the values of tensors in the host's memory, in and after one step that was not measured.
 
     ``numbers`` were looked at; ``flushes`` tells whether the processor takes subnormal numbers for 0.
     """

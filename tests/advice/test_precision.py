@@ -195,6 +195,18 @@ def test_products_in_fp64_on_a_cpu_gain_from_fp32(tmp_path: Path, types: dict[st
         assert "in fp64 (" in draft.evidence[0]
 
 
+def test_the_line_at_which_fp64_enters_is_named(tmp_path: Path) -> None:
+    device = replace(CPU, peaks_flops_per_s={"fp32_tensor": 1e11, "fp32_vector": 1e11, "fp64_tensor": 4e10})
+    sizes: list[object] = [[1024, 1024], [1024, 1024]]
+    # A number of Python's, wrapped as a tensor without dimensions, makes nothing fp64.
+    scaled = Call("aten::mul", 50, [[1024, 1024], []], more={"types": ["float", "double"]})
+    joined = Call("aten::mul", 100, sizes, more={"types": ["float", "double"]})
+    product = Call("aten::mm", 60_000, sizes, more=doubles(2))
+    draft = double_precision(on_cpu(tmp_path, [scaled, joined, product], device=device))
+    assert draft is not None and "where the data enters, in train() (train.py:12), unless" in draft.advice
+    assert "the first op of a step with fp64 is aten::mul in train()" in draft.evidence[0]
+
+
 def test_pointwise_work_in_fp64_on_a_gpu_gains_half_of_its_bytes(tmp_path: Path) -> None:
     add = Call("aten::add", 200, [[4096, 4096], [4096, 4096], []], more={"types": ["double", "double", "Scalar"]})
     draft = double_precision(on_gpu(tmp_path, [add] * 4))

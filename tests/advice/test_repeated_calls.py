@@ -101,6 +101,14 @@ def test_two_passes_that_both_go_backward_are_told_unless_they_draw_numbers(
         assert draft.gain_us.high > 300  # with the backward nodes
 
 
+def test_a_function_that_runs_again_is_told_unless_it_draws_numbers(tmp_path: Path) -> None:
+    for ops, is_told in ((("aten::mm",), True), (("aten::mm", "aten::rand"), False)):
+        body = [*called(10, 12, None, ops), *called(300, 13, None, ops), *node(550, 1)]
+        body = [event | {"name": event["name"].replace("nn.Module: Net_0", "train.py(4): view")} for event in body]
+        evidence = case(tmp_path / ops[-1].partition("::")[2], body, line12="a = view(x)", line13="b = view(x)")
+        assert (repeated_call(evidence) is not None) == is_told
+
+
 def test_a_pass_after_the_backward_pass_of_the_first_is_another_one(tmp_path: Path) -> None:
     body = [*called(10, 12, 1), after(215, 2), *node(220, 1), *called(400, 13, 5), after(615, 6), *node(620, 5)]
     assert repeated_call(case(tmp_path, body, line12="a = f(net(x))", line13="b = f(net(x))")) is None
