@@ -246,7 +246,7 @@ _CLIPPED = _LoopRemedy(
     "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # once, outside of any loop",
 )
 # Rows of a call: more are a batch, and the loop over calls another one, such as one over time.
-_FEW_ROWS = 4
+FEW_ROWS = 4
 
 
 def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
@@ -254,8 +254,8 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     if _CLIPS.search(texts.get(loop.source, "")):
         return _CLIPPED
-    rows, calls = _rows_of_call(evidence, loop.source), model_calls(evidence).get(loop.source, (0.0, 0.0))[1]
-    if rows is None or rows > _FEW_ROWS or calls < LOOP_OF:
+    rows, calls = rows_of_call(evidence, loop.source), model_calls(evidence).get(loop.source, (0.0, 0.0))[1]
+    if rows is None or rows > FEW_ROWS or calls < LOOP_OF:
         return _ROW_BY_ROW
     return _LoopRemedy(
         "The model is called again and again for few rows each",
@@ -266,7 +266,7 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     )
 
 
-def _rows_of_call(evidence: Evidence, source: str) -> int | None:
+def rows_of_call(evidence: Evidence, source: str) -> int | None:
     """The rows of the input of the first op that modules run at this line; null where none is known."""
     ops = _program_ops(evidence)
     mine = ops["signature"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()]

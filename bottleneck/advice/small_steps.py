@@ -3,13 +3,21 @@
 import numpy as np
 
 from bottleneck.advice.host import other_threads
-from bottleneck.advice.python_loops import logged_parameters, looped_op, python_line, tensor_by_tensor
+from bottleneck.advice.python_loops import (
+    FEW_ROWS,
+    logged_parameters,
+    looped_op,
+    python_line,
+    rows_of_call,
+    tensor_by_tensor,
+)
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
     format_count,
     format_per_step,
     issue_us,
+    model_call,
     overhead_us_per_op,
     timing_confidence,
 )
@@ -18,6 +26,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Confidence, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats
+from bottleneck.schema.op_names import at_source
 from bottleneck.units import counted, format_share, format_si, format_us
 
 # Rule 3: a step that grows by less than this when its batch doubles is mostly fixed cost.
@@ -75,7 +84,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             words,
             f"{counted(format_count(evidence.kernels_per_step), 'kernel')} per step, whatever the batch size",
         ),
-        advice="Raise the batch size until the step grows with it (and the learning rate with it, when training).",
+        advice=_few_rows(evidence)
+        + "Raise the batch size until the step grows with it (and the learning rate with it, when training).",
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
         gain_us=gain,
         claims=claims,
@@ -84,6 +94,15 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         changes_results=True,
         per="sample",
     )
+
+
+def _few_rows(evidence: Evidence) -> str:
+    """A sentence on a line that calls a module for a few rows; empty where it gets a batch, or none is known."""
+    line = model_call(evidence)
+    rows = None if line is None else rows_of_call(evidence, line)
+    if line is None or rows is None or rows > FEW_ROWS:
+        return ""
+    return f"Collect what the model is called for {at_source(line)}, {counted(rows, 'row')} each time, into one call. "
 
 
 def _grows_with_batch(evidence: Evidence) -> bool:

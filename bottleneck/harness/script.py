@@ -394,6 +394,8 @@ class Script:
         if phase not in (self._rest, self._exit):
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
+        if self._session.notes.values is None:  # no step ended in which there was a look
+            self._session.look_at_values()
         self._session.save()
 
     def _boundary(self) -> None:

@@ -173,7 +173,7 @@ class Session:
     def look_at_values(self, step: object = None) -> None:
         """Looks again at the values of what the program holds, at a step boundary outside of what is measured."""
         with contextlib.suppress(Exception):  # the program's variables may be of any kind
-            self._values.look_at_rest(step)
+            self._values.look_at_rest(sys.modules.get("torch"), step)
             self.note(values=self._values.result())
             if self.notes.values is not None:
                 self._show_text(each.source for each in self.notes.values.odd)

@@ -82,14 +82,14 @@ class ValueLook:
         for removal in removals:
             removal.remove()
 
-    def look_at_rest(self, step: object = None) -> None:
+    def look_at_rest(self, torch: Any, step: object = None) -> None:
         """Looks at variables, parameters, gradients and states of optimizers, at a step boundary.
 
         ``step`` is the function that is repeated where the harness repeats it.
         """
-        torch = self._torch
         if torch is None or is_on_gpu(torch):
             return
+        self._torch = torch
         self._left_s = _MOST_SECONDS
         named = named_tensors(torch)
         optimizers = instances_of(sys.modules["torch.optim"].Optimizer) if "torch.optim" in sys.modules else []

@@ -14,7 +14,7 @@ from bottleneck.schema.records import replace
 from tests import trace_cache
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_gpu
-from tests.builders import frame, op, step
+from tests.builders import complete, frame, op, step
 
 OVERHEAD = {"compute": 10.0, "memory": 10.0, "overhead.dispatch": 30.0, "overhead.python": 50.0}
 
@@ -33,6 +33,16 @@ def test_a_step_that_hardly_grew_is_worth_what_was_measured_per_sample(tmp_path:
     assert draft is not None and draft.gain_us is not None
     assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(42.5), pytest.approx(47.5))
     assert draft.tries == ("batch-x2",) and draft.confidence == "high"
+
+
+def test_a_model_that_is_called_for_one_row_is_named_by_the_line_of_the_call(tmp_path: Path) -> None:
+    events = [
+        complete("train.py(12): train", "python_line", 0.5, 80),
+        frame("nn.Module: Linear_0", 1, 78),
+        *cpu_events(ops=10, op_us=3, every_us=8, name="aten::addmm", dims=[[1, 8], [8, 8]]),
+    ]
+    draft = larger_batch(tried(with_ledger(case_of(tmp_path, events), OVERHEAD), 1.05, 1.1, 1.15))
+    assert draft is not None and draft.advice.startswith("Collect what the model is called for at train.py:12, 1 row")
 
 
 def test_twice_the_batch_may_take_less_time_than_once(tmp_path: Path) -> None:

@@ -125,6 +125,23 @@ def test_parameters_that_an_optimizer_or_the_program_changes_are_no_spare_ones(t
     assert run.recording.values is not None and run.recording.values.spare is None
 
 
+def test_a_program_without_steps_is_looked_at_at_its_end(tmp_path: Path) -> None:
+    program = """
+        import torch
+
+        class Filter:
+            def __init__(self):
+                self.state = torch.full((64, 64), 1e-42)
+
+        kept = Filter()
+        print(float((kept.state @ kept.state).sum()))
+    """
+    run = record(tmp_path, program)
+    assert run.recording.values is not None
+    (odd,) = run.recording.values.odd
+    assert (odd.place, odd.name, odd.source) == ("variable", "kept.state", "program.py:7")
+
+
 def test_lines_are_found_in_the_text_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "train.py"
     text = "a, b = 1, 2\nself.c = 3\nself.register_buffer('decay', b)\nb = 4"
