@@ -21,7 +21,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
 from bottleneck.schema.tables import as_integers
-from bottleneck.units import format_share
+from bottleneck.units import counted, format_share
 
 
 def _named(*names: str) -> frozenset[str]:
@@ -273,8 +273,8 @@ def _advice(one: Unused, line: str) -> str:
         return f"Take the few values that are used {where} with torch.topk, kthvalue, max or min: no sort is needed."
     if name in _named("index", "index_select"):
         return (
-            f"Slice the index first {where}, then take the rows: indexing copies all {one.size[0]} rows in each step, "
-            f"of which {format_share(one.used)} is kept. Or shuffle once per epoch."
+            f"Slice the index first {where}, then take the rows: indexing copies {counted(one.size[0], 'row')} in each "
+            f"step, of which {format_share(one.used)} is kept. Or shuffle once per epoch."
         )
     return (
         f"Take the part that is used {where} ahead of {name}: slice or select its input, so that only "
