@@ -88,8 +88,8 @@ def _dropout_alone(work: KernelWork) -> Draft | None:
         slug="evaluation-mode",
         title="Dropout drops numbers although nothing is trained",
         evidence=(
-            f"{counted(format_count(len(drops) / evidence.steps), 'call')} of dropout per step in training mode, and no "
-            "backward pass or optimizer in the whole trace",
+            f"{counted(format_count(len(drops) / evidence.steps), 'call')} of dropout per step in training mode, and "
+            "no backward pass or optimizer in the whole trace",
             *work.describe(rows),
         ),
         advice=f"If this is inference, call model.eval(): dropout {at_source(line)} makes its results random. Leave it "

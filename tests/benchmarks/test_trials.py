@@ -1,5 +1,7 @@
 """Programs with a planted fault: the table goes with them, and a first screen is graded by it."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.trials.__main__ import (
@@ -14,18 +16,24 @@ from benchmarks.trials.__main__ import (
     times_as_many,
 )
 
-PROGRAMS, REPORTED = HERE / "planted", HERE / "reported"
-TRIALS = read_trials(PROGRAMS)
+PROGRAMS, REPORTED, BLIND = HERE / "planted", HERE / "reported", HERE / "blind"
 
 
-def test_every_program_has_its_row_and_every_row_its_program() -> None:
-    assert {trial.program for trial in TRIALS} == {path.stem for path in PROGRAMS.glob("*.py")}
-    assert len(TRIALS) == 10
+@pytest.mark.parametrize("folder", [PROGRAMS, BLIND], ids=lambda folder: folder.name)
+def test_every_program_has_its_row_and_every_row_its_program(folder: Path) -> None:
+    trials = read_trials(folder)
+    assert {trial.program for trial in trials} == {path.stem for path in folder.glob("*.py")}
+    assert len(trials) >= 10
+    assert all(trial.slugs for trial in trials)
 
 
-@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.program)
-def test_the_lines_and_the_remedy_of_a_program_fit_its_text(trial: Trial) -> None:
-    text = (PROGRAMS / f"{trial.program}.py").read_text()
+@pytest.mark.parametrize(
+    ("folder", "trial"),
+    [(folder, trial) for folder in (PROGRAMS, BLIND) for trial in read_trials(folder)],
+    ids=lambda each: each.name if isinstance(each, Path) else each.program,
+)
+def test_the_lines_and_the_remedy_of_a_program_fit_its_text(folder: Path, trial: Trial) -> None:
+    text = (folder / f"{trial.program}.py").read_text()
     assert trial.numbers(text) and trial.fix and trial.short
     mended = replaced(text, trial.fix)
     for program in (mended, replaced(text, [trial.short]), replaced(mended, [trial.short])):
