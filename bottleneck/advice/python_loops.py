@@ -245,6 +245,13 @@ _CLIPPED = _LoopRemedy(
     "Clip {at} once for all parameters; by their norm together, which is what clipping usually means.",
     "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # once, outside of any loop",
 )
+_DIFFERENTIATES = re.compile(r"\b(?:jacobian|hessian)\(")
+_DIFFERENTIATED = _LoopRemedy(
+    "A Jacobian takes a backward pass for each output of each sample",
+    "Take the derivatives {at} for each sample by itself, or of the outputs summed over the batch: across samples they "
+    "are zero. torch.func.vmap over jacrev does it for all outputs at once, and so does vectorize=True.",
+    "jac = torch.func.vmap(torch.func.jacrev(function))(x)  # x: (batch, n); jac: (batch, m, n)",
+)
 # Rows of a call: more are a batch, and the loop over calls another one, such as one over time.
 FEW_ROWS = 4
 
@@ -254,6 +261,8 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     if _CLIPS.search(texts.get(loop.source, "")):
         return _CLIPPED
+    if _DIFFERENTIATES.search(texts.get(loop.source, "")):
+        return _DIFFERENTIATED
     rows, calls = rows_of_call(evidence, loop.source), model_calls(evidence).get(loop.source, (0.0, 0.0))[1]
     if rows is None or rows > FEW_ROWS or calls < LOOP_OF:
         return _ROW_BY_ROW

@@ -85,6 +85,8 @@ _GENERAL = frozenset(
 )
 # Of the step: a finding of needless work that gains less at least does not stand before general advice.
 _LEAST_SPECIFIC = 0.05
+# Advice that does the same work with less, where the program asks for more by mistake as a rule.
+_ACCIDENTS = frozenset({"double-precision"})
 
 
 def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:
@@ -95,7 +97,9 @@ def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:
     specific = tuple(
         draft.slug
         for draft in drafts
-        if draft.removes and draft.gain_us is not None and draft.gain_us.low >= _LEAST_SPECIFIC * step_us
+        if (draft.removes or draft.slug in _ACCIDENTS)
+        and draft.gain_us is not None
+        and draft.gain_us.low >= _LEAST_SPECIFIC * step_us
     )
     return [
         replace(draft, remedies=(*draft.remedies, *specific)) if draft.slug in _GENERAL else draft for draft in drafts

@@ -86,6 +86,13 @@ def growing_steps(evidence: Evidence) -> Draft | None:
     )
     code: str | None = None
     evidence_of_hooks: tuple[str, ...] = ()
+    if growth.source is not None:
+        line = f"{growth.source} (`{growth.text}`)" if growth.text else growth.source
+        advice = (
+            f"Work only on what is new at {line}, or once at the end: most of the growth is there (hooks that are "
+            "never removed, a list of losses that hold their graphs, rows and files that are written anew, a sequence "
+            "that is computed from its start)"
+        )
     if hooks is not None:
         at = "" if hooks.source is None else f" ({hooks.source})"
         advice = f"Remove the hooks that each step registers{at}, or register them once, before the loop"

@@ -197,6 +197,15 @@ SLOW_CALLS: Sequence[SlowCall] = (
         called("deepcopy"),
     ),
     SlowCall(
+        "A file is written as a whole again and again",
+        "Write only what is new (append to the file), or write every some hundred steps: {place} writes all of it "
+        "again {often}.",
+        'writer.writerow(row)  # csv.writer on a file that stays open; or rows.append(row) and one to_csv at the end',
+        re.compile(r"(?:^|/)pandas/core/generic\.py: to_\w+$|(?:^|/)matplotlib/figure\.py: savefig$"),
+        called(r"to_(?:csv|parquet|json|pickle|excel|feather|hdf|sql)|savefig|savez\w*|json\.dump|pickle\.dump"),
+        least=0.7,
+    ),
+    SlowCall(
         "Rows of a data frame are read one by one",
         "Turn the data frame that is read {at} into arrays or tensors once, before the loop: each access of pandas "
         "to a row makes a new object.",
@@ -227,6 +236,15 @@ SLOW_CALLS: Sequence[SlowCall] = (
             r"(?:^|/)(?:json/(?:__init__|decoder|scanner)|csv|pickle|xml/\S*|yaml/\S*|html/\S*|configparser)\.py: "
         ),
         called(r"json\.loads?|pickle\.loads?|csv\.(?:reader|DictReader)|yaml\.\w*load|literal_eval|fromstring"),
+    ),
+    SlowCall(
+        "A compressed file is decompressed again to reach each place",
+        "Decompress the file once, into memory or into a plain file to map, before {place} looks places up in it: a "
+        "compressed stream (gzip, bz2, lzma) has no way back, so that a seek decompresses it again from its start, "
+        "{often}.",
+        "data = gzip.open(path).read()  # once; data[start:start + length] for each sample",
+        re.compile(r"(?:^|/)(?:gzip|bz2|lzma|_compression)\.py: (?:seek|_rewind)$"),
+        least=0.8,
     ),
     SlowCall(
         "Files are read again {often}",
@@ -316,7 +334,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         by_text=_moves_all,
     ),
     SlowCall(
-        "Samples are drawn from a large population one draw at a time",
+        "Drawing samples goes through a whole population",
         "Draw for the whole batch at once, with replacement or by rejection, or shuffle once per epoch: without "
         "replacement, or with weights, {place} goes through the whole population {often}.",
         "order = rng.permutation(count)  # once per epoch; order[start:start + size] in the step\n"

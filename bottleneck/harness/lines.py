@@ -178,7 +178,12 @@ def find_lines(
     ``operators`` tells those of ops that no call made.
     """
     operators = operators or OperatorLines(_read_here)
-    calls = [call for events in siblings for call in _calls_of(events, operators)]
+    frames = [list(_calls_of(events, operators)) for events in siblings]
+    calls = [call for frame in frames for call in frame]
+    whole_ns = max((call.end_ns for call in calls), default=0) - min((call.start_ns for call in calls), default=0)
+    for frame in frames:
+        if frame and frame[-1].end_ns - frame[0].start_ns >= _OPEN_ALL_ALONG * whole_ns:
+            _stretch(frame)
     place = _places({call.thread: call for call in reversed(calls)}, activities)
     # A nanosecond more on both sides, so that the call lies inside its line.
     return [
@@ -188,15 +193,32 @@ def find_lines(
     ]
 
 
+# A frame with calls in more than this part of the window was open before it: its name tells the line where the window
+# began, which is not where its time went.
+_OPEN_ALL_ALONG = 0.5
+_LONG_NS = 100_000
+
+
 @dataclass
 class _Call:
-    """Calls from one line: the first one's name, the span of all, the profiler's own number of the thread."""
+    """Calls from one line: the first one's name, the span of all, the profiler's own number of the thread.
+
+    ``follower_ns`` is the start of what follows in the same frame; null at its end.
+    """
 
     label: str
     first: str
     start_ns: int
     end_ns: int
     thread: int
+    follower_ns: int | None = None
+
+
+def _stretch(frame: list[_Call]) -> None:
+    """Lengthens the calls of one frame up to what follows, where long: a function of C goes on without a record."""
+    for call in frame:
+        if call.follower_ns is not None and call.follower_ns - call.end_ns >= _LONG_NS:
+            call.end_ns = call.follower_ns - 2  # lines get a nanosecond more on both sides
 
 
 def siblings_in(roots: list[Any]) -> Iterator[list[Any]]:
@@ -216,6 +238,7 @@ def _calls_of(siblings: list[Any], operators: OperatorLines) -> Iterator[_Call]:
             current.end_ns = event.end_time_ns
             continue
         if current is not None:
+            current.follower_ns = event.start_time_ns
             yield current
         current = None
         if label is not None:

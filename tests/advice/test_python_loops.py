@@ -89,6 +89,13 @@ def test_gradients_that_are_clipped_one_by_one_are_clipped_together(tmp_path: Pa
     assert draft is not None and draft.advice.startswith("Clip at train.py:22 once for all parameters")
 
 
+def test_a_jacobian_of_a_batch_is_taken_for_each_sample(tmp_path: Path) -> None:
+    texts = {"train.py:22": "J = jacobian(model, xu, create_graph=True)"}
+    draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
+    assert draft is not None and draft.title.startswith("A Jacobian takes a backward pass")
+    assert "for each sample" in draft.advice and "jacrev" in (draft.code or "")
+
+
 def printing(file: str = "torch/_tensor_str.py(712): _str") -> list[Event]:
     """A line that makes the text of a tensor in 400 us, with small ops."""
     ops = [op("aten::select", 22 + 10.0 * index, 2, dims=[[64, 8], [], []]) for index in range(20)]

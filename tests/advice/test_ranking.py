@@ -254,3 +254,14 @@ def test_general_advice_stands_behind_work_that_need_not_be_done() -> None:
     # Not where the work is little, or only bounds what a change may save.
     assert order(Interval(40.0, 100.0)) == ["half-precision", "one-hot-product"]
     assert order(Interval(60.0, 100.0), removes=False) == ["half-precision", "one-hot-product"]
+
+
+def test_general_advice_stands_behind_fp64_that_nobody_asked_for() -> None:
+    general, fp64 = (
+        draft(Interval(300.0, 800.0), slug="fresh-pages"),
+        draft(Interval(60.0, 90.0), slug="double-precision"),
+    )
+    assert [each.slug for each in ranked(*put_general_behind([general, fp64], 1000.0))] == [
+        "double-precision",
+        "fresh-pages",
+    ]

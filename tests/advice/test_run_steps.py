@@ -80,6 +80,7 @@ def test_growth_without_hooks_names_what_may_grow_and_no_growth_nothing(tmp_path
     draft = growing_steps(evidence_of(tmp_path / "one", run_of(0.0, growth=GROWTH)))
     assert draft is not None
     assert "a list of losses" in draft.advice
+    assert GROWTH.source is not None and f"Work only on what is new at {GROWTH.source}" in draft.advice
     assert growing_steps(evidence_of(tmp_path / "two", run_of(0.0))) is None
 
 

@@ -121,6 +121,7 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
         ("q = np.percentile(self.values[m], [25, 75])", "Statistics"),
         ("q = np.percentile(self.values[m],", "Statistics"),
         ("row = frame.iloc[number]", "data frame"),
+        ("pd.DataFrame(self.rows).to_csv(self.path, index=False)", "written as a whole"),
         ("for _, row in frame.iterrows():", "data frame"),
         ("item = json.loads(text)", "parsed"),
         ("with open(path) as file:", "Files are read"),
@@ -134,7 +135,7 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
         ("when = datetime.strptime(text, form)", "Dates"),
         ("values = tensor.tolist()", "one by one"),
         ("a, b = scipy.optimize.linear_sum_assignment(cost)", "library for the CPU"),
-        ("rows = np.random.choice(count, size, replace=False)", "large population"),
+        ("rows = np.random.choice(count, size, replace=False)", "whole population"),
         ("batch = random.sample(memory, 128)", "Drawing samples"),
         ("g = np.exp(-((xs - x) ** 2) / s)", "Arrays of NumPy"),
         ("buffer += chunk", "copied to add"),
@@ -164,6 +165,7 @@ def test_an_ordinary_line_matches_nothing(text: str) -> None:
 def test_functions_of_libraries_and_containers_tell_more_than_the_text() -> None:
     assert "archive" in str(title("x = open_it(a['x'][i])", ("numpy/lib/npyio.py: __getitem__",)))
     assert "data frame" in str(title("x = np.asarray(rows[i])", ("pandas/core/indexing.py: __getitem__",)))
+    assert "decompressed again" in str(title("self.reads.seek(at)", ("gzip.py: seek", "_compression.py: seek")))
     table = SearchedContainer("stops", "set", 5000)
     assert title("if word in stops:", searched=table) is None
     assert title("if word in stops:", searched=SearchedContainer("stops", "list", 5)) is None

@@ -72,6 +72,23 @@ def test_calls_that_follow_each_other_at_one_line_are_one_stretch() -> None:
     assert [(start, end) for _, start, end in _found(*calls)] == [(9, 26), (29, 36), (39, 46)]
 
 
+def test_a_line_goes_on_in_c_up_to_the_next_in_the_frame_that_was_open_before_the_window() -> None:
+    """A function of C is not recorded: its time is that of the line whose call was the last before it."""
+    inside = _event(10, 5, ("other.py", 3, "inner")), _event(190_000, 5, ("other.py", 4, "inner"))
+    calls = (
+        _event(5, 200_000, _MAIN_8, *inside),
+        _event(200_100, 5, _MAIN_9),
+        _event(900_000, 5, _MAIN_8),
+        _event(901_000, 5, _MAIN_9),
+    )
+    found = find_lines(siblings_in(list(calls)), _activities(5))
+    stretches = {(line.label, line.start_ns): line.end_ns for line in found}
+    assert stretches["train.py(9): main", 200_099] == 900_000 - 1
+    assert stretches["train.py(8): main", 899_999] == 900_006  # nothing long follows
+    # Functions that are called in the window have a first line of their own.
+    assert stretches["other.py(3): inner", 9] == 16
+
+
 def test_op_between_two_calls_parts_them() -> None:
     assert len(_found(_event(10, 5, _MAIN_8), _event(16, 2), _event(20, 5, _MAIN_8))) == 2
 
