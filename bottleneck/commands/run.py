@@ -140,7 +140,9 @@ def run_command(
     ] = None,
     inspect_padding: Annotated[
         bool,
-        typer.Option("--inspect-padding", help="Look in a step that is not measured how much of its ids is padding."),
+        typer.Option(
+            "--inspect-padding", help="Look in one step how much of the ids on a device is padding, as on a CPU always."
+        ),
     ] = False,
     probe_budget: ProbeBudget = PROBE_BUDGET_S,
     output: Annotated[

@@ -1,4 +1,4 @@
-"""Samples, where the user asks for it, how much of the integer inputs of embeddings is repeated ids at an end."""
+"""Samples how much of the integer inputs of embeddings is repeated ids at an end; on a device where the user asks."""
 
 import sys
 from typing import Any
@@ -12,14 +12,15 @@ class PaddingSampler:
     def __init__(self) -> None:
         self._removal: Any = None
         self._torch: Any = None
+        self._on_devices = False
         self._padded = self._ids = self._rows = self._columns = 0
 
-    def start(self, torch: Any) -> None:
-        """Begins, but where torch.compile is in use: it would trace the hook."""
+    def start(self, torch: Any, *, on_devices: bool = False) -> None:
+        """Begins, but where torch.compile is in use: it would trace the hook. Ids on a device make it wait for them."""
         compiled = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None)
         if torch is None or compiled or self._removal is not None:
             return
-        self._torch = torch
+        self._torch, self._on_devices = torch, on_devices
         self._removal = torch.nn.modules.module.register_module_forward_pre_hook(self._before_call)
 
     def stop(self) -> Padding | None:
@@ -43,6 +44,8 @@ class PaddingSampler:
             return
         try:
             ids = arguments[0].detach()
+            if ids.device.type != "cpu" and not self._on_devices:
+                return
             if ids.dim() >= 2 and ids.size(-1) > 1 and ids.numel() and not ids.is_floating_point():
                 with torch.no_grad():
                     self._count(ids.reshape(-1, ids.size(-1)))

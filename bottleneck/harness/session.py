@@ -153,9 +153,9 @@ class Session:
     def begin_debugged_step(self) -> None:
         """Begins a step, one that is not measured, in which these aids are timed, and ids and values are looked at."""
         self._debugging.begin_step(self.notes.debug_modes)
-        if self.options.inspect_padding and self.notes.padding is None:
+        if self.notes.padding is None:
             with contextlib.suppress(Exception):  # another version of torch
-                self._padding.start(sys.modules.get("torch"))
+                self._padding.start(sys.modules.get("torch"), on_devices=self.options.inspect_padding)
         with contextlib.suppress(Exception):
             self._values.start(sys.modules.get("torch"))
 

@@ -48,6 +48,15 @@ def test_several_batches_add_up_and_positions_in_one_row_are_no_rows() -> None:
     assert only_positions.stop() is None
 
 
+def test_ids_on_a_device_are_looked_at_where_asked() -> None:
+    model, ids = torch.nn.Embedding(100, 4, device="meta"), torch.zeros(2, 4, dtype=torch.long, device="meta")
+    for on_devices in (False, True):
+        sampler = PaddingSampler()
+        sampler.start(torch, on_devices=on_devices)
+        model(ids)
+        assert sampler.stop() is None  # such a tensor has no values, and looking at them fails in silence
+
+
 PROGRAM = """
 import torch
 
@@ -63,7 +72,9 @@ for _ in range(80):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("options", "padding"), [(("--inspect-padding",), Padding(5 / 8, 4, 8)), ((), None)], ids=["asked for", "not"]
+    ("options", "padding"),
+    [(("--inspect-padding",), Padding(5 / 8, 4, 8)), ((), Padding(5 / 8, 4, 8))],
+    ids=["asked for", "on a CPU"],
 )
 def test_a_recording_holds_the_sample_where_it_was_asked_for(
     tmp_path: Path, options: tuple[str, ...], padding: Padding | None
