@@ -1,5 +1,6 @@
 """Rules of convolutions: batch normalisation beside them, the choice of algorithm, and memory format."""
 
+import itertools
 import math
 import re
 
@@ -472,4 +473,84 @@ def long_convolution(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (evaluation_mode, unfolded_batch_norm, untuned_convolutions, channels_first, long_convolution)
+_UPSAMPLES = re.compile(r"^aten::(?:upsample_\w+|_upsample_\w+)$")
+# Fewer results than so many of the channels that were enlarged: else the order hardly matters.
+_FEWER = 0.5
+
+
+class _LateProjection(Struct, frozen=True):
+    """An enlargement and the pointwise convolution after it, which has fewer results: their rows, and what is left.
+
+    ``left`` is the part of their time that the other order takes: of the enlargement by channels, of the convolution by
+    places.
+    """
+
+    rows: tuple[int, int]
+    sizes: tuple[Size, Size]
+    left: float
+
+
+@remembered
+def _late_projections(evidence: Evidence) -> tuple[_LateProjection, ...]:
+    """The enlargements that a convolution with a kernel of one place follows, of the same channels."""
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    names, calls = ops["name"].astype(object).to_numpy(), as_integers(ops["signature"])
+    thread, found = ops["thread"].cat.codes.to_numpy(), []
+    for row, after in itertools.pairwise(top.tolist()):
+        if _UPSAMPLES.match(str(names[row])) and names[after] in _FORWARD and thread[row] == thread[after]:
+            enlarged, projected = (work.tensors_of(int(calls[each])) for each in (row, after))
+            left = _left_in_other_order(enlarged[0], *projected[:2]) if enlarged and len(projected) > 1 else None
+            if left is not None:
+                found.append(_LateProjection((row, after), (enlarged[0], projected[0]), left))
+    return tuple(found)
+
+
+def _left_in_other_order(small: Size, large: Size, weight: Size) -> float | None:
+    """The part of the time that is left where the convolution comes first; null where that is no remedy."""
+    is_pointwise = 2 < len(large) == len(weight) == len(small) and set(weight[2:]) == {1}
+    if not is_pointwise or small[:2] != large[:2] or weight[1] != large[1] or weight[0] > _FEWER * weight[1]:
+        return None
+    places = math.prod(small[2:]) / max(math.prod(large[2:]), 1)
+    return max(weight[0] / weight[1], places) if places < 1 else None
+
+
+def late_upsampling(evidence: Evidence) -> Draft | None:
+    """Features are enlarged before a pointwise convolution makes fewer channels of them; both are linear and commute.
+
+    Gain: the time of both with their backward nodes but for the part that the other order takes, from 90 % of it.
+    """
+    found = _late_projections(evidence)
+    if not found:
+        return None
+    rows = [row for each in found for row in each.rows]
+    removal = removal_of(evidence, [*rows, *backward_of(evidence, rows)])
+    left = max(each.left for each in found)
+    gain = Interval((1 - left) * removal.gain.low, (1 - left) * removal.gain.high)
+    if evidence.share_of_step(gain.high) < _LONG_SHARE:
+        return None
+    line, (small, large) = main_source(evidence, [each.rows[0] for each in found]), found[0].sizes
+    return Draft(
+        slug="late-upsampling",
+        title="Features are enlarged before they are reduced to a few channels",
+        evidence=(
+            f"{small[1]} channels of {'x'.join(map(str, small[2:]))} become as many of {'x'.join(map(str, large[2:]))} "
+            f"{at_source(line)}, and a convolution of single places then makes fewer of them: {format_us(removal.us)} "
+            f"per step ({format_share(evidence.share_of_step(removal.us))})",
+        ),
+        advice=f"Apply the 1x1 convolution before the upsampling {at_source(line)}, and upsample its few results: both "
+        "are linear, so that their order changes nothing but rounding.",
+        code="logits = F.interpolate(classifier(features), size=size, mode=mode, align_corners=False)",
+        gain_us=gain,
+        claims=removal.claims,
+        removes=True,
+    )
+
+
+RULES = (
+    evaluation_mode,
+    unfolded_batch_norm,
+    untuned_convolutions,
+    channels_first,
+    long_convolution,
+    late_upsampling,
+)

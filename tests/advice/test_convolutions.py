@@ -9,6 +9,7 @@ from bottleneck.advice import advise
 from bottleneck.advice.convolutions import (
     channels_first,
     evaluation_mode,
+    late_upsampling,
     long_convolution,
     unfolded_batch_norm,
     untuned_convolutions,
@@ -266,3 +267,40 @@ def test_other_convolutions_are_no_case_for_transforms(
     tmp_path: Path, sizes: tuple[list[int], list[int]], dur: float
 ) -> None:
     assert long_convolution(long_case(tmp_path, sizes, dur)) is None
+
+
+def enlarged_case(folder: Path, weight: list[int], small: list[int] | None = None) -> Evidence:
+    """Steps of 20 ms: 10 ms of upsampling to 192x192 at train.py:26, and 5 ms of a convolution."""
+    small, large = small or [2, 128, 24, 24], [2, 128, 192, 192]
+    events = [frame("train.py(1): <module>", 0, 40_000)]
+    for number in range(2):
+        at = 20_000.0 * number
+        events += [step(number, at, 19_999), complete("train.py(26): <module>", "python_line", at + 10, 15_500)]
+        events += [op("aten::upsample_bilinear2d", at + 20, 10_000, dims=[small, [], [], []])]
+        events += [op("aten::conv2d", at + 10_100, 5_000, dims=[large, weight, [], [], [], [], []])]
+    return case_of(folder, events, unprofiled_us=20_000.0)
+
+
+def test_features_are_reduced_before_they_are_enlarged(tmp_path: Path) -> None:
+    evidence = enlarged_case(tmp_path, [8, 128, 1, 1])
+    draft = late_upsampling(evidence)
+    assert draft is not None and draft.gain_us is not None
+    assert "before the upsampling at train.py:26" in draft.advice
+    # All but the 8 of 128 channels of the 15 ms.
+    assert 0.8 * 15_000 < draft.gain_us.low < draft.gain_us.high < 15_000 * (1 - 8 / 128) * 1.4
+    assert advise(evidence)[0].slug == "late-upsampling"
+
+
+@pytest.mark.parametrize(
+    ("weight", "small"),
+    [
+        ([8, 128, 3, 3], None),  # looks at neighbours: the order matters
+        ([128, 128, 1, 1], None),  # as many channels
+        ([8, 128, 1, 1], [2, 128, 192, 192]),  # nothing is enlarged
+        ([8, 64, 1, 1], None),  # a convolution in groups
+    ],
+)
+def test_where_the_order_matters_or_saves_nothing_it_stays(
+    tmp_path: Path, weight: list[int], small: list[int] | None
+) -> None:
+    assert late_upsampling(enlarged_case(tmp_path, weight, small)) is None
