@@ -62,7 +62,7 @@ def shares_alone(program: Path) -> tuple[float, float]:
 def shares_reported(program: Path, folder: Path) -> tuple[float, float]:
     """The same shares by a report on a run of the program."""
     command = [sys.executable, "-m", "bottleneck", "run", "--probe-budget", "0", "-q", "-o", str(folder), str(program)]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     analysis = analyse([folder])
     places = {f"{program.name}:{_LINE}", f"token() ({program.name}:{_FUNCTION})"}
     line_us = sum(row.us for row in analysis.idle if row.source in places)
