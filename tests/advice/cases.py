@@ -13,7 +13,7 @@ from bottleneck.schema.recording import RankTrace, Recording, write_recording
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from tests.analysis.frames import CPU
-from tests.builders import Event, frame, kernel, launch, op, step, write_trace
+from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 
 
 def case_of(folder: Path, events: Sequence[Event], **recording: Any) -> Evidence:
@@ -44,6 +44,20 @@ def case_of(folder: Path, events: Sequence[Event], **recording: Any) -> Evidence
     )
     write_recording(folder, replace(made, **recording))
     return examine(find_traces(folder)[0])
+
+
+def program_line(number: int, ts: float, dur: float) -> Event:
+    """A stretch at a line of train.py."""
+    return complete(f"train.py({number}): <module>", "python_line", ts, dur)
+
+
+def two_steps(folder: Path, body: Sequence[Event], length_us: float = 1000.0) -> Evidence:
+    """The case of two steps of a CPU program with these events each."""
+    events = [frame("train.py(1): <module>", 0, 2 * length_us)]
+    for number in range(2):
+        events.append(step(number, length_us * number, length_us - 1))
+        events += [event | {"ts": event["ts"] + length_us * number} for event in body]
+    return case_of(folder, events, unprofiled_us=length_us)
 
 
 def gpu_events(

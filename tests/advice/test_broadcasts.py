@@ -6,34 +6,19 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.broadcasts import repeated_tensor, spread_product
-from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import case_of
-from tests.builders import Event, complete, frame, op, step
+from tests.advice.cases import program_line, two_steps
+from tests.builders import Event, op
 
-LENGTH = 1000.0
 A, B, ALL = [256, 1, 64], [1, 256, 64], [256, 256, 64]
 
 
-def line(number: int, ts: float, dur: float) -> Event:
-    return complete(f"train.py({number}): <module>", "python_line", ts, dur)
-
-
-def case(folder: Path, body: list[Event]) -> Evidence:
-    """Two steps of 1 ms with these events each."""
-    events = [frame("train.py(1): <module>", 0, 2 * LENGTH)]
-    for number in range(2):
-        events.append(step(number, LENGTH * number, LENGTH - 1))
-        events += [event | {"ts": event["ts"] + LENGTH * number} for event in body]
-    return case_of(folder, events, unprofiled_us=LENGTH)
-
-
-MODEL = [line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
+MODEL = [program_line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
 
 
 def spread(name: str, axis: str = "[-1]", operands: tuple[list[int], list[int]] = (A, B)) -> list[Event]:
     """A broadcast at train.py:11 in 200 us, its squares in 200, and their sum in 100."""
     return [
-        line(11, 100, 520),
+        program_line(11, 100, 520),
         op(f"aten::{name}", 110, 200, dims=[*operands, []]),
         op("aten::pow", 310, 200, dims=[ALL, []]),
         op("aten::sum", 510, 100, dims=[ALL, [], [], []], concrete=["", axis, "False", ""]),
@@ -42,7 +27,7 @@ def spread(name: str, axis: str = "[-1]", operands: tuple[list[int], list[int]] 
 
 @pytest.mark.parametrize(("name", "way"), [("mul", "torch.matmul"), ("sub", "torch.cdist")])
 def test_a_large_broadcast_that_is_added_up_is_a_product_of_matrices(tmp_path: Path, name: str, way: str) -> None:
-    evidence = case(tmp_path, [*spread(name), *MODEL])
+    evidence = two_steps(tmp_path, [*spread(name), *MODEL])
     draft = spread_product(evidence)
     assert draft is not None and draft.gain_us is not None and draft.removes
     assert way in draft.advice and "at train.py:11" in draft.advice and "256x256x64" in draft.evidence[0]
@@ -52,19 +37,19 @@ def test_a_large_broadcast_that_is_added_up_is_a_product_of_matrices(tmp_path: P
 
 def test_other_sums_and_broadcasts_are_left_alone(tmp_path: Path) -> None:
     # Over a dimension that one of the operands does not have; of operands as large as the result; of another op.
-    assert spread_product(case(tmp_path / "axis", [*spread("mul", "[0]"), *MODEL])) is None
-    assert spread_product(case(tmp_path / "full", [*spread("mul", operands=(ALL, B)), *MODEL])) is None
-    assert spread_product(case(tmp_path / "add", [*spread("add"), *MODEL])) is None
+    assert spread_product(two_steps(tmp_path / "axis", [*spread("mul", "[0]"), *MODEL])) is None
+    assert spread_product(two_steps(tmp_path / "full", [*spread("mul", operands=(ALL, B)), *MODEL])) is None
+    assert spread_product(two_steps(tmp_path / "add", [*spread("add"), *MODEL])) is None
     # The result is used by itself.
     used = [op("aten::relu", 310, 200, dims=[ALL]), *MODEL]
-    assert spread_product(case(tmp_path / "used", [*spread("sub")[:2], *used])) is None
+    assert spread_product(two_steps(tmp_path / "used", [*spread("sub")[:2], *used])) is None
 
 
 @pytest.mark.parametrize("name", ["repeat", "repeat_interleave"])
 def test_a_tensor_that_is_repeated_is_to_be_broadcast(tmp_path: Path, name: str) -> None:
     repeat = op(f"aten::{name}", 110, 300, dims=[[64, 1024], []], concrete=["", "[1, 16]"])
     copy = op("aten::copy_", 111, 298, dims=[[64, 16384], [64, 16384], []])
-    draft = repeated_tensor(case(tmp_path / "long", [line(11, 100, 320), repeat, copy, *MODEL]))
+    draft = repeated_tensor(two_steps(tmp_path / "long", [program_line(11, 100, 320), repeat, copy, *MODEL]))
     assert (
         draft is not None
         and draft.gain_us is not None
@@ -72,4 +57,4 @@ def test_a_tensor_that_is_repeated_is_to_be_broadcast(tmp_path: Path, name: str)
     )
     assert draft.gain_us.low < 200 < draft.gain_us.high
     short = [event | {"dur": 20} if event["cat"] == "cpu_op" else event for event in (repeat,)]
-    assert repeated_tensor(case(tmp_path / "short", [line(11, 100, 320), *short, *MODEL])) is None
+    assert repeated_tensor(two_steps(tmp_path / "short", [program_line(11, 100, 320), *short, *MODEL])) is None

@@ -6,36 +6,21 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.distributions import argument_checks, full_covariance
-from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import case_of
-from tests.builders import Event, complete, frame, op, step
+from tests.advice.cases import program_line, two_steps
+from tests.builders import Event, frame, op
 
-LENGTH = 1000.0
 BATCH, WIDTH = 256, 64
 MATRICES = [BATCH, WIDTH, WIDTH]
 
 
-def line(number: int, ts: float, dur: float) -> Event:
-    return complete(f"train.py({number}): <module>", "python_line", ts, dur)
-
-
-def case(folder: Path, body: list[Event]) -> Evidence:
-    """Two steps of 1 ms with these events each."""
-    events = [frame("train.py(1): <module>", 0, 2 * LENGTH)]
-    for number in range(2):
-        events.append(step(number, LENGTH * number, LENGTH - 1))
-        events += [event | {"ts": event["ts"] + LENGTH * number} for event in body]
-    return case_of(folder, events, unprofiled_us=LENGTH)
-
-
-MODEL = [line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
+MODEL = [program_line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
 DIAGONAL = op("aten::diag_embed", 105, 40, dims=[[BATCH, WIDTH], [], [], []])
 
 
 def normal() -> list[Event]:
     """A distribution with full covariances at train.py:21: checks of 100 us, a factor of 200 us."""
     return [
-        line(21, 100, 500),
+        program_line(21, 100, 500),
         frame("torch/distributions/multivariate_normal.py(135): __init__", 150, 400),
         frame("torch/distributions/distribution.py(46): __init__", 155, 120),
         op("aten::isclose", 160, 100, dims=[MATRICES, MATRICES, [], [], []]),
@@ -45,7 +30,7 @@ def normal() -> list[Event]:
 
 
 def test_a_diagonal_covariance_needs_no_matrices(tmp_path: Path) -> None:
-    evidence = case(tmp_path, [*normal(), DIAGONAL, *MODEL])
+    evidence = two_steps(tmp_path, [*normal(), DIAGONAL, *MODEL])
     draft = full_covariance(evidence)
     assert draft is not None and draft.gain_us is not None and draft.removes
     assert "made diagonal at train.py:21" in draft.advice and "Independent(Normal" in draft.advice
@@ -56,7 +41,7 @@ def test_a_diagonal_covariance_needs_no_matrices(tmp_path: Path) -> None:
 
 
 def test_a_covariance_that_may_be_full_is_told_with_a_condition(tmp_path: Path) -> None:
-    draft = full_covariance(case(tmp_path, [*normal(), *MODEL]))
+    draft = full_covariance(two_steps(tmp_path, [*normal(), *MODEL]))
     assert draft is not None and draft.gain_us is not None and draft.confidence == "low"
     assert draft.advice.startswith("If the covariance at train.py:21 is diagonal") and "scale_tril" in draft.advice
     assert draft.gain_us.low < draft.gain_us.high / 3
@@ -64,15 +49,17 @@ def test_a_covariance_that_may_be_full_is_told_with_a_condition(tmp_path: Path) 
 
 def test_a_factor_outside_of_distributions_is_left_alone(tmp_path: Path) -> None:
     body = [event for event in normal() if event["cat"] != "python_function"]
-    assert full_covariance(case(tmp_path, [*body, DIAGONAL, *MODEL])) is None
+    assert full_covariance(two_steps(tmp_path, [*body, DIAGONAL, *MODEL])) is None
 
 
 @pytest.mark.parametrize("name", ["constraints.py(424): check", "distribution.py(310): _validate_sample"])
 def test_checks_of_arguments_are_told_where_they_take_time(tmp_path: Path, name: str) -> None:
-    check = [line(30, 100, 300), frame(f"torch/distributions/{name}", 110, 280)]
+    check = [program_line(30, 100, 300), frame(f"torch/distributions/{name}", 110, 280)]
     ops = [op("aten::ge", 120, 120, dims=[[BATCH, WIDTH], []]), op("aten::all", 250, 100, dims=[[BATCH, WIDTH]])]
-    draft = argument_checks(case(tmp_path / "long", [*check, *ops, *MODEL]))
+    draft = argument_checks(two_steps(tmp_path / "long", [*check, *ops, *MODEL]))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high >= 210
     assert "validate_args=False" in draft.advice and "at train.py:30" in draft.advice
     short = [op("aten::all", 120, 5, dims=[[8]]), op("aten::mm", 450, 200, dims=[[64, 64], [64, 64]])]
-    assert argument_checks(case(tmp_path / "short", [check[0], frame("x.py(1): f", 110, 3), *short, *MODEL])) is None
+    assert (
+        argument_checks(two_steps(tmp_path / "short", [check[0], frame("x.py(1): f", 110, 3), *short, *MODEL])) is None
+    )

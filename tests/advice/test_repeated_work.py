@@ -6,25 +6,8 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.repeated_work import repeated_parametrization
-from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import case_of
-from tests.builders import Event, complete, frame, op, step
-
-LENGTH = 1000.0
-
-
-def line(number: int, ts: float, dur: float) -> Event:
-    return complete(f"train.py({number}): <module>", "python_line", ts, dur)
-
-
-def case(folder: Path, body: list[Event]) -> Evidence:
-    """Two steps of 1 ms with these events each."""
-    events = [frame("train.py(1): <module>", 0, 2 * LENGTH)]
-    for number in range(2):
-        events.append(step(number, LENGTH * number, LENGTH - 1))
-        events += [event | {"ts": event["ts"] + LENGTH * number} for event in body]
-    return case_of(folder, events, unprofiled_us=LENGTH)
-
+from tests.advice.cases import program_line, two_steps
+from tests.builders import Event, complete, frame, op
 
 LISTED = "torch/nn/utils/parametrize.py(326): forward"
 HOOKS = ["torch/nn/utils/weight_norm.py(91): __call__", "torch/nn/utils/spectral_norm.py(99): __call__"]
@@ -33,7 +16,7 @@ HOOKS = ["torch/nn/utils/weight_norm.py(91): __call__", "torch/nn/utils/spectral
 def computed(ts: float, name: str = LISTED, layer: str = "Linear_0", size: int = 64) -> list[Event]:
     """A parametrized weight that is computed in 100 us."""
     return [
-        line(24, ts, 110),
+        program_line(24, ts, 110),
         frame(f"nn.Module: {layer}", ts + 1, 108),
         *([frame("nn.Module: ParametrizationList_0", ts + 2, 106)] if name == LISTED else []),
         frame(name, ts + 3, 104),
@@ -47,7 +30,7 @@ def stepping(ts: float) -> Event:
 
 @pytest.mark.parametrize("name", [LISTED, *HOOKS])
 def test_a_weight_that_is_computed_at_each_access_is_to_be_kept(tmp_path: Path, name: str) -> None:
-    evidence = case(tmp_path, [event for at in range(4) for event in computed(100 + 120.0 * at, name)])
+    evidence = two_steps(tmp_path, [event for at in range(4) for event in computed(100 + 120.0 * at, name)])
     draft = repeated_parametrization(evidence)
     assert draft is not None and draft.gain_us is not None and draft.removes
     assert "parametrize.cached()" in draft.advice and "at train.py:24" in draft.advice
@@ -58,11 +41,11 @@ def test_a_weight_that_is_computed_at_each_access_is_to_be_kept(tmp_path: Path, 
 
 
 def test_a_weight_that_is_computed_once_per_update_is_left_alone(tmp_path: Path) -> None:
-    assert repeated_parametrization(case(tmp_path / "once", computed(100))) is None
+    assert repeated_parametrization(two_steps(tmp_path / "once", computed(100))) is None
     updated = [*computed(100), stepping(300), *computed(400), stepping(600)]
-    assert repeated_parametrization(case(tmp_path / "updated", updated)) is None
+    assert repeated_parametrization(two_steps(tmp_path / "updated", updated)) is None
 
 
 def test_weights_of_several_layers_are_no_repetition(tmp_path: Path) -> None:
     body = [*computed(100, layer="Linear_0"), *computed(300, layer="Linear_1", size=32)]
-    assert repeated_parametrization(case(tmp_path, body)) is None
+    assert repeated_parametrization(two_steps(tmp_path, body)) is None

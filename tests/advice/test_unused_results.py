@@ -6,27 +6,10 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.unused_results import unused_result
-from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import case_of
-from tests.builders import Event, complete, frame, op, step
+from tests.advice.cases import program_line, two_steps
+from tests.builders import Event, op
 
-LENGTH = 1000.0
-
-
-def line(number: int, ts: float, dur: float) -> Event:
-    return complete(f"train.py({number}): <module>", "python_line", ts, dur)
-
-
-def case(folder: Path, body: list[Event]) -> Evidence:
-    """Two steps of 1 ms with these events each."""
-    events = [frame("train.py(1): <module>", 0, 2 * LENGTH)]
-    for number in range(2):
-        events.append(step(number, LENGTH * number, LENGTH - 1))
-        events += [event | {"ts": event["ts"] + LENGTH * number} for event in body]
-    return case_of(folder, events, unprofiled_us=LENGTH)
-
-
-MODEL = [line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
+MODEL = [program_line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
 DATA = [8000, 3, 32, 32]
 
 
@@ -40,7 +23,7 @@ def picked(size: list[int], axis: int = 1, ts: float = 520) -> Event:
 
 def test_an_index_of_all_rows_that_is_sliced_is_to_be_sliced_first(tmp_path: Path) -> None:
     index = op("aten::index", 110, 400, dims=[DATA, []])
-    evidence = case(tmp_path, [line(34, 100, 430), index, sliced(DATA, 64, 128), *MODEL])
+    evidence = two_steps(tmp_path, [program_line(34, 100, 430), index, sliced(DATA, 64, 128), *MODEL])
     draft = unused_result(evidence)
     assert draft is not None and draft.gain_us is not None and draft.removes and draft.confidence == "high"
     assert "Slice the index first at train.py:34" in draft.advice and "0.8 %" in draft.evidence[0]
@@ -51,40 +34,54 @@ def test_an_index_of_all_rows_that_is_sliced_is_to_be_sliced_first(tmp_path: Pat
 def test_logits_of_which_the_last_are_used_are_computed_for_all(tmp_path: Path) -> None:
     linear = op("aten::linear", 110, 400, dims=[[4, 100, 64], [5000, 64], [5000]])
     logits = [4, 100, 5000]
-    body = [line(34, 100, 415), linear, line(35, 516, 50)]
-    draft = unused_result(case(tmp_path / "last", [*body, sliced(logits, 0, 4, 518), picked(logits, 1, 530), *MODEL]))
+    body = [program_line(34, 100, 415), linear, program_line(35, 516, 50)]
+    draft = unused_result(
+        two_steps(tmp_path / "last", [*body, sliced(logits, 0, 4, 518), picked(logits, 1, 530), *MODEL])
+    )
     assert draft is not None and "Take the part that is used at train.py:35 ahead of aten::linear" in draft.advice
     # The loss reads all of them.
     loss = op("aten::log_softmax", 540, 20, dims=[logits, [], []])
-    assert unused_result(case(tmp_path / "loss", [*body, picked(logits, 1, 520), loss, *MODEL])) is None
+    assert unused_result(two_steps(tmp_path / "loss", [*body, picked(logits, 1, 520), loss, *MODEL])) is None
     # One position after the other is all of them.
     each = [picked([4, 2, 5000], 1, 520), picked([4, 2, 5000], 1, 530)]
     two = op("aten::linear", 110, 400, dims=[[4, 2, 64], [5000, 64], [5000]])
-    assert unused_result(case(tmp_path / "each", [line(34, 100, 415), two, line(35, 516, 50), *each, *MODEL])) is None
+    assert (
+        unused_result(
+            two_steps(tmp_path / "each", [program_line(34, 100, 415), two, program_line(35, 516, 50), *each, *MODEL])
+        )
+        is None
+    )
 
 
 def test_the_diagonal_of_a_product_is_a_sum(tmp_path: Path) -> None:
     product = op("aten::matmul", 110, 400, dims=[[500, 64], [64, 500]])
     diagonal = op("aten::diagonal", 520, 5, dims=[[500, 500], [], [], []], concrete=["", "0", "0", "1"])
-    draft = unused_result(case(tmp_path, [line(34, 100, 430), product, diagonal, *MODEL]))
+    draft = unused_result(two_steps(tmp_path, [program_line(34, 100, 430), product, diagonal, *MODEL]))
     assert draft is not None and draft.code is not None and "(a * b).sum(-1)" in draft.code
 
 
 def test_a_sort_of_which_few_values_are_taken_is_a_selection(tmp_path: Path) -> None:
     sort = op("aten::sort", 110, 400, dims=[[64, 10000], [], []], concrete=["", "1", "True"])
-    draft = unused_result(case(tmp_path, [line(34, 100, 430), sort, sliced([64, 10000], 0, 10, axis=1), *MODEL]))
+    draft = unused_result(
+        two_steps(tmp_path, [program_line(34, 100, 430), sort, sliced([64, 10000], 0, 10, axis=1), *MODEL])
+    )
     assert draft is not None and draft.gain_us is not None and "torch.topk" in draft.advice
     assert draft.gain_us.low < draft.gain_us.high / 2
 
 
 def test_a_chain_over_all_rows_before_a_slice_goes_with_it(tmp_path: Path) -> None:
     chain = [op("aten::sub", 110, 200, dims=[DATA, DATA, []]), op("aten::div", 310, 200, dims=[DATA, []])]
-    draft = unused_result(case(tmp_path / "chain", [line(34, 100, 430), *chain, sliced(DATA, 0, 64), *MODEL]))
+    draft = unused_result(
+        two_steps(tmp_path / "chain", [program_line(34, 100, 430), *chain, sliced(DATA, 0, 64), *MODEL])
+    )
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high > 350
     # A mean of all rows is used as well.
     mean = op("aten::mean", 530, 20, dims=[DATA, []])
     assert (
-        unused_result(case(tmp_path / "mean", [line(34, 100, 460), *chain, sliced(DATA, 0, 64), mean, *MODEL])) is None
+        unused_result(
+            two_steps(tmp_path / "mean", [program_line(34, 100, 460), *chain, sliced(DATA, 0, 64), mean, *MODEL])
+        )
+        is None
     )
 
 
@@ -92,12 +89,14 @@ def test_a_chain_over_all_rows_before_a_slice_goes_with_it(tmp_path: Path) -> No
 def test_a_softmax_is_cut_only_beside_its_axis(tmp_path: Path, axis: int) -> None:
     softmax = op("aten::softmax", 110, 400, dims=[[64, 10000], [], []], concrete=["", "1", ""])
     size = [64, 10000]
-    draft = unused_result(case(tmp_path, [line(34, 100, 430), softmax, sliced(size, 0, 4, axis=axis), *MODEL]))
+    draft = unused_result(
+        two_steps(tmp_path, [program_line(34, 100, 430), softmax, sliced(size, 0, 4, axis=axis), *MODEL])
+    )
     assert (draft is None) == (axis == 1)
 
 
 def test_what_is_nearly_all_taken_or_little_of_the_step_is_left_alone(tmp_path: Path) -> None:
     most = [op("aten::index", 110, 400, dims=[DATA, []]), sliced(DATA, 0, 6000)]
-    assert unused_result(case(tmp_path / "most", [line(34, 100, 430), *most, *MODEL])) is None
+    assert unused_result(two_steps(tmp_path / "most", [program_line(34, 100, 430), *most, *MODEL])) is None
     short = [op("aten::index", 110, 10, dims=[DATA, []]), sliced(DATA, 0, 64)]
-    assert unused_result(case(tmp_path / "short", [line(34, 100, 430), *short, *MODEL])) is None
+    assert unused_result(two_steps(tmp_path / "short", [program_line(34, 100, 430), *short, *MODEL])) is None
