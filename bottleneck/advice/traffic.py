@@ -23,7 +23,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats, union
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 _LEAST_SHARE = 0.02
 _LARGE_BYTES = 2.0**20
@@ -243,7 +243,7 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
         slug="dense-embedding-gradients",
         title="An embedding's gradient is as large as its table",
         evidence=(
-            f"{format_count(len(tables))} sizes of tables; of {rows}x{width} a lookup reads {format_share(kept)} of "
+            f"{counted(len(tables), 'size')} of tables; of {rows}x{width} a lookup reads {format_share(kept)} of "
             "the rows",
             *work.describe(less > 0),
             *work.critical_path_note(less),
