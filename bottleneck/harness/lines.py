@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from bottleneck.harness.machine import compiled_frames
 from bottleneck.harness.operator_lines import OperatorLines
 from bottleneck.schema.op_names import PYTHON_FRAME, file_of, numbered_cell
 from bottleneck.schema.recording import kept_source
@@ -495,5 +496,4 @@ def _torch_folder() -> str:
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
     """True if tracing leaves alone what runs compiled: seen with Python 3.11, whose successors trace in another way."""
-    compiler = sys.modules.get("torch._dynamo.convert_frame")
-    return version <= (3, 11) or not getattr(compiler, "FRAME_COMPILE_COUNTER", None)
+    return version <= (3, 11) or not compiled_frames()

@@ -1,8 +1,8 @@
 """Samples how much of the integer inputs of embeddings is repeated ids at an end; on a device where the user asks."""
 
-import sys
 from typing import Any
 
+from bottleneck.harness.machine import compiled_frames
 from bottleneck.schema.measurements import Padding
 
 
@@ -17,8 +17,7 @@ class PaddingSampler:
 
     def start(self, torch: Any, *, on_devices: bool = False) -> None:
         """Begins, but where torch.compile is in use: it would trace the hook. Ids on a device make it wait for them."""
-        compiled = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None)
-        if torch is None or compiled or self._removal is not None:
+        if torch is None or compiled_frames() or self._removal is not None:
             return
         self._torch, self._on_devices = torch, on_devices
         self._removal = torch.nn.modules.module.register_module_forward_pre_hook(self._before_call)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.lines import is_program
-from bottleneck.harness.machine import is_on_gpu
+from bottleneck.harness.machine import compiled_frames, is_on_gpu
 from bottleneck.schema.measurements import Compilation, GraphBreak
 
 _LONGEST_REASON = 200
@@ -35,11 +35,10 @@ def describe_compilation(folder: str) -> Compilation | None:
 
 def _describe(folder: str) -> Compilation:
     utils = sys.modules["torch._dynamo.utils"]
-    frames = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
     return Compilation(
         graphs=int(utils.counters["stats"]["unique_graphs"]),
         graph_breaks=sum(utils.counters["graph_break"].values()),
-        recompiles=sum(max(0, times - 1) for times in frames.values()),
+        recompiles=sum(max(0, times - 1) for times in compiled_frames().values()),
         breaks=_breaks(getattr(utils, "graph_break_reasons", ()), folder),
     )
 

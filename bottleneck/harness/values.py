@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from bottleneck.harness.lines import is_own_file, program_lines
-from bottleneck.harness.machine import is_on_gpu
+from bottleneck.harness.machine import compiled_frames, is_on_gpu
 from bottleneck.harness.memory_growth import fields_of, locals_of, variables_of
 from bottleneck.harness.module_paths import instances_of, named_tensors, tensors_of
 from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuePlace, ValuesLook
@@ -66,8 +66,7 @@ class ValueLook:
 
     def start(self, torch: Any) -> None:
         """Begins, but where a device or torch.compile is in use: the one does not mind, the other would trace hooks."""
-        compiled = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None)
-        if torch is None or compiled or is_on_gpu(torch) or self._removals:
+        if torch is None or compiled_frames() or is_on_gpu(torch) or self._removals:
             return
         self._torch, self._left_s = torch, _MOST_SECONDS
         module = torch.nn.modules.module
