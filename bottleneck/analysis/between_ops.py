@@ -8,12 +8,15 @@ import statistics
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, numbered, some_rows, tally
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, numbered, some_rows, tally, union
 from bottleneck.schema.linked_trace import Linked, Step, Window
 from bottleneck.schema.tables import main_thread
+
+Texts = npt.NDArray[np.object_]
 
 # A step longer than this many times the median was held up by something else: another program, as a rule.
 _HELD_UP = 1.5
@@ -32,26 +35,29 @@ def calm_steps(window: Window) -> tuple[Step, ...]:
 
 
 class Stretches(Struct, frozen=True):
-    """Microseconds before each outermost op of a usual step, in order; the first begins after the last step's last op.
+    """Microseconds before each mark of a usual step, in order.
 
-    ``ops`` are the names of these ops, by which two windows are known to show the same step.
+    Marks are the outermost ops, the edges of annotations between them and the step's end. ``marks`` are their names, by
+    which two windows are known to show the same step.
     """
 
-    ops: tuple[str, ...]
+    marks: tuple[str, ...]
     us: Floats
 
 
-class _OutermostOps(Struct, frozen=True):
-    """Outermost ops of the main thread: row in OPS, position of the step and place in it, and the time before each.
+class _Marks(Struct, frozen=True):
+    """Marks of the main thread in order of time: when each begins, its name, position of the step and place in it.
 
-    ``edges`` are how many annotations begin or end in that time.
+    ``us`` is the time since the mark before; ``records`` is how many records fall into that time: one half of each op
+    at its ends, and as much for the edge of an annotation.
     """
 
-    row: Integers
+    start_us: Floats
+    name: Texts
     step: Integers
     place: Integers
     us: Floats
-    edges: Floats
+    records: Floats
 
 
 def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches | None:
@@ -60,26 +66,23 @@ def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches
     ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op or annotation adds
     around it.
     """
-    rows, usual = _usual_rows(linked, own)
+    marks, usual = _usual_marks(_marks(linked, own), len(linked.window.steps))
     if not usual:
         return None
-    rows = some_rows(rows, _are_calm(rows, linked.window))
-    us = np.maximum(rows.us - per_op_us * (1 + rows.edges / 2), _LEAST_LEFT * rows.us)
+    marks = some_rows(marks, _are_calm(marks, linked.window))
+    us = np.maximum(marks.us - per_op_us * marks.records, _LEAST_LEFT * marks.us)
     if not us.size:
         return None
-    return Stretches(usual, np.array([statistics.median(us[rows.place == place]) for place in range(len(usual))]))
+    return Stretches(usual, np.array([statistics.median(us[marks.place == place]) for place in range(len(usual))]))
 
 
 class StretchPieces(Struct, frozen=True):
-    """Pieces of stretches: length, Python calls in each, kind (line and function), and the row in OPS that follows.
-
-    The row is -1 for the window's end.
-    """
+    """Pieces of stretches: length, Python calls in each, kind (line and function), and the time of its middle."""
 
     us: Floats
     calls: Floats
     kind: Integers
-    following: Integers
+    middle_us: Floats
 
 
 def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: Stretches | None) -> Floats | None:
@@ -90,19 +93,18 @@ def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: 
     """
     if light is None:
         return None
-    rows, usual = _usual_rows(linked, own)
-    if usual != light.ops:
+    every = _marks(linked, own)
+    marks, usual = _usual_marks(every, len(linked.window.steps))
+    if usual != light.marks:
         return None
-    row_of_op = np.full(len(linked.ops) + 1, -1)
-    row_of_op[rows.row] = np.arange(rows.row.size)
-    # What follows the window's last op belongs to the stretch before its first one.
-    row_of_op[-1] = 0 if rows.step[0] == 0 else -1
-    row = row_of_op[pieces.following]
-    is_calm = _are_calm(rows, linked.window)[row] & (row >= 0)
-    _, step = np.unique(rows.step, return_inverse=True)
+    row_of_mark = np.full(every.start_us.size + 1, -1)
+    row_of_mark[np.flatnonzero(np.isin(every.step, marks.step))] = np.arange(marks.step.size)
+    row = row_of_mark[np.searchsorted(every.start_us, pieces.middle_us)]
+    is_calm = _are_calm(marks, linked.window)[row] & (row >= 0)
+    _, step = np.unique(marks.step, return_inverse=True)
     calm = np.flatnonzero(is_calm)
-    kind, first = numbered(rows.place[row[calm]], pieces.kind[calm])
-    place, steps = rows.place[row[calm[first]]], np.unique(step[row[calm]])
+    kind, first = numbered(marks.place[row[calm]], pieces.kind[calm])
+    place, steps = marks.place[row[calm[first]]], np.unique(step[row[calm]])
     cell = kind * steps.size + np.searchsorted(steps, step[row[calm]])
     by_step = (
         tally(cell, each[calm], first.size * steps.size).reshape(first.size, steps.size)
@@ -111,7 +113,7 @@ def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: 
     us, calls = (_typical(each, place, light.us.size) for each in by_step)
     left = _left_of_kinds(us, calls, place, light.us)
     whole = tally(kind, pieces.us[calm], first.size)
-    usual_steps = np.unique(rows.step).size
+    usual_steps = np.unique(marks.step).size
     part = np.divide(left * usual_steps, whole, out=np.zeros(whole.size), where=whole > 0)
     mean_part = float(left.sum() / us.sum()) if us.sum() > 0 else 1.0
     found = np.where(row >= 0, 0.0, pieces.us * mean_part)
@@ -159,50 +161,73 @@ def _left_of_kinds(us: Floats, calls: Floats, place: Integers, light_us: Floats)
     return weight * np.divide(light_us, whole, out=np.zeros(count), where=whole > 0)[place]
 
 
-def _are_calm(rows: _OutermostOps, window: Window) -> Flags:
-    """Mask of the rows in steps that nothing held up."""
+def _are_calm(marks: _Marks, window: Window) -> Flags:
+    """Mask of the marks in steps that nothing held up."""
     starts = [step.start_us for step in calm_steps(window)]
-    return np.asarray(np.isin([step.start_us for step in window.steps], starts)[rows.step])
+    return np.asarray(np.isin([step.start_us for step in window.steps], starts)[marks.step])
 
 
-def _usual_rows(linked: Linked, own: Spans) -> tuple[_OutermostOps, tuple[str, ...]]:
-    """The ops of the steps whose ops are those of most steps, and the names of these; none where steps hold no ops."""
-    rows = _outermost(linked, own)
-    names = linked.ops["name"].astype(object).to_numpy()[rows.row]
-    by_step = [rows.step == step for step in range(len(linked.window.steps))]
-    sequences = [tuple(names[mine].tolist()) for mine in by_step]
+def _usual_marks(marks: _Marks, steps: int) -> tuple[_Marks, tuple[str, ...]]:
+    """The marks of the steps whose marks are those of most steps, and the names of these; none without ops."""
+    ends = np.searchsorted(marks.step, np.arange(steps), side="right")
+    sequences = [tuple(names.tolist()) for names in np.split(marks.name, ends[:-1])]
     (usual, _), *_ = Counter(sequences).most_common(1) or [((), 0)]
-    chosen = np.flatnonzero([ops == usual for ops in sequences])
-    return some_rows(rows, np.isin(rows.step, chosen)), usual
+    chosen = np.flatnonzero([names == usual for names in sequences])
+    has_ops = any(name.startswith(_OP) for name in usual)
+    return some_rows(marks, np.isin(marks.step, chosen)), usual if has_ops else ()
 
 
-def _outermost(linked: Linked, own: Spans) -> _OutermostOps:
-    """The outermost ops of the main thread in the window.
+_OP, _BEGINS, _ENDS, _LAST = "op ", "begins ", "ends ", "the step ends"
+# Records in the time at each side of an op, of an annotation's edge, and of the end of a step.
+_RECORDS = {_OP: 0.5, _BEGINS: 0.25, _ENDS: 0.25, _LAST: 0.0}
 
-    What is before the first op of the window and what is after the last one are parts of two stretches; together they
-    stand for one.
-    """
+
+def _marks(linked: Linked, own: Spans) -> _Marks:
+    """The outermost ops of the main thread in the steps, the edges of annotations between them, and the steps' ends."""
     ops, window, events = linked.ops, linked.window, linked.trace.events
-    start_us, dur_us = (ops[name].to_numpy() for name in ("ts_us", "dur_us"))
-    label = events["thread"].cat.categories[main_thread(events)] if len(ops) else ""
-    is_outermost = ops["parent"].isna().to_numpy() & (ops["thread"] == label).to_numpy()
-    row = np.flatnonzero(is_outermost & (start_us >= window.start_us) & (start_us < window.end_us))
-    begin, end = start_us[row], np.maximum.accumulate(np.minimum(start_us[row] + dur_us[row], window.end_us))
-    before = np.concatenate(([window.start_us], end))
-    us = np.append(begin, window.end_us) - before - own.covered_between(before, np.append(begin, window.end_us))
-    us = np.maximum(us, 0.0)
-    edges = _edges_between(events, label, before, np.append(begin, window.end_us))
-    if row.size:
-        us[0], edges[0] = us[0] + us[-1], edges[0] + edges[-1]
-    step = np.searchsorted([each.start_us for each in window.steps], begin, side="right") - 1
-    place = np.arange(row.size) - np.searchsorted(step, step)
-    return _OutermostOps(row, step, place, us[:-1], edges[:-1])
+    if not window.steps:
+        return _Marks(*(np.zeros(0, dtype=kind) for kind in (float, object, int, int, float, float)))
+    ends_us = np.array([step.end_us for step in window.steps])
+    thread = events["thread"].cat.categories[main_thread(events)] if len(ops) else ""
+    begin, dur_us = (ops[name].to_numpy() for name in ("ts_us", "dur_us"))
+    rows = np.flatnonzero(ops["parent"].isna().to_numpy() & (ops["thread"] == thread).to_numpy())
+    rows = rows[(begin[rows] >= window.start_us) & (begin[rows] < ends_us[-1])]
+    work = union(begin[rows], begin[rows] + dur_us[rows])
+    edges = _edges(events, thread, window, work)
+    parts = [
+        (begin[rows], begin[rows] + dur_us[rows], _OP + ops["name"].astype(object).to_numpy()[rows], _OP),
+        *((at, at, kind + names, kind) for kind, (at, names) in edges.items()),
+        (ends_us, ends_us, np.full(ends_us.size, _LAST, dtype=object), _LAST),
+    ]
+    start, end, name = (np.concatenate([part[field] for part in parts]) for field in range(3))
+    beside = np.concatenate([np.full(part[0].size, _RECORDS[part[3]]) for part in parts])
+    order = np.argsort(start, kind="stable")
+    start, end, name, beside = (each[order] for each in (start, end, name, beside))
+    before = np.concatenate(([window.start_us], np.maximum.accumulate(end)[:-1]))
+    us = np.maximum(start - before - own.covered_between(before, np.maximum(start, before)), 0.0)
+    # A step's end is the last mark of that step.
+    step = np.searchsorted(ends_us, start, side="left")
+    place = np.arange(start.size) - np.searchsorted(step, step)
+    return _Marks(start, name, step, place, us, beside + np.concatenate(([0.0], beside[:-1])))
 
 
-def _edges_between(events: pd.DataFrame, thread: str, opened: Floats, closed: Floats) -> Floats:
-    """Count of the annotations of a thread that begin or end in each stretch."""
+def _edges(events: pd.DataFrame, thread: str, window: Window, work: Spans) -> dict[str, tuple[Floats, Texts]]:
+    """Where annotations of a thread begin and end outside ops, with their names.
+
+    An annotation that is open when a step ends has no end here: the profiler began or ended inside it at the window's
+    edges, so not all steps would show it.
+    """
     rows = np.flatnonzero(((events["category"] == "annotation") & (events["thread"] == thread)).to_numpy())
     start = events["ts_us"].to_numpy()[rows]
-    at = np.sort(np.concatenate((start, start + events["dur_us"].to_numpy()[rows])))
-    count: Floats = np.maximum(np.searchsorted(at, closed) - np.searchsorted(at, opened), 0).astype(np.float64)
-    return count
+    end = start + events["dur_us"].to_numpy()[rows]
+    names = events["name"].astype(object).to_numpy()[rows]
+    step_of_start, step_of_end = (
+        np.searchsorted([step.end_us for step in window.steps], at, side="left") for at in (start, end)
+    )
+    last = window.steps[-1].end_us
+    chosen = {_BEGINS: (start, start >= window.start_us), _ENDS: (end, step_of_start == step_of_end)}
+    found = dict[str, tuple[Floats, Texts]]()
+    for kind, (at, is_inside) in chosen.items():
+        shown = is_inside & (at >= window.start_us) & (at < last) & ~work.hold(at)
+        found[kind] = (at[shown], names[shown])
+    return found

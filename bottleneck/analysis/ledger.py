@@ -540,8 +540,8 @@ def _charge_host(
         times.append(IdleTimes(np.full(rows.size, _ALLOCATOR), at, at, thread[event], us[rows], us[rows]))
         kernel_us = kernel_us - us
         cause_us[_ALLOCATOR] += us.sum()
-    told, following = explain(pieces, idle, linked, host), idle.following[pieces.gap]
-    lightly_us = _in_lighter_window(told, following, linked, light)
+    told = explain(pieces, idle, linked, host)
+    lightly_us = _in_lighter_window(told, (pieces.start + pieces.end) / 2, linked, light)
     outside = fold(replace(told, lightly_us=lightly_us))
     lightly_us = pieces.us if lightly_us is None else lightly_us
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
@@ -551,13 +551,13 @@ def _charge_host(
     return _DeviceLedger(kernel_us, cause_us, table, busy_us, joined(times))
 
 
-def _in_lighter_window(told: Waits, following: Integers, linked: Linked, light: Stretches | None) -> Floats | None:
+def _in_lighter_window(told: Waits, middle_us: Floats, linked: Linked, light: Stretches | None) -> Floats | None:
     """Length of each wait in a window with the fewest options; null where none tells."""
     if told.frames is None:
         return None
     is_own = told.cause == IDLE_CAUSES.index("profiler")
     kind, _ = numbered(told.source.code, told.detail.code)
-    pieces = StretchPieces(*(each[~is_own] for each in (told.us, told.frames, kind, following)))
+    pieces = StretchPieces(*(each[~is_own] for each in (told.us, told.frames, kind, middle_us)))
     found = in_lighter_window(pieces, linked, own_stretches(linked.trace.events), light)
     if found is None:
         return None

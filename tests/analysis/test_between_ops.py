@@ -39,19 +39,19 @@ def test_stretches_are_those_before_each_op_without_our_own_time() -> None:
     linked = linked_of(80.0, 20.0, own_us=30.0)
     found = measure_stretches(linked, own_stretches(linked.trace.events), 2.0)
     assert found is not None
-    assert found.ops == ("aten::mm", "aten::add")
-    assert found.us.tolist() == pytest.approx([78.0, 18.0])
+    assert found.marks == ("op aten::mm", "op aten::add", "the step ends")
+    assert found.us.tolist() == pytest.approx([79.0, 18.0, 0.0])
 
 
 def pieces_of(
-    us: Sequence[float], following: Sequence[int], kind: Sequence[int] | None = None, calls: Sequence[float] = ()
+    us: Sequence[float], middle_us: Sequence[float], kind: Sequence[int] | None = None, calls: Sequence[float] = ()
 ) -> StretchPieces:
-    """Pieces of one call each, of one kind unless told."""
+    """Pieces of one call each, of one kind unless told, each around a time."""
     return StretchPieces(
         us=np.array(us, dtype=float),
         calls=np.array(calls or [1.0] * len(us), dtype=float),
         kind=np.array(kind or [0] * len(us)),
-        following=np.array(following),
+        middle_us=np.array(middle_us, dtype=float),
     )
 
 
@@ -64,18 +64,31 @@ def left_in(light: Linked, full: Linked, pieces: StretchPieces) -> list[float] |
 
 def test_what_is_left_of_a_stretch_is_what_the_lighter_window_has() -> None:
     light, full = linked_of(80.0, 20.0, steps=2), linked_of(400.0, 30.0, steps=2)
-    pieces = pieces_of([400.0, 30.0, 300.0, 30.0, 100.0], [0, 1, 2, 3, -1])
-    # The last piece belongs to the stretch before the first op: both together are as long as in the lighter window.
-    left = left_in(light, full, pieces)
+    left = left_in(light, full, pieces_of([400.0, 30.0, 300.0, 30.0, 100.0], [200, 420, 600, 870, 800]))
     assert left is not None
-    assert [left[1], left[3]] == pytest.approx([20.0, 20.0])
-    assert left[0] + left[2] + left[4] == pytest.approx(160.0)
+    assert [left[0], left[1], left[3]] == pytest.approx([80.0, 20.0, 20.0])
+    assert left[2] + left[4] == pytest.approx(80.0)
+
+
+def test_an_annotation_parts_what_is_before_its_edge_from_what_is_after() -> None:
+    def annotated(gaps_us: tuple[float, float], edge_us: float) -> Linked:
+        scene, wall = scene_of(gaps_us), sum(gaps_us) + 20
+        marks = [Event("annotation", "Optimizer.step#SGD.step", wall * step + edge_us, 20.0) for step in range(4)]
+        return replace(scene, events=[*scene.events, *marks]).linked()
+
+    # 300 us of the line before the annotation was recording it: the 8 us of the optimizer's own code remain.
+    light, full = annotated((80.0, 20.0), 72.0), annotated((400.0, 20.0), 390.0)
+    us, middles = [390.0, 10.0] * 4, [at + 440 * step for step in range(4) for at in (195, 395)]
+    left = left_in(light, full, pieces_of(us, middles, [0, 1] * 4))
+    assert left is not None
+    assert left[:2] == pytest.approx([72.0, 8.0])
 
 
 def test_a_piece_that_was_interrupted_once_takes_nothing_from_the_others() -> None:
     light, full = linked_of(80.0, 20.0, steps=3), linked_of(400.0, 30.0, steps=3)
     # In the second step 4,000 us pass inside a function that takes no time otherwise.
-    pieces = pieces_of([300, 100, 300, 100, 4000, 300, 100], [0, 0, 2, 2, 2, 4, 4], [0, 1, 0, 1, 2, 0, 1], [5] * 7)
+    middles, kinds = [1, 1, 451, 451, 451, 901, 901], [0, 1, 0, 1, 2, 0, 1]
+    pieces = pieces_of([300, 100, 300, 100, 4000, 300, 100], middles, kinds, [5] * 7)
     left = left_in(light, full, pieces)
     assert left is not None
     assert left[4] == 0.0
@@ -86,7 +99,8 @@ def test_recording_a_call_again_and_again_costs_less_than_recording_another() ->
     # The second stretch tells what a call costs that is made once: 10 calls took 10 us longer. So of the 1,040 us that
     # the first one took longer its 10 single calls took 10, and its loop the others.
     light, full = linked_of(280.0, 20.0, steps=2), linked_of(1320.0, 30.0, steps=2)
-    pieces = pieces_of([1240, 80, 30, 1240, 80, 30], [0, 0, 1, 2, 2, 3], [0, 1, 2] * 2, [3000.0, 10.0, 10.0] * 2)
+    middles, calls = [1, 1, 1340, 1371, 1371, 2710], [3000.0, 10.0, 10.0] * 2
+    pieces = pieces_of([1240, 80, 30, 1240, 80, 30], middles, [0, 1, 2] * 2, calls)
     left = left_in(light, full, pieces)
     assert left is not None
     assert left[:3] == pytest.approx([1240 - 1030, 80 - 10, 20])
@@ -96,8 +110,8 @@ def test_windows_of_other_ops_are_not_compared() -> None:
     light = linked_of(80.0, 20.0)
     other = Scene(100.0, ops=[Op(10, 10, "aten::mul")], steps=1).linked()
     own = own_stretches(other.trace.events)
-    assert in_lighter_window(pieces_of([10.0], [0]), other, own, measure_stretches(light, own, 0.0)) is None
-    assert in_lighter_window(pieces_of([10.0], [0]), other, own, None) is None
+    assert in_lighter_window(pieces_of([10.0], [5]), other, own, measure_stretches(light, own, 0.0)) is None
+    assert in_lighter_window(pieces_of([10.0], [5]), other, own, None) is None
 
 
 def test_steps_that_were_held_up_are_not_calm() -> None:
@@ -143,5 +157,4 @@ def test_a_step_that_was_held_up_is_not_calm_even_where_there_are_two(lengths: t
 def test_stretches_are_those_of_calm_steps() -> None:
     alone, beside = (measure_stretches(_steps(*lengths), NO_HOOKS, 0.0) for lengths in ((100,), (100, 1000)))
     assert alone is not None and beside is not None
-    # The first stretch begins after the last op before it, which a single step does not show.
-    assert beside.us.tolist() == alone.us.tolist() == [pytest.approx(10), pytest.approx(70)]
+    assert beside.us.tolist() == alone.us.tolist() == [pytest.approx(10), pytest.approx(70), 0.0]
