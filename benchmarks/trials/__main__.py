@@ -7,8 +7,8 @@ FOLDER holds the programs, with the truth about them in `trials.toml`: `planted`
 
 Printed are for each program the verdict's bound, the lines that its sentence and first finding name, that finding and
 what it promises, whether bound, line and finding are among the accepted ones, and how many times as fast the mended
-program is: (full - short) / (full - short), where short takes a few steps. Exit status 1 where fewer than 8 of 10 are
-right.
+program is: (full - short) / (full - short), where short takes a few steps. Both programs run at once on one processor,
+so that what slows the machine slows both. Exit status 1 where fewer than 8 of 10 are right.
 """
 
 import argparse
@@ -168,17 +168,53 @@ def as_read(text: str) -> Mapping[str, Any]:
     return {**data, "findings": [{**by_slug[finding.slug], "is_open": finding.is_open} for finding in shown]}
 
 
-def _seconds(program: Path, clock: str) -> float:
-    """Seconds that a run of the program takes, by the clock of the wall or of its processors."""
-    started, before = time.perf_counter(), os.times()
-    subprocess.run(
-        [sys.executable, str(program)], env={**os.environ, **_ENVIRONMENT}, check=True, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, timeout=_ENDED_AFTER_SECONDS,
-    )  # fmt: skip
+def _wall_seconds(program: Path) -> float:
+    started = time.perf_counter()
+    subprocess.run([sys.executable, str(program)], check=True, timeout=_ENDED_AFTER_SECONDS, **_quietly())
+    return time.perf_counter() - started
+
+
+def _quietly() -> dict[str, Any]:
+    return {"env": {**os.environ, **_ENVIRONMENT}, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def _start(program: Path, processor: int) -> "subprocess.Popen[bytes]":
+    """A run of the program that may use this processor alone, as its processes and threads may."""
+    pin = f"import os, runpy, sys; os.sched_setaffinity(0, [{processor}]); sys.argv[1:] = []"
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{pin}; runpy.run_path({str(program)!r}, run_name='__main__')"], **_quietly()
+    )
+
+
+def _processor_seconds(faulty: Path, mended: Path, processor: int) -> dict[str, float]:
+    """Processor time of a run of each program, while both share one processor: what slows it slows both.
+
+    The mended program is run again until the faulty one has ended; the mean of its whole runs counts.
+    """
+    running = {"faulty": _start(faulty, processor), "mended": _start(mended, processor)}
+    took: dict[str, list[float]] = {"faulty": [], "mended": []}
+    while not (took["faulty"] and took["mended"]):
+        pid, status, usage = os.wait4(-1, 0)
+        name = next(name for name, each in running.items() if each.pid == pid)
+        if status:
+            raise subprocess.CalledProcessError(os.waitstatus_to_exitcode(status), str(running[name].args))
+        took[name].append(usage.ru_utime + usage.ru_stime)
+        running[name].returncode = 0
+        if name == "mended" and not took["faulty"]:
+            running[name] = _start(mended, processor)
+    for each in running.values():
+        if each.returncode is None:
+            each.kill()
+            each.wait()
+    return {name: statistics.mean(each) for name, each in took.items()}
+
+
+def _seconds(faulty: Path, mended: Path, clock: str, pair: int) -> dict[str, float]:
+    """Seconds that a run of each program takes, by the clock of the wall or of a processor."""
     if clock == "wall":
-        return time.perf_counter() - started
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+        return {"faulty": _wall_seconds(faulty), "mended": _wall_seconds(mended)}
+    processors = sorted(os.sched_getaffinity(0))
+    return _processor_seconds(faulty, mended, processors[pair % len(processors)])
 
 
 def times_as_many(text: str, times: int) -> str:
@@ -208,16 +244,18 @@ def measure_fix(trial: Trial, text: str, folder: Path, pairs: int) -> list[float
             change = trial.short if length == "short" else (trial.short[0], times_as_many(trial.short[0], times))
             path.write_text(replaced(programs[name], [change]), encoding="utf-8")
 
+    def steps_s(pair: int) -> dict[str, float]:
+        full, short = (
+            _seconds(files["faulty", length], files["mended", length], trial.clock, pair)
+            for length in ("full", "short")
+        )
+        return {name: full[name] - short[name] for name in programs}
+
     write(1)
-    once = _seconds(files["faulty", "full"], trial.clock) - _seconds(files["faulty", "short"], trial.clock)
+    once = steps_s(0)["faulty"]
     write(min(math.ceil(_LONG_SECONDS / max(once, _LEAST_SECONDS)), _MOST_TIMES))
-    ratios = []
-    for _ in range(pairs):
-        took = {key: _seconds(path, trial.clock) for key, path in files.items()}
-        steps = {name: took[name, "full"] - took[name, "short"] for name in ("faulty", "mended")}
-        if steps["mended"] >= _LEAST_SECONDS:
-            ratios.append(steps["faulty"] / steps["mended"])
-    return ratios
+    found = [steps_s(pair) for pair in range(pairs)]
+    return [each["faulty"] / each["mended"] for each in found if each["mended"] >= _LEAST_SECONDS]
 
 
 def _rows(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[Trial, Said | None, Grade | None, list[float]]]:

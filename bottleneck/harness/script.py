@@ -659,7 +659,7 @@ class Script:
         """Leaves the program alone: nothing more is watched, and nothing kept."""
         self._log.stop_sampling()
         self._boundaries.forget()
-        self._session.end_debugged_step()
+        self._session.end_debugged_step(is_last=True)
         self._handlers.remove()
         make_unwakeable()
         self._next = self._rest

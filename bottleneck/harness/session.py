@@ -151,24 +151,35 @@ class Session:
         self.note(source_texts={**self.notes.source_texts, **self._more_texts})
 
     def begin_debugged_step(self) -> None:
-        """Begins a step, one that is not measured, in which these aids are timed, and ids and values are looked at."""
+        """Begins a step, one that is not measured, in which aids to debugging are timed, or ids and values looked at.
+
+        Where aids are timed, the looks wait for the step after it: they take time as well.
+        """
         self._debugging.begin_step(self.notes.debug_modes)
+        if not self._debugging.is_timing:
+            self._begin_looks()
+
+    def _begin_looks(self) -> None:
         if self.notes.padding is None:
             with contextlib.suppress(Exception):  # another version of torch
                 self._padding.start(sys.modules.get("torch"), on_devices=self.options.inspect_padding)
         with contextlib.suppress(Exception):
             self._values.start(sys.modules.get("torch"))
 
-    def end_debugged_step(self, step: object = None) -> None:
-        """Ends that step, if one has begun."""
+    def end_debugged_step(self, step: object = None, *, is_last: bool = False) -> bool:
+        """Ends that step, if one has begun; true where the next one is such a step too, which ``is_last`` prevents."""
         if self._values.is_on:
             with contextlib.suppress(Exception):
                 self._values.stop()
                 self.look_at_values(step)
         if self._padding.is_on:
             self.note(padding=self._padding.stop())
-        if self._debugging.is_timing:
-            self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
+        if not self._debugging.is_timing:
+            return False
+        self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
+        if not is_last:
+            self._begin_looks()
+        return not is_last
 
     def look_at_values(self, step: object = None) -> None:
         """Looks again at the values of what the program holds, at a step boundary outside of what is measured."""

@@ -89,13 +89,15 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
 
 
 def note_debug_modes(step: Step, session: Session) -> None:
-    """Adds the aids to debugging that are on, with their time in one more step, and looks at values in it."""
+    """Adds the aids to debugging that are on, with their time in one more step, and looks at values in another."""
     session.note_debug_modes()
     session.begin_debugged_step()
     try:
         step()
+        if session.end_debugged_step(step):
+            step()
     finally:
-        session.end_debugged_step(step)
+        session.end_debugged_step(step, is_last=True)
 
 
 def _count(step: Step, session: Session) -> None:
