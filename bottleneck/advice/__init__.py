@@ -17,6 +17,7 @@ from bottleneck.advice import (
     dispatch,
     distributed,
     distributions,
+    dominant_line,
     fusion,
     host,
     machine,
@@ -27,6 +28,7 @@ from bottleneck.advice import (
     optimizers,
     precision,
     process,
+    product_order,
     python_loops,
     repeated_calls,
     repeated_work,
@@ -34,6 +36,7 @@ from bottleneck.advice import (
     servers,
     slow_calls,
     small_steps,
+    sparse_products,
     tensor_values,
     traffic,
     transfers,
@@ -60,6 +63,8 @@ RULES: tuple[Rule, ...] = (
     *distributions.RULES,
     *unused_results.RULES,
     *broadcasts.RULES,
+    *product_order.RULES,
+    *sparse_products.RULES,
     *repeated_work.RULES,
     *repeated_calls.RULES,
     *servers.RULES,
@@ -107,7 +112,7 @@ def advise(
     drafts = compilation.join_compiled(evidence, drafts)
     drafts = [draft for draft in drafts if with_unmeasured or not draft.only_measured or _is_answered(draft)]
     drafts = servers.fit_to_server(evidence, slow_calls.without_general(drafts))
-    drafts = put_general_behind(drafts, evidence.step_us)
+    drafts = dominant_line.with_dominant_line(evidence, put_general_behind(drafts, evidence.step_us))
     # Learned on CPUs: what such trials say of a GPU is not known.
     shipped = read_table() if evidence.is_host_only else {}
     device = evidence.analysis.device.name

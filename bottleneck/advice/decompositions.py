@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, work_of
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
@@ -25,6 +25,7 @@ from bottleneck.advice.removal import (
     main_source,
     removal_of,
     roots_of,
+    top_rows,
 )
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -115,18 +116,27 @@ _KEPT = 'if step % 50 == 0:\n    state["{name}"] = {call}  # kept in between'
 # Of a decomposition that is renewed every 50 steps so much is gained.
 _RENEWED, _SELDOM = 0.5, 0.98
 _LEAST_DEAR = 0.08
+# Of the time of decompositions of one matrix in a batch so much goes at least: right sides of their own stay.
+_OF_COPIES = 0.75
 _MOST_SIZES = 4
+# Ops before a decomposition that may have copied one matrix to each place of a batch.
+_MOST_BEFORE = 4
+_COPIES, _REPEATS = re.compile(r"^aten::(?:clone|contiguous|reshape)$"), re.compile(r"^aten::(?:repeat|tile)$")
 _LOOKS = re.compile(r"distributions[/\\](?:lowrank_)?multivariate_normal\.py\(|nn[/\\]utils[/\\]parametri\w+\.py\(")
 
 
 class _DecompositionCall(Struct, frozen=True):
-    """An outermost op that decomposes matrices: its row, the kind of call, and the sizes of the matrices."""
+    """An outermost op that decomposes matrices: its row, the kind of call, and the sizes of the matrices.
+
+    Of a batch in which one matrix stands several times ``copies`` is how often.
+    """
 
     row: int
     name: str
     way: _CheaperWay
     size: Size
     signature: int
+    copies: int = 1
 
 
 @remembered
@@ -148,8 +158,35 @@ def _calls(evidence: Evidence) -> tuple[_DecompositionCall, ...]:
         way = next((way for text in (name, inside[root]) for way in _WAYS if way.names.search(text)), None)
         sizes = [size for size in work.tensors_of(signature) if len(size) >= 2]
         if way is not None and sizes and not name.startswith(BACKWARD_NODE):
-            found.append(_DecompositionCall(root, name, way, sizes[0], signature))
+            copies = _copies(evidence, root, sizes[0], signature)
+            found.append(_DecompositionCall(root, name, way, sizes[0], signature, copies))
     return tuple(found)
+
+
+def _copies(evidence: Evidence, root: int, size: Size, signature: int) -> int:
+    """How often one matrix stands in a batch: by strides of 0, or by a copy of such, or a repeat, right before."""
+    if len(size) < 3:
+        return 1
+    work, ops, top = work_of(evidence), evidence.linked.ops, top_rows(evidence)
+    times = _expanded(work, signature, size)
+    at = int(np.searchsorted(top, root))
+    for before in reversed(top[max(at - _MOST_BEFORE, 0) : at].tolist()):
+        name, number = str(ops["name"].iloc[before]), int(as_integers(ops["signature"])[before])
+        if times == 1 and _COPIES.search(name):
+            times = _expanded(work, number, size)
+        elif times == 1 and _REPEATS.search(name):
+            of = next(iter(work.tensors_of(number)), ())
+            times = math.prod(size) // math.prod(of) if math.prod(of) and of[-2:] == size[-2:] else 1
+    return times
+
+
+def _expanded(work: KernelWork, signature: int, size: Size) -> int:
+    """How often a batch of this size holds one matrix, by strides of 0 in its first dimensions."""
+    columns = (work.text_column(name, signature) for name in ("dims", "strides"))
+    for dims, strides in zip(*columns, strict=False):
+        if dims == list(size) and isinstance(strides, list) and len(strides) == len(dims):
+            return math.prod(one for one, stride in zip(dims[:-2], strides[:-2], strict=True) if stride == 0)
+    return 1
 
 
 def _full_part(evidence: Evidence, call: _DecompositionCall) -> float:
@@ -208,6 +245,29 @@ def _of_full_matrices(evidence: Evidence, calls: Sequence[_DecompositionCall]) -
         removal=removal,
         gain=Interval(part * removal.gain.low / 2, part * removal.gain.high),
         rows=tuple(call.row for call in full),
+        high=True,
+    )
+
+
+def _of_one_matrix(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
+    """Decompositions of a batch that holds one matrix again and again."""
+    mine = [call for call in calls if call.copies > 1]
+    if not mine:
+        return None
+    removal, way = _removed(evidence, mine), _main_way(evidence, mine)
+    most = max(mine, key=lambda call: call.copies)
+    us = evidence.linked.ops["dur_us"].to_numpy()[[call.row for call in mine]]
+    part = float(np.average([1 - 1 / call.copies for call in mine], weights=np.maximum(us, 1e-9)))
+    function, line = _torch_call(mine), main_source(evidence, [call.row for call in mine])
+    return _DecompositionCase(
+        title="One matrix is decomposed for each place of a batch",
+        advice=f"Call {function} {at_source(line)} with the matrix itself before it is expanded or repeated, and let "
+        f"the result broadcast: the batch of {_by(most.size)} holds one matrix {most.copies} times, and each copy is "
+        f"taken through the {way.words} anew, in the backward pass too.",
+        code=f"result = {function}(matrix)  # once: not of matrix.expand(batch, -1, -1); a number broadcasts",
+        removal=removal,
+        gain=Interval(_OF_COPIES * part * removal.gain.low, part * removal.gain.high),
+        rows=tuple(call.row for call in mine),
         high=True,
     )
 
@@ -319,9 +379,11 @@ def _dearest_case(evidence: Evidence) -> _DecompositionCase | None:
     inside = outermost_spans(evidence, OPTIMIZER_STEP).hold(at_us).tolist()
     stepping = [call for call, is_inside in zip(calls, inside, strict=True) if is_inside]
     others = [call for call, is_inside in zip(calls, inside, strict=True) if not is_inside]
-    full = _of_full_matrices(evidence, calls)
+    full, one = _of_full_matrices(evidence, calls), _of_one_matrix(evidence, calls)
     made = (_in_optimizer(evidence, stepping), _of_no_weights(evidence, others), _cheaper(evidence, others))
     case = max((each for each in made if each is not None), key=lambda each: each.gain.high, default=None)
+    if one is not None and (case is None or one.gain.high >= case.gain.high / 2):
+        return one
     is_full = full is not None and (case is None or full.gain.high >= case.gain.high / 2)
     return full if is_full else case
 

@@ -28,6 +28,8 @@ _CHECKS = re.compile(
 )
 _FACTOR = re.compile(r"^aten::(?:linalg_)?(?:cholesky|cholesky_ex|solve_triangular|triangular_solve)$")
 _MADE_DIAGONAL = frozenset({"aten::diag_embed", "aten::diag", "aten::eye"})
+# An identity that is added to a matrix so many ops later makes no diagonal one.
+_ADDS, _ADDED_WITHIN = frozenset({"aten::add", "aten::add_"}), 3
 _LEAST_SHARE = 0.05
 # Of a covariance that is not known to be diagonal so much goes at least: its Cholesky factor, given as scale_tril.
 _NOT_KNOWN = 0.25
@@ -64,11 +66,25 @@ def _full_normal(evidence: Evidence) -> _FullNormal | None:
     matrices = sum(int(np.prod(size[:-2])) for size in sizes) / evidence.steps
     lines = {str(each) for each in ops["source"].iloc[mine].dropna() if place_of(str(each)) is not None}
     makes = text_matches(ops["name"], _MADE_DIAGONAL.__contains__)[top]
-    made = [row for row in top[makes].tolist() if width in _widths(evidence, row)]
+    made = [row for row in top[makes].tolist() if width in _widths(evidence, row) and not _is_jitter(evidence, row)]
     diagonal = main_source(evidence, made) if made else None
     rows = sorted({*mine.tolist(), *(row for row in made if str(ops["source"].iloc[row]) in lines)})
     us = ops.iloc[mine].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
     return _FullNormal(tuple(rows), tuple(str(each) for each in us.index[:3]), matrices, width, diagonal)
+
+
+def _is_jitter(evidence: Evidence, row: int) -> bool:
+    """True for an identity that is added to a matrix of its size at the same line, as to make it positive."""
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    if str(ops["name"].iloc[row]) != "aten::eye":
+        return False
+    at = int(np.searchsorted(top, row))
+    for later in top[at + 1 : at + 1 + _ADDED_WITHIN].tolist():
+        sizes = work.tensors_of(int(as_integers(ops["signature"])[later]))[:2]
+        is_sum = str(ops["name"].iloc[later]) in _ADDS and len(sizes) == 2 and sizes[0][-1:] == sizes[1][-1:]
+        if is_sum and all(len(size) >= 2 for size in sizes):
+            return True
+    return False
 
 
 def _widths(evidence: Evidence, row: int) -> set[int]:
@@ -100,7 +116,8 @@ def full_covariance(evidence: Evidence) -> Draft | None:
         f"log_prob and KL divergence are elementwise, in place of the MultivariateNormal at {where}."
         if made is not None
         else f"If the covariance at {where} is diagonal, use Independent(Normal(mean, std), 1). If it is full, give "
-        "its factor as scale_tril, so that none is computed, and pass validate_args=False once it works."
+        "its factor as scale_tril (of one matrix that serves a whole batch, torch.linalg.cholesky once), and pass "
+        "validate_args=False once it works."
     )
     gain = removal.gain if made is not None else Interval(_NOT_KNOWN * removal.gain.low, removal.gain.high)
     return Draft(

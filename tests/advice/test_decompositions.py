@@ -107,6 +107,29 @@ def test_a_factor_that_the_loss_needs_is_left_alone(tmp_path: Path, name: str) -
     assert matrix_decomposition(case(tmp_path, [start, *(numbered(each, 7) for each in ops), *model])) is None
 
 
+SLOGDET, DETERMINANT = "aten::linalg_slogdet", "aten::_linalg_slogdet"
+
+
+def test_a_matrix_that_fills_a_batch_is_decomposed_once(tmp_path: Path) -> None:
+    start, *ops = called(SLOGDET, DETERMINANT, [64, 32, 32], concrete=("",))
+    expanded = [event | {"args": event["args"] | {"Input Strides": [[0, 32, 1]]}} for event in ops]
+    model = [MODEL[0], numbered(MODEL[1], 8)]
+    evidence = case(tmp_path / "expanded", [start, *(numbered(each, 7) for each in expanded), *model])
+    draft = matrix_decomposition(evidence)
+    assert draft is not None and draft.gain_us is not None and not draft.changes_results
+    assert "torch.linalg.slogdet at train.py:22 with the matrix itself" in draft.advice
+    assert "64x32x32 holds one matrix 64 times" in draft.advice and draft.gain_us.high > 450
+    assert advise(evidence)[0].slug == "matrix-decomposition"
+    # Repeated before it, and a batch of its own.
+    repeat = op("aten::repeat", 101, 5, dims=[[32, 32], []], concrete=["", "[64, 1, 1]"])
+    again = matrix_decomposition(
+        case(tmp_path / "repeated", [start, repeat, *(numbered(each, 7) for each in ops), *model])
+    )
+    assert again is not None and "holds one matrix 64 times" in again.advice
+    own = [event | {"args": event["args"] | {"Input Strides": [[1024, 32, 1]]}} for event in ops]
+    assert matrix_decomposition(case(tmp_path / "own", [start, *(numbered(each, 7) for each in own), *model])) is None
+
+
 def test_decompositions_that_are_little_of_the_step_are_left_alone(tmp_path: Path) -> None:
     assert matrix_decomposition(case(tmp_path, [*called(SVD, WORK, [200, 200], 60, ("", "False", "")), *MODEL])) is None
     assert matrix_decomposition(case(tmp_path / "none", MODEL)) is None

@@ -47,6 +47,15 @@ def test_a_covariance_that_may_be_full_is_told_with_a_condition(tmp_path: Path) 
     assert draft.gain_us.low < draft.gain_us.high / 3
 
 
+def test_an_identity_that_is_added_makes_no_diagonal_matrix(tmp_path: Path) -> None:
+    eye = op("aten::eye", 105, 5, dims=[[]], concrete=[str(WIDTH)])
+    added = op("aten::add", 115, 5, dims=[[WIDTH, WIDTH], [WIDTH, WIDTH], []])
+    alone = full_covariance(two_steps(tmp_path / "alone", [*normal(), eye, *MODEL]))
+    assert alone is not None and "made diagonal" in alone.advice
+    jitter = full_covariance(two_steps(tmp_path / "jitter", [*normal(), eye, added, *MODEL]))
+    assert jitter is not None and jitter.advice.startswith("If the covariance")
+
+
 def test_a_factor_outside_of_distributions_is_left_alone(tmp_path: Path) -> None:
     body = [event for event in normal() if event["cat"] != "python_function"]
     assert full_covariance(two_steps(tmp_path, [*body, DIAGONAL, *MODEL])) is None

@@ -1,0 +1,258 @@
+"""Rule of chains of matrix products that are multiplied in an order that takes far more arithmetic than another."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, main_source, removal_of, roots_of
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.source_text import parse_line
+from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.units import counted
+
+_MULTIPLIES = re.compile(r"^aten::(?:mm|bmm|mv)$")
+# Ops that may stand between two products of a chain: copies, and factors of one number.
+_COPIES = re.compile(r"^aten::(?:copy_|clone|contiguous|_to_copy)$")
+_SCALES = re.compile(r"^aten::(?:mul|div)_?$")
+# Calls of layers: what they multiply with is meant to be separate.
+_LAYER = re.compile(r"^aten::(?:linear|addmm|_?scaled_dot_product\w*|_?native_multi_head\w*)$")
+_PRODUCT_CALL = re.compile(r"(?:^|\.)(?:matmul|mm|bmm|mv|einsum|dot)$")
+# The best order takes this part of the arithmetic at most; products of fewer numbers run at this part of the pace.
+_MOST_LEFT, _SLOWER = 0.5, 3.0
+
+
+class _Matrices(Struct, frozen=True):
+    """A product of two matrices, or of a batch of each: its rows in OPS, its source, and the sizes."""
+
+    row: int
+    root: int
+    source: str
+    batch: int
+    left: Size
+    right: Size
+
+
+class ProductChain(Struct, frozen=True):
+    """Products of which each takes the result of the one before: rows, sizes as (d0, d1, …), and the multiplications.
+
+    ``best`` is how many multiplications the best order needs, ``order`` says which.
+    """
+
+    rows: tuple[int, ...]
+    source: str
+    sizes: Size
+    done: float
+    best: float
+    order: str
+
+
+def _product_at(work: KernelWork, row: int, root: int, source: object, signature: int) -> _Matrices | None:
+    sizes = work.tensors_of(signature)[:2]
+    if len(sizes) < 2 or not 2 <= len(sizes[0]) <= 3:
+        return None
+    batch = sizes[0][0] if len(sizes[0]) == 3 else 1
+    right = (*sizes[1], 1) if len(sizes[1]) == 1 else sizes[1][-2:]
+    left = sizes[0][-2:]
+    name = source if isinstance(source, str) else ""
+    return _Matrices(row, root, name, batch, left, right) if left[1] == right[0] else None
+
+
+@remembered
+def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
+    """The chains of products of the forward pass, with nothing between them but views, copies and single factors."""
+    ops, work, roots = evidence.linked.ops, work_of(evidence), roots_of(evidence)
+    names = ops["name"].astype(object).to_numpy()
+    is_product = text_matches(ops["name"], _MULTIPLIES.search)
+    does_work = np.zeros(len(ops), dtype=bool)
+    does_work[work.op[work.op >= 0]] = True
+    apart = text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE) or _LAYER.search(name) is not None)
+    rows = np.flatnonzero((is_product | does_work) & ops_in_window(evidence))
+    sources, signatures = ops["source"].astype(object).to_numpy(), as_integers(ops["signature"])
+    threads = ops["thread"].cat.codes.to_numpy()
+    found: list[ProductChain] = []
+    run: list[_Matrices] = []
+    products = set(np.flatnonzero(is_product).tolist())
+    inside_product = {row for row in rows.tolist() if _parents_hold(evidence, row, products)}
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    for row in rows.tolist():
+        if row in inside_product:  # what a product does itself
+            continue
+        root = int(roots[row])
+        one = None
+        if row in products and not apart[root]:
+            one = _product_at(work, row, root, sources[row], int(signatures[row]))
+        if one is not None:
+            if run and threads[run[-1].row] == threads[row] and _follows(run, one, texts):
+                run.append(one)
+                continue
+        elif run and _keeps(str(names[row]), work.tensors_of(int(signatures[row]))):
+            continue
+        found += _chain_of(run)
+        run = [] if one is None else [one]
+    return (*found, *_chain_of(run))
+
+
+def _parents_hold(evidence: Evidence, row: int, wanted: set[int]) -> bool:
+    """True if an op around this row is one of those wanted."""
+    parent = as_integers(evidence.linked.ops["parent"])
+    at = int(parent[row])
+    while at >= 0:
+        if at in wanted:
+            return True
+        at = int(parent[at])
+    return False
+
+
+def _keeps(name: str, sizes: Sequence[Size]) -> bool:
+    """True for a copy, and for a factor that is one number."""
+    is_scalar = len(sizes) < 2 or all(each in ((), (1,)) for each in sizes[1:2])
+    return bool(_COPIES.search(name)) or (bool(_SCALES.search(name)) and is_scalar)
+
+
+def _follows(run: Sequence[_Matrices], one: _Matrices, texts: Mapping[str, str]) -> bool:
+    """True if a product takes the result of the run before: by its sizes, and by the text of the lines."""
+    last = run[-1]
+    made = (last.left[0], last.right[1])
+    if one.batch != last.batch or not any(made in (each, each[::-1]) for each in (one.left, one.right)):
+        return False
+    if not one.source or not last.source:
+        return False
+    is_same = one.source == last.source
+    before, after = (parse_line(texts.get(each.source, "")) for each in (last, one))
+    if is_same and after is not None:
+        return _nests(after)
+    if is_same:  # a part of a statement, or a trace without texts: no other tensor may have these sizes
+        return made not in (last.left, last.right, last.left[::-1], last.right[::-1])
+    return before is not None and after is not None and _uses(after, before)
+
+
+def _products_in(node: ast.AST) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
+    """The products in a statement, with their operands."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult):
+            yield one, [one.left, one.right]
+        elif isinstance(one, ast.Call) and _PRODUCT_CALL.search(ast.unparse(one.func)):
+            of = [one.func.value] if isinstance(one.func, ast.Attribute) else []
+            yield one, [*of, *one.args]
+
+
+def _nests(statement: ast.AST) -> bool:
+    """True if an operand of a product is a product itself; an einsum of three operands is one of such."""
+    for one, operands in _products_in(statement):
+        if isinstance(one, ast.Call) and ast.unparse(one.func).endswith("einsum") and len(one.args) > 3:
+            return True
+        if any(True for operand in operands for _ in _products_in(operand)):
+            return True
+    return False
+
+
+def _uses(after: ast.AST, before: ast.stmt) -> bool:
+    """True if a product of one statement has the name to which the other assigns a product."""
+    if not isinstance(before, ast.Assign) or next(_products_in(before.value), None) is None:
+        return False
+    names = {each.id for target in before.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return any(
+        isinstance(each, ast.Name) and each.id in names
+        for _, operands in _products_in(after)
+        for operand in operands
+        for each in ast.walk(operand)
+    )
+
+
+def _chain_of(run: Sequence[_Matrices]) -> list[ProductChain]:
+    """The chain of a run of two and more products; none where the sizes do not tell how they hang together."""
+    if len(run) < 2:
+        return []
+    sizes = [*run[0].left, run[0].right[1]]
+    done = float(np.prod(sizes))
+    for one in run[1:]:
+        if (sizes[0], sizes[-1]) not in (one.left, one.right):
+            sizes.reverse()
+        made = (sizes[0], sizes[-1])
+        if made == one.left:
+            sizes.append(one.right[1])
+        elif made == one.right:
+            sizes.insert(0, one.left[0])
+        else:
+            return []
+        done += float(one.left[0]) * one.left[1] * one.right[1]
+    best, order = _best_order(sizes)
+    rows = tuple(dict.fromkeys(one.root for one in run))
+    batch = run[0].batch
+    return [ProductChain(rows, run[-1].source, tuple(sizes), batch * done, batch * best, order)]
+
+
+def _best_order(sizes: Sequence[int]) -> tuple[float, str]:
+    """The least multiplications for a chain of matrices, and the order, with one letter for each: 'A(BC)'."""
+    count = len(sizes) - 1
+    best: dict[tuple[int, int], tuple[float, str]] = {(at, at): (0.0, chr(ord("A") + at)) for at in range(count)}
+    for length in range(1, count):
+        for first in range(count - length):
+            last = first + length
+            best[first, last] = min(
+                (
+                    best[first, cut][0]
+                    + best[cut + 1, last][0]
+                    + float(sizes[first]) * sizes[cut + 1] * sizes[last + 1],
+                    f"({best[first, cut][1]} {best[cut + 1, last][1]})",
+                )
+                for cut in range(first, last)
+            )
+    least, order = best[0, count - 1]
+    return least, order[1:-1]
+
+
+def product_order(evidence: Evidence) -> Draft | None:
+    """Matrices are multiplied one after the other in an order that takes twice the arithmetic of another, or more.
+
+    Gain: the time of these products and of their backward nodes, less the part of the arithmetic that the best order
+    takes; at worst that runs at a third of the pace.
+    """
+    chains = [one for one in product_chains(evidence) if one.best <= _MOST_LEFT * one.done]
+    if not chains:
+        return None
+    by_source: dict[str, list[ProductChain]] = {}
+    for one in chains:
+        by_source.setdefault(one.source, []).append(one)
+    mine = max(by_source.values(), key=lambda some: sum(one.done - one.best for one in some))
+    forward = [row for one in mine for row in one.rows]
+    rows = [*forward, *backward_of(evidence, forward)]
+    removal, work = removal_of(evidence, rows, certain=1.0), work_of(evidence)
+    left = sum(one.best for one in mine) / sum(one.done for one in mine)
+    gain = Interval(max(0.0, 1 - _SLOWER * left) * removal.gain.low, (1 - left) * removal.gain.high)
+    if evidence.share_of_step(gain.high) < 2 * LEAST_SHARE:
+        return None
+    longest = max(mine, key=lambda one: one.done)
+    line = main_source(evidence, forward) or longest.source
+    letters = [chr(ord("A") + at) for at in range(len(longest.sizes) - 1)]
+    shown = ", ".join(f"{letter} {longest.sizes[at]}x{longest.sizes[at + 1]}" for at, letter in enumerate(letters))
+    times = f"{longest.done / max(longest.best, 1):.3g}"
+    return Draft(
+        slug="product-order",
+        title="Matrices are multiplied in an order that costs more",
+        evidence=(
+            f"{counted(format_count(len(mine) / evidence.steps), 'chain')} of products per step {at_source(line)}, "
+            f"with nothing between but views: {shown}; {longest.order} takes {times} times fewer multiplications",
+            f"that takes {format_per_step(evidence, removal.us)}"
+            + (", with the backward pass" if len(rows) > len(forward) else ""),
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"Set the parentheses {at_source(line)} so that the small product comes first: with {shown} multiply "
+        f"{longest.order}. The result is the same, {times} times fewer multiplications make it, and the large "
+        "matrix in between is never written.",
+        code="out = q @ (k.transpose(-2, -1) @ v)  # in place of q @ k.transpose(-2, -1) @ v; A @ (B @ x)",
+        gain_us=gain,
+        claims={name: us * (1 - left) for name, us in removal.claims.items()},
+        removes=True,
+    )
+
+
+RULES = (product_order,)

@@ -1,0 +1,85 @@
+"""Names the line with most of the step where no other rule explains it."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import advise
+from bottleneck.advice.dominant_line import OP_KINDS, with_dominant_line
+from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import program_line, two_steps, with_recording
+from tests.builders import op
+
+TEXT = "loss = f(x)"
+
+
+def case(folder: Path, name: str, dur: float = 600, work: str | None = None, text: str = TEXT) -> Evidence:
+    """Two steps of 1 ms with this op on a million numbers at train.py:11, and another line."""
+    dims = [[1024, 1024], [1024, 1024]]
+    body = [
+        program_line(11, 50, dur + 20),
+        op(name, 60, dur, dims=dims),
+        *([op(work, 61, dur - 2, dims=dims)] if work else []),
+        program_line(14, 750, 200),
+        op("aten::mm", 760, 150, dims=[[64, 64], [64, 64]]),
+    ]
+    return with_recording(two_steps(folder, body), source_texts={"train.py:11": text})
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "way"),
+    [
+        ("aten::sort", "sorting", "topk"),
+        ("aten::linalg_qr", "decompositions", "factorise once"),
+        ("aten::_cdist_forward", "distances", "product of matrices"),
+        ("aten::grid_sampler_2d", "resizing", "fewer channels"),
+        ("aten::index_put_", "gathering", "whole rows"),
+        ("aten::where", "masks", "compute only what the mask keeps"),
+        ("aten::cumsum", "running sums", "ordinary sum"),
+        ("aten::_fft_r2c", "Fourier", "rfft"),
+        ("aten::_log_softmax", "softmax", "rows that are not padding"),
+        ("aten::normal_", "random", "draw fewer"),
+        ("aten::lgamma", "special", "table"),
+        ("aten::sum", "reductions", "einsum"),
+        ("aten::copy_", "copies", "kept"),
+    ],
+)
+def test_a_kind_of_op_has_words_and_a_way(tmp_path: Path, name: str, words: str, way: str) -> None:
+    (draft,) = with_dominant_line(case(tmp_path, name), [])
+    assert draft.slug == "dominant-line" and words in draft.title and way in draft.advice
+    assert "at train.py:11 (`loss = f(x)`)" in draft.advice and "60" in draft.title
+    assert draft.gain_us is None and draft.gain_reason is not None and "at most the" in draft.gain_reason
+
+
+def test_a_line_that_nothing_explains_is_named_first(tmp_path: Path) -> None:
+    finding = advise(case(tmp_path, "aten::sort"))[0]
+    assert finding.slug == "dominant-line" and finding.comes_first and finding.predicted_gain_us is None
+
+
+def specific(us: float, slug: str = "constant-in-step") -> Draft:
+    return Draft(slug=slug, title="", evidence=(), advice="", gain_us=Interval(us / 2, us))
+
+
+def test_a_finding_that_explains_much_stands_alone(tmp_path: Path) -> None:
+    evidence = case(tmp_path, "aten::sort")
+    explained = [specific(300)]
+    assert with_dominant_line(evidence, explained) == explained
+    assert len(with_dominant_line(evidence, [specific(20)])) == 2
+    # Advice for every program says nothing of a line; a loader that takes longer than the line does.
+    assert len(with_dominant_line(evidence, [specific(500, "half-precision")])) == 2
+    assert len(with_dominant_line(evidence, [specific(900, "input-wait")])) == 1
+
+
+def test_layers_short_lines_and_calls_of_all_are_left_alone(tmp_path: Path) -> None:
+    for name, work in (("aten::linear", "aten::addmm"), ("aten::dropout", "aten::bernoulli_"), ("aten::mm", None)):
+        evidence = case(tmp_path / name.removeprefix("aten::"), name, work=work)
+        assert with_dominant_line(evidence, []) == []
+    assert with_dominant_line(case(tmp_path / "short", "aten::sort", 200), []) == []
+    assert with_dominant_line(case(tmp_path / "all", "aten::sort", text="loss.backward()"), []) == []
+
+
+def test_no_two_kinds_have_the_same_words() -> None:
+    assert len({kind.words for kind in OP_KINDS}) == len(OP_KINDS) > 10
+    assert all(kind.cheaper and kind.code for kind in OP_KINDS)
