@@ -330,7 +330,7 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
     Outside of modules, backward pass and optimizer. The program changes none of these tensors in place, so that all the
     function makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
     """
-    sizes, work, ops = _parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
+    sizes, work, ops = parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
     # What has a gradient is a loss, whose sizes may be those of a parameter by chance.
     ops = ops[ops["module"].isna() & ~ops["source"].map(lambda source: _has_backward(evidence, source)).astype(bool)]
     if not sizes or ops.empty:
@@ -357,7 +357,7 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
 
 
 @remembered
-def _parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
+def parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
     """Sizes of the tensors that an optimizer's step takes one by one, or in lists."""
     ops, work = evidence.linked.ops, work_of(evidence)
     inside = outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()) & ops["signature"].notna()
@@ -448,6 +448,13 @@ def logged_parameters(evidence: Evidence) -> Draft | None:
     )  # fmt: skip
 
 
+# A call of a logger whose text is made before the call: by an f-string, format() or the operator %.
+_LOGS_MADE_TEXT = re.compile(
+    r"\blog\w*\.(?:debug|info|warn\w*|error|log|critical|trace)\(.*(?:\bf[\"']|\bstr\(|\brepr\(|\.format\(|[\"'] *%|[\"'] *\+)",
+    re.IGNORECASE,
+)
+
+
 def printed_tensor(evidence: Evidence) -> Draft | None:
     """The step makes the text of tensors, number by number, to print or log them.
 
@@ -462,16 +469,26 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
         line = line_at(evidence, start)
         us_at[line] = us_at.get(line, 0.0) + end - start
     line = max(us_at, key=lambda each: us_at[each])
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    is_logged = _LOGS_MADE_TEXT.search(texts.get(line or "", "")) is not None
     return Draft(
         slug="printed-tensor",
-        title="The text of whole tensors is made in each step",
+        title="Tensors become text for log messages, written or not"
+        if is_logged
+        else "The text of whole tensors is made in each step",
         evidence=(
             f"{counted(format_count(spans.start.size / evidence.steps), 'tensor')} per step become text "
             f"{at_source(line)}: {format_per_step(evidence, us)}",
             "each number of it is formatted by Python",
         ),
-        advice=f"Print or log the tensor {at_source(line)} every so many steps only, or numbers that sum it up.",
-        code="if step % 100 == 0:\n    print(step, out.shape, out.mean().item())  # not the tensor itself",
+        advice=f"Let logging format the tensor {at_source(line)} itself, and only if the level is on: pass it as an "
+        "argument in place of an f-string, which is made before logging looks at the level. Or guard the call by "
+        "logger.isEnabledFor(logging.DEBUG), or remove it."
+        if is_logged
+        else f"Print or log the tensor {at_source(line)} every so many steps only, or numbers that sum it up.",
+        code='logger.debug("output: %s", out)  # no text where DEBUG is off'
+        if is_logged
+        else "if step % 100 == 0:\n    print(step, out.shape, out.mean().item())  # not the tensor itself",
         gain_us=Interval(0.9 * us, us),
         claims=_claims(evidence, us),
         removes=True,

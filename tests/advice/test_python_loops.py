@@ -112,6 +112,17 @@ def test_text_of_tensors_is_worth_its_time_and_is_no_loop(tmp_path: Path) -> Non
     assert printed_tensor(other) is None and looped_op(other) is not None
 
 
+@pytest.mark.parametrize(
+    ("text", "is_made"),
+    [('logger.debug(f"out {x}")', True), ('log.info("out %s" % x)', True), ('logger.info("out %s", x)', False)],
+)
+def test_text_made_for_a_logger_is_to_be_made_by_it(tmp_path: Path, text: str, is_made: bool) -> None:
+    printed = case(tmp_path, printing(), source_texts={"train.py:22": text})
+    draft = printed_tensor(printed)
+    assert draft is not None and "at train.py:22" in draft.advice
+    assert ("isEnabledFor" in draft.advice) == is_made and ("log messages" in draft.title) == is_made
+
+
 def test_few_rounds_other_sizes_and_ops_that_take_their_time_are_no_loop(tmp_path: Path) -> None:
     assert looped_op(case(tmp_path / "few", loop(12))) is None
     assert looped_op(case(tmp_path / "sizes", loop(80, sizes=None))) is None
