@@ -450,7 +450,8 @@ def logged_parameters(evidence: Evidence) -> Draft | None:
 
 # A call of a logger whose text is made before the call: by an f-string, format() or the operator %.
 _LOGS_MADE_TEXT = re.compile(
-    r"\blog\w*\.(?:debug|info|warn\w*|error|log|critical|trace)\(.*(?:\bf[\"']|\bstr\(|\brepr\(|\.format\(|[\"'] *%|[\"'] *\+)",
+    r"\blog\w*\.(?:debug|info|warn\w*|error|log|critical|trace)\("
+    r".*(?:\bf[\"']|\bstr\(|\brepr\(|\.format\(|[\"'] *%|[\"'] *\+)",
     re.IGNORECASE,
 )
 
