@@ -65,7 +65,7 @@ class _Op(Struct, frozen=True):
 
     @property
     def call(self) -> tuple[object, ...]:
-        """What two branches of one kind have in common for each op."""
+        """Name and sizes, which two branches of one kind have in common for each op."""
         return (self.name, *self.sizes)
 
 
@@ -228,21 +228,22 @@ def discarded_branches(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(gain.high) < LEAST_SHARE:
         return None
     line, needs = largest.line or main_source(evidence, forward), counted(largest.used, "branch", "branches")
-    who = f"{largest.count} modules of the kind {largest.kind}"
+    times = format_count(len(mine) / evidence.steps)
+    who = f"{counted(largest.count, 'module')} of the kind {largest.kind}"
     return Draft(
         slug="discarded-branches",
         title="Every expert runs on all rows, and most of its results are thrown away"
         if largest.is_experts
         else "Both branches run on all rows, and one of their results is thrown away",
         evidence=(
-            f"{who} run on the same {largest.rows_read:,} rows {format_count(len(mine) / evidence.steps)} times per "
-            f"step; {at_source(line)} each row keeps the results of {needs}",
+            f"{who} run on the same {counted(largest.rows_read, 'row')} {counted(times, 'time')} per step; "
+            f"{at_source(line)} each row keeps the results of {needs}",
             f"they take {format_per_step(evidence, removal.us)}, with the backward pass; about {format_share(spared)} "
             "of that is for results that are not used",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Run each of the {largest.count} modules whose results are selected {at_source(line)} only on the rows "
-        "that are routed to it: find them (nonzero), gather them (index_select), and write the results back "
+        advice=f"Run each of {counted(largest.count, 'module')} whose results are selected {at_source(line)} only on the "
+        "rows that are routed to it: find them (nonzero), gather them (index_select), and write the results back "
         "(index_add or index_copy). Where the branches' weights alone differ, rows sorted by branch can share one "
         "grouped product.",
         code="rows = (choice == e).nonzero().squeeze(1)\n"

@@ -138,7 +138,7 @@ def parameter_penalty(evidence: Evidence) -> Draft | None:
 
 
 def _remedy(mine: Sequence[_Penalty], optimizers: Sequence[str]) -> tuple[str, str]:
-    """What to do in place of the penalty, with {at} for its line, and the code."""
+    """Advice in place of the penalty, with {at} for its line, and the code."""
     if any(each.is_difference for each in mine):
         return (
             "Take the penalty {at} out of the loss: add its gradient, factor * (parameter - anchor), to the gradients "

@@ -47,7 +47,7 @@ def test_experts_that_run_on_all_rows_are_to_run_on_theirs(tmp_path: Path, selec
     draft = discarded_branches(evidence)
     assert draft is not None and draft.gain_us is not None and draft.removes
     assert "selected at train.py:31 only on the rows that are routed to it" in draft.advice
-    assert draft.evidence[0].startswith("4 modules of the kind Expert run on the same 384 rows 1 times per step")
+    assert draft.evidence[0].startswith("4 modules of the kind Expert run on the same 384 rows 1 time per step")
     assert 400 < draft.gain_us.high < 0.75 * 4 * 160 and draft.gain_us.low < 0.5 * draft.gain_us.high
     assert advise(evidence)[0].slug == "discarded-branches"
 
