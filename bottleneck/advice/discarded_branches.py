@@ -242,8 +242,8 @@ def discarded_branches(evidence: Evidence) -> Draft | None:
             "of that is for results that are not used",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Run each of {counted(largest.count, 'module')} whose results are selected {at_source(line)} only on the "
-        "rows that are routed to it: find them (nonzero), gather them (index_select), and write the results back "
+        advice=f"Run each of {counted(largest.count, 'module')} whose results are selected {at_source(line)} only on "
+        "the rows that are routed to it: find them (nonzero), gather them (index_select), and write the results back "
         "(index_add or index_copy). Where the branches' weights alone differ, rows sorted by branch can share one "
         "grouped product.",
         code="rows = (choice == e).nonzero().squeeze(1)\n"
