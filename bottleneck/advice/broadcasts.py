@@ -16,6 +16,8 @@ from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import as_integers
 
 _PAIRS = {"aten::mul": "product", "aten::sub": "difference"}
+# Ops that broadcast their operands and add up at once.
+_COMPARES = {"aten::cosine_similarity": "product", "aten::pairwise_distance": "difference"}
 _CHAIN = re.compile(r"^aten::(?:pow|square|abs|mul|neg|exp|sqrt)$")
 _SUMS = re.compile(r"^aten::(?:sum|mean|norm|linalg_vector_norm)$")
 _REPEATS = re.compile(r"^aten::(?:repeat|repeat_interleave|tile)$")
@@ -43,11 +45,14 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
     calls = as_integers(ops["signature"])[top].tolist()
     found = []
     for at, (row, name) in enumerate(zip(top.tolist(), names, strict=True)):
-        sizes = work.tensors_of(calls[at])[:2] if name in _PAIRS else []
+        sizes = work.tensors_of(calls[at])[:2] if name in _PAIRS or name in _COMPARES else []
         result = _broadcast(sizes)
         if len(sizes) < 2 or math.prod(result) < _LEAST_NUMBERS:
             continue
         if any(math.prod(size) * _TIMES_LARGER > math.prod(result) for size in sizes):
+            continue
+        if name in _COMPARES:
+            found.append(_Spread((row,), _COMPARES[name], (sizes[0], sizes[1]), result))
             continue
         rows = [row]
         for later in range(at + 1, min(at + 1 + _MOST_BETWEEN, top.size)):
@@ -100,7 +105,8 @@ def spread_product(evidence: Evidence) -> Draft | None:
     largest = max(found, key=lambda one: math.prod(one.result))
     line, is_product = main_source(evidence, forward), largest.kind == "product"
     way = (
-        "multiply matrices instead (torch.matmul or torch.einsum): no such tensor is written"
+        "multiply matrices instead (torch.matmul or torch.einsum; of normalised rows for cosines): no such tensor is "
+        "written"
         if is_product
         else "take torch.cdist, or |a|^2 + |b|^2 - 2 a @ b.T for squared distances: no such tensor is written"
     )

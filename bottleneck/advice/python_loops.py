@@ -245,6 +245,17 @@ _CLIPPED = _LoopRemedy(
     "Clip {at} once for all parameters; by their norm together, which is what clipping usually means.",
     "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # once, outside of any loop",
 )
+# Of all parameters at once, in a loop: a sample after the other.
+_CLIPS_ALL = re.compile(r"\bclip_grad_(?:norm|value)_\(\s*[^\[,]*(?:parameters\(\)|params\b)")
+_SAMPLE_BY_SAMPLE = _LoopRemedy(
+    "Gradients are computed for each sample by itself",
+    "Compute the gradients of all samples at once, in place of one backward pass for each {at}: torch.func.vmap over "
+    "torch.func.grad gives them per sample (to clip or to compare them). Where only their sum or mean is used, one "
+    "backward pass of the batch's loss is the same.",
+    "grads = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(params, x, y)  # per sample\n"
+    "norms = sum(g.flatten(1).square().sum(1) for g in grads.values()).sqrt()  # to clip them",
+)
+_CELL = re.compile(r"(?:^|\.)(?P<kind>RNN|GRU|LSTM)Cell_\d{1,9}$")
 _DIFFERENTIATES = re.compile(r"\b(?:jacobian|hessian)\(")
 _DIFFERENTIATED = _LoopRemedy(
     "A Jacobian takes a backward pass for each output of each sample",
@@ -259,10 +270,24 @@ FEW_ROWS = 4
 def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     """Row by row, or what the line of the loop is known to do."""
     texts = {} if evidence.recording is None else evidence.recording.source_texts
-    if _CLIPS.search(texts.get(loop.source, "")):
+    text = texts.get(loop.source, "")
+    if _CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF:
+        return _SAMPLE_BY_SAMPLE
+    if _CLIPS.search(text):
         return _CLIPPED
-    if _DIFFERENTIATES.search(texts.get(loop.source, "")):
+    if _DIFFERENTIATES.search(text):
         return _DIFFERENTIATED
+    kind = _cell_of(evidence, loop.source)
+    if kind is not None:
+        return _LoopRemedy(
+            "A recurrent cell is stepped through time by a loop in Python",
+            f"Call nn.{kind} once for the whole sequence in place of nn.{kind}Cell for each time step {{at}}: its loop "
+            "over time is compiled, and its products with the inputs are one for all time steps. Where a step needs "
+            "the output of the one before (decoding, attention), compute at least what depends on the inputs alone "
+            "before the loop.",
+            f"rnn = nn.{kind}(inputs, hidden, batch_first=True)  # weights: those of the cell, named weight_ih_l0 …\n"
+            "out, state = rnn(x)  # x: (batch, time, inputs)",
+        )
     rows, calls = rows_of_call(evidence, loop.source), model_calls(evidence).get(loop.source, (0.0, 0.0))[1]
     if rows is None or rows > FEW_ROWS or calls < LOOP_OF:
         return _ROW_BY_ROW
@@ -273,6 +298,18 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
         "(environments, sequences) run as one batch.",
         "out = model(inputs)  # inputs: (batch, …); loss = criterion(out, targets); loss.backward(), once",
     )
+
+
+def _backward_calls(evidence: Evidence) -> float:
+    """Backward passes per step."""
+    return outermost_frames(evidence, _BACKWARD_CALL).start.size / evidence.steps
+
+
+def _cell_of(evidence: Evidence, source: str) -> str | None:
+    """RNN, GRU or LSTM, where the ops of this line run in a cell of it."""
+    ops = _program_ops(evidence)
+    modules = ops["module"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()].unique()
+    return next((found["kind"] for each in modules.tolist() if (found := _CELL.search(str(each)))), None)
 
 
 def rows_of_call(evidence: Evidence, source: str) -> int | None:
@@ -330,7 +367,7 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
     Outside of modules, backward pass and optimizer. The program changes none of these tensors in place, so that all the
     function makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
     """
-    sizes, work, ops = _parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
+    sizes, work, ops = parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
     # What has a gradient is a loss, whose sizes may be those of a parameter by chance.
     ops = ops[ops["module"].isna() & ~ops["source"].map(lambda source: _has_backward(evidence, source)).astype(bool)]
     if not sizes or ops.empty:
@@ -357,7 +394,7 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
 
 
 @remembered
-def _parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
+def parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
     """Sizes of the tensors that an optimizer's step takes one by one, or in lists."""
     ops, work = evidence.linked.ops, work_of(evidence)
     inside = outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()) & ops["signature"].notna()
@@ -448,6 +485,14 @@ def logged_parameters(evidence: Evidence) -> Draft | None:
     )  # fmt: skip
 
 
+# A call of a logger whose text is made before the call: by an f-string, format() or the operator %.
+_LOGS_MADE_TEXT = re.compile(
+    r"\blog\w*\.(?:debug|info|warn\w*|error|log|critical|trace)\("
+    r".*(?:\bf[\"']|\bstr\(|\brepr\(|\.format\(|[\"'] *%|[\"'] *\+)",
+    re.IGNORECASE,
+)
+
+
 def printed_tensor(evidence: Evidence) -> Draft | None:
     """The step makes the text of tensors, number by number, to print or log them.
 
@@ -462,16 +507,26 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
         line = line_at(evidence, start)
         us_at[line] = us_at.get(line, 0.0) + end - start
     line = max(us_at, key=lambda each: us_at[each])
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    is_logged = _LOGS_MADE_TEXT.search(texts.get(line or "", "")) is not None
     return Draft(
         slug="printed-tensor",
-        title="The text of whole tensors is made in each step",
+        title="Tensors become text for log messages, written or not"
+        if is_logged
+        else "The text of whole tensors is made in each step",
         evidence=(
             f"{counted(format_count(spans.start.size / evidence.steps), 'tensor')} per step become text "
             f"{at_source(line)}: {format_per_step(evidence, us)}",
             "each number of it is formatted by Python",
         ),
-        advice=f"Print or log the tensor {at_source(line)} every so many steps only, or numbers that sum it up.",
-        code="if step % 100 == 0:\n    print(step, out.shape, out.mean().item())  # not the tensor itself",
+        advice=f"Let logging format the tensor {at_source(line)} itself, and only if the level is on: pass it as an "
+        "argument in place of an f-string, which is made before logging looks at the level. Or guard the call by "
+        "logger.isEnabledFor(logging.DEBUG), or remove it."
+        if is_logged
+        else f"Print or log the tensor {at_source(line)} every so many steps only, or numbers that sum it up.",
+        code='logger.debug("output: %s", out)  # no text where DEBUG is off'
+        if is_logged
+        else "if step % 100 == 0:\n    print(step, out.shape, out.mean().item())  # not the tensor itself",
         gain_us=Interval(0.9 * us, us),
         claims=_claims(evidence, us),
         removes=True,

@@ -51,13 +51,13 @@ def program_line(number: int, ts: float, dur: float) -> Event:
     return complete(f"train.py({number}): <module>", "python_line", ts, dur)
 
 
-def two_steps(folder: Path, body: Sequence[Event], length_us: float = 1000.0) -> Evidence:
-    """The case of two steps of a CPU program with these events each."""
+def two_steps(folder: Path, body: Sequence[Event], length_us: float = 1000.0, **recording: Any) -> Evidence:
+    """The case of two steps of a CPU program with these events each; with any field of a recording given."""
     events = [frame("train.py(1): <module>", 0, 2 * length_us)]
     for number in range(2):
         events.append(step(number, length_us * number, length_us - 1))
         events += [event | {"ts": event["ts"] + length_us * number} for event in body]
-    return case_of(folder, events, unprofiled_us=length_us)
+    return case_of(folder, events, unprofiled_us=length_us, **recording)
 
 
 def gpu_events(

@@ -35,6 +35,15 @@ def test_a_large_broadcast_that_is_added_up_is_a_product_of_matrices(tmp_path: P
     assert advise(evidence)[0].slug == "spread-product"
 
 
+def test_a_comparison_of_broadcast_operands_is_a_product_of_matrices(tmp_path: Path) -> None:
+    def compared(operands: list[list[int]]) -> list[Event]:
+        return [program_line(11, 100, 520), op("aten::cosine_similarity", 110, 500, dims=[*operands, [], []]), *MODEL]
+
+    draft = spread_product(two_steps(tmp_path / "all", compared([A, B])))
+    assert draft is not None and "of normalised rows" in draft.advice and "at train.py:11" in draft.advice
+    assert spread_product(two_steps(tmp_path / "pairs", compared([ALL, ALL]))) is None
+
+
 def test_other_sums_and_broadcasts_are_left_alone(tmp_path: Path) -> None:
     # Over a dimension that one of the operands does not have; of operands as large as the result; of another op.
     assert spread_product(two_steps(tmp_path / "axis", [*spread("mul", "[0]"), *MODEL])) is None

@@ -89,6 +89,24 @@ def test_gradients_that_are_clipped_one_by_one_are_clipped_together(tmp_path: Pa
     assert draft is not None and draft.advice.startswith("Clip at train.py:22 once for all parameters")
 
 
+def test_gradients_of_each_sample_are_computed_at_once(tmp_path: Path) -> None:
+    texts = {"train.py:22": "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}
+    draft = looped_op(case(tmp_path / "clipped", loop(80), source_texts=texts))
+    assert draft is not None and draft.title.startswith("Gradients are computed for each sample")
+    passes = [frame("torch/autograd/__init__.py(200): backward", 13.5 + 10.0 * at, 1) for at in range(40)]
+    draft = looped_op(case(tmp_path / "passes", [*loop(80), *passes]))
+    assert draft is not None and "torch.func.vmap" in draft.advice and "at train.py:22" in draft.advice
+
+
+def test_a_recurrent_cell_is_called_for_the_whole_sequence(tmp_path: Path) -> None:
+    cells = [
+        event | {"name": "nn.Module: GRUCell_0"} if "nn." in event["name"] else event for event in calls_of_a_model(64)
+    ]
+    draft = looped_op(case(tmp_path, cells))
+    assert draft is not None and "Call nn.GRU once for the whole sequence" in draft.advice
+    assert "at train.py:22" in draft.advice
+
+
 def test_a_jacobian_of_a_batch_is_taken_for_each_sample(tmp_path: Path) -> None:
     texts = {"train.py:22": "J = jacobian(model, xu, create_graph=True)"}
     draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
@@ -110,6 +128,17 @@ def test_text_of_tensors_is_worth_its_time_and_is_no_loop(tmp_path: Path) -> Non
     assert looped_op(printed) is None
     other = case(tmp_path / "other", printing("torch/text.py(712): _str"))
     assert printed_tensor(other) is None and looped_op(other) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_made"),
+    [('logger.debug(f"out {x}")', True), ('log.info("out %s" % x)', True), ('logger.info("out %s", x)', False)],
+)
+def test_text_made_for_a_logger_is_to_be_made_by_it(tmp_path: Path, text: str, is_made: bool) -> None:
+    printed = case(tmp_path, printing(), source_texts={"train.py:22": text})
+    draft = printed_tensor(printed)
+    assert draft is not None and "at train.py:22" in draft.advice
+    assert ("isEnabledFor" in draft.advice) == is_made and ("log messages" in draft.title) == is_made
 
 
 def test_few_rounds_other_sizes_and_ops_that_take_their_time_are_no_loop(tmp_path: Path) -> None:

@@ -1,0 +1,230 @@
+"""Rules of forward passes without gradients in each step of a training: evaluation, and networks that do not learn."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import has_backward_pass, work_of
+from bottleneck.advice.quantities import format_per_step, optimizer_names, outermost_spans
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import (
+    Removal,
+    autograd_records,
+    issued_by,
+    removal_of,
+    top_rows,
+    with_python,
+)
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.schema.op_names import OPTIMIZER_STEP, PYTHON_FRAME, at_source, line_source
+from bottleneck.schema.tables import text_matches
+from bottleneck.units import counted
+
+# Names of evaluation, in a line's text or in its function.
+_EVALUATES = re.compile(
+    r"(?:^|[^a-z])(?:evaluat|valid(?:at|_|$|\b)|val(?:_|\b)|test(?:_|\b)|dev_|accura|acc(?:_|\b)|metric|perplexity|"
+    r"monitor|holdout|held_out|f1|auc)|_(?:val|test|eval|acc|accuracy|metrics?)\b|\beval_",
+    re.IGNORECASE,
+)
+_RANDOM = re.compile(r"^aten::(?:randn|rand(?!int|perm)|normal|uniform|bernoulli|dropout|native_dropout|poisson)")
+# Networks that follow another one, or act: their weights or their inputs change.
+_FOLLOWS = re.compile(
+    r"target|ema\b|ema_|_ema|moment|polyak|\bact|polic|actor|critic|reward|agent|\bq\w{0,3}\(|old|key_enc|_k\(|generat|"
+    r"sampl|fake|anchor|shadow",
+    re.IGNORECASE,
+)
+# Of the step: less is not worth a change.
+_LEAST_EVALUATED, _LEAST_FROZEN = 0.05, 0.25
+# Every so many steps is enough for an evaluation.
+_SELDOM = 0.95
+# Inputs may come back, or not: that much of the time is gained at least.
+_SURE_OF_FROZEN = 0.3
+# Steps with such a pass: fewer are seldom already.
+_NEARLY_ALL = 0.8
+
+
+class _Pass(Struct, frozen=True):
+    """A stretch at a line in which ops run in modules, and autograd records none: its ops, step, line and text.
+
+    ``evaluates`` is set where the line or its function is named so. ``modules`` are the roots of the modules.
+    """
+
+    rows: tuple[int, ...]
+    step: object
+    source: str
+    text: str
+    evaluates: bool
+    modules: frozenset[str]
+
+
+class _LineEvent(Struct, frozen=True):
+    """An event of a line: its span, its source, its text, and the function that it is in."""
+
+    start_us: float
+    end_us: float
+    source: str
+    text: str
+    function: str
+
+
+def _lines(evidence: Evidence) -> Iterator[_LineEvent]:
+    """The events of lines in the window, the outermost of each instant first."""
+    events, texts = evidence.linked.trace.events, {} if evidence.recording is None else evidence.recording.source_texts
+    low_us, high_us = evidence.linked.window.host_us
+    start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    rows = np.flatnonzero((events["category"] == "line").to_numpy() & (start >= low_us) & (start < high_us))
+    for row in rows[np.lexsort((-dur[rows], start[rows]))].tolist():
+        name = str(events["name"].iloc[row])
+        match = PYTHON_FRAME.match(name)
+        if match is not None:
+            source = line_source(match["path"], match["line"])
+            yield _LineEvent(start[row], start[row] + dur[row], source, texts.get(source, ""), name[match.end() :])
+
+
+@remembered
+def _passes(evidence: Evidence) -> tuple[_Pass, ...]:
+    """The passes of a training's steps that autograd does not record, each by its outermost line without training."""
+    if not has_backward_pass(evidence) or not optimizer_names(evidence):
+        return ()
+    ops, top = evidence.linked.ops, top_rows(evidence)
+    at_us, rows = ops["ts_us"].to_numpy()[top], top
+    outside = ~outermost_spans(evidence, OPTIMIZER_STEP).hold(at_us)
+    rows, at_us = rows[outside], at_us[outside]
+    order = np.argsort(at_us, kind="stable")
+    rows, at_us = rows[order], at_us[order]
+    trained = np.append(0, np.cumsum(autograd_records(evidence, rows)))
+    module = ops["module"].astype(object).to_numpy()[rows]
+    in_module = np.append(0, np.cumsum([isinstance(each, str) for each in module]))
+    found, until_us = list[_Pass](), -math.inf
+    for line in _lines(evidence):
+        if line.start_us < until_us:
+            continue
+        first, last = np.searchsorted(at_us, [line.start_us, line.end_us])
+        if in_module[last] == in_module[first] or trained[last] > trained[first]:
+            continue
+        until_us = line.end_us
+        found.append(_pass_of(evidence, line, rows[first:last], module[first:last].tolist()))
+    return tuple(found)
+
+
+def _pass_of(evidence: Evidence, line: _LineEvent, rows: Integers, modules: Sequence[object]) -> _Pass:
+    steps = evidence.linked.ops["step"].iloc[rows].dropna()
+    return _Pass(
+        tuple(rows.tolist()),
+        steps.iloc[0] if len(steps) else None,
+        line.source,
+        line.text,
+        any(_EVALUATES.search(each) is not None for each in (line.text, line.function)),
+        frozenset(each.partition(".")[0] for each in modules if isinstance(each, str)),
+    )
+
+
+def _are_in_all_steps(evidence: Evidence, passes: Sequence[_Pass]) -> bool:
+    return len({each.step for each in passes}) >= max(_NEARLY_ALL * evidence.steps, 2)
+
+
+def evaluation_in_step(evidence: Evidence) -> Draft | None:
+    """Each step of a training runs an evaluation: passes without gradients at lines that are named so.
+
+    Gain: their ops and the Python around them, from 90 % of it, if they run every twentieth step or more seldom.
+    """
+    mine = [each for each in _passes(evidence) if each.evaluates]
+    if not _are_in_all_steps(evidence, mine):
+        return None
+    rows = [row for each in mine for row in each.rows]
+    removal, work = _seldom(with_python(evidence, removal_of(evidence, rows), rows)), work_of(evidence)
+    if evidence.share_of_step(removal.us) < _LEAST_EVALUATED:
+        return None
+    line = max(mine, key=lambda each: len(each.rows)).source
+    return Draft(
+        slug="evaluation-in-step",
+        title="The model is evaluated in every step of its training",
+        evidence=(
+            f"{line} runs modules without gradients in each of {counted(evidence.steps, 'step')}",
+            f"that takes {format_per_step(evidence, removal.us)}",
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"Evaluate {at_source(line)} every hundred steps or once per epoch, not in every step. For a curve of "
+        "the training, take the metric from the outputs that the training computes anyway.",
+        code="if step % 100 == 0:\n    score = evaluate(model)",
+        gain_us=removal.gain,
+        claims=removal.claims,
+        removes=True,
+    )
+
+
+def _seldom(removal: Removal) -> Removal:
+    gain = Interval(_SELDOM * removal.gain.low, _SELDOM * removal.gain.high)
+    return Removal(removal.us, gain, removal.claims)
+
+
+def frozen_features(evidence: Evidence) -> Draft | None:
+    """A network that does not learn runs in each step, on inputs without random numbers: results may be kept.
+
+    Gain: the time of its ops, from 30 % of it: only the program knows whether its inputs come back.
+    """
+    passes = _passes(evidence)
+    trained = _trained_roots(evidence)
+    mine = [
+        each
+        for each in passes
+        if not each.evaluates
+        and not each.modules & trained
+        and not _FOLLOWS.search(each.text)
+        and not _changes(evidence, each)
+    ]
+    if not _are_in_all_steps(evidence, mine):
+        return None
+    rows = [row for each in mine for row in each.rows]
+    removal, work = removal_of(evidence, rows), work_of(evidence)
+    if evidence.share_of_step(removal.us) < _LEAST_FROZEN:
+        return None
+    line = max(mine, key=lambda each: len(each.rows)).source
+    return Draft(
+        slug="frozen-features",
+        title="A network that does not learn runs in every step",
+        evidence=(
+            f"{line} runs modules without gradients, none of which is trained; no random number goes into it",
+            f"that takes {format_per_step(evidence, removal.us)}",
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"Where its inputs come back in each epoch, compute what the frozen network gives {at_source(line)} "
+        "once for all samples, keep it (features, teacher's outputs), and train on that. Otherwise run it in bf16, for "
+        "more rows per call.",
+        code="with torch.inference_mode():\n    features = torch.cat([net(x) for x, _ in loader])  # once, in order",
+        gain_us=Interval(_SURE_OF_FROZEN * removal.gain.low, removal.gain.high),
+        claims=removal.claims,
+        removes=True,
+        confidence="low",
+    )
+
+
+@remembered
+def _trained_roots(evidence: Evidence) -> frozenset[str]:
+    """The root modules in which autograd records ops."""
+    top = top_rows(evidence)
+    modules = evidence.linked.ops["module"].astype(object).to_numpy()[top][autograd_records(evidence, top)]
+    return frozenset(each.partition(".")[0] for each in modules if isinstance(each, str))
+
+
+def _changes(evidence: Evidence, one: _Pass) -> bool:
+    """True if random numbers are drawn in the step up to the end of this pass, but for those that pick rows."""
+    ops, top = evidence.linked.ops, _random_rows(evidence)
+    end_us = float(ops["ts_us"].to_numpy()[one.rows[-1]])
+    at_us: Floats = ops["ts_us"].to_numpy()[top]
+    same = (ops["step"].iloc[top] == one.step).to_numpy(dtype=bool, na_value=False)
+    return bool((same & (at_us <= end_us)).any())
+
+
+@remembered
+def _random_rows(evidence: Evidence) -> Integers:
+    top = top_rows(evidence)
+    return top[text_matches(evidence.linked.ops["name"], lambda name: bool(_RANDOM.match(name)))[top]]
+
+
+RULES = (evaluation_in_step, frozen_features)

@@ -1,0 +1,53 @@
+"""Losses that leave positions out after logits were computed for all of them."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.masked_losses import masked_positions
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import program_line, two_steps
+from tests.builders import Event, op
+
+ROWS, CLASSES = 512, 8000
+LABELS = op("aten::masked_fill", 52, 5, dims=[[8, 64], [8, 64], []], concrete=["", "", "-100"])
+
+
+def case(folder: Path, *more: Event, classes: int = CLASSES, reduction: str = "1", text: str = "") -> Evidence:
+    """Steps with a head of 300 us at train.py:11 and its loss of 200 us at train.py:12."""
+    loss = op(
+        "aten::cross_entropy_loss", 420, 200, dims=[[ROWS, classes], [ROWS], [], [], [], []],
+        concrete=["", "", "", reduction, "-100", "0."],
+    )  # fmt: skip
+    events = [
+        program_line(10, 50, 20),
+        program_line(11, 100, 310),
+        op("aten::linear", 105, 300, dims=[[8, 64, 128], [classes, 128], [classes]]),
+        program_line(12, 415, 300),
+        loss,
+        program_line(13, 800, 20),
+        op("autograd::engine::evaluate_function: AddmmBackward0", 802, 10),
+    ]
+    return two_steps(folder, [*events, *more], source_texts={"train.py:12": text})
+
+
+def test_logits_of_positions_without_a_target_need_not_be_computed(tmp_path: Path) -> None:
+    draft = masked_positions(case(tmp_path, LABELS))
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "before the product at train.py:11" in draft.advice
+    assert "the loss at train.py:12 is over 8000 classes for 512 positions" in draft.evidence[0].replace(",", "", 1)
+    assert 350 < draft.gain_us.high <= 450 and draft.gain_us.low == pytest.approx(0.25 * draft.gain_us.high, rel=0.1)
+
+
+def test_a_mask_over_the_losses_may_be_of_padding(tmp_path: Path) -> None:
+    mask = op("aten::mul", 640, 5, dims=[[ROWS], [ROWS]])
+    draft = masked_positions(case(tmp_path / "mask", mask, reduction="0"))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.low < 60 and draft.confidence == "low"
+    named = masked_positions(case(tmp_path / "named", text="loss = F.cross_entropy(a, b, ignore_index=PAD)"))
+    assert named is not None and named.confidence == "medium"
+
+
+def test_losses_over_all_positions_or_few_classes_are_left_alone(tmp_path: Path) -> None:
+    assert masked_positions(case(tmp_path / "all")) is None
+    assert masked_positions(case(tmp_path / "unreduced", reduction="0")) is None
+    assert masked_positions(case(tmp_path / "few", LABELS, classes=100)) is None

@@ -1,0 +1,69 @@
+"""Forward passes without gradients in each step of a training."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import advise
+from bottleneck.advice.passes_without_gradients import evaluation_in_step, frozen_features
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import program_line, two_steps
+from tests.builders import Event, complete, frame, op
+
+SIZES = [[512, 64], [64, 64], [64]]
+
+
+def numbered(event: Event, number: int) -> Event:
+    return event | {"args": event["args"] | {"Sequence number": number, "Fwd thread id": 0}}
+
+
+def forward(module: str, at: float, dur: float, number: int, line: int) -> list[Event]:
+    """A line that calls a module, whose ops have this number of autograd."""
+    ops = [op("aten::linear", at + 2 + index * dur / 2, dur / 2 - 4, dims=SIZES) for index in range(2)]
+    where = [program_line(line, at, dur), frame(f"nn.Module: {module}", at + 1, dur - 2)]
+    return [*where, *(numbered(each, number) for each in ops)]
+
+
+def case(folder: Path, other: str, text: str, more: tuple[Event, ...] = ()) -> Evidence:
+    """Steps that train Net_0 at lines 11 to 14, and run a module at line 20 for 400 us."""
+    training = [
+        *forward("Net_0", 100, 100, 3, 11),
+        program_line(12, 210, 10),
+        numbered(op("aten::mse_loss", 212, 5, dims=[[512, 64], [512, 64]]), 4),
+        program_line(13, 230, 100),
+        numbered(op("autograd::engine::evaluate_function: AddmmBackward0", 235, 80), 3),
+        complete("Optimizer.step#SGD.step", "user_annotation", 340, 20),
+    ]
+    passes = [*more, *forward(other, 500, 400, 5, 20)]
+    return two_steps(folder, [*training, *passes], source_texts={"train.py:20": text})
+
+
+@pytest.mark.parametrize("text", ["best = max(best, accuracy(model))", "val_loss = loss_of(model, data)", "evaluate()"])
+def test_an_evaluation_in_each_step_is_to_be_seldom(tmp_path: Path, text: str) -> None:
+    evidence = case(tmp_path, "Net_0", text)
+    draft = evaluation_in_step(evidence)
+    assert draft is not None and draft.gain_us is not None and "Evaluate at train.py:20 every" in draft.advice
+    assert 300 < draft.gain_us.low < draft.gain_us.high < 0.95 * 500
+    assert frozen_features(evidence) is None
+    assert advise(evidence)[0].slug == "evaluation-in-step"
+
+
+def test_a_pass_that_is_not_named_so_is_no_evaluation(tmp_path: Path) -> None:
+    for at, text in enumerate(("values = model(states)", "interval = model(x)", "latest = model(x)")):
+        assert evaluation_in_step(case(tmp_path / str(at), "Net_0", text)) is None
+
+
+def test_what_a_frozen_network_gives_may_be_kept(tmp_path: Path) -> None:
+    evidence = case(tmp_path, "Backbone_0", "f = backbone(images[rows])")
+    draft = frozen_features(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.confidence == "low"
+    assert "the frozen network gives at train.py:20 once" in draft.advice
+    assert draft.gain_us.low < 0.4 * draft.gain_us.high
+
+
+def test_trained_followed_and_changing_networks_are_left_alone(tmp_path: Path) -> None:
+    text = "f = backbone(images[rows])"
+    assert frozen_features(case(tmp_path / "trained", "Net_0", text)) is None
+    assert frozen_features(case(tmp_path / "target", "Backbone_0", "y = target(states)")) is None
+    noise = op("aten::randn", 480, 5, dims=[[], [], [], [], []])
+    assert frozen_features(case(tmp_path / "noise", "Backbone_0", text, (program_line(19, 478, 10), noise))) is None
