@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.broadcasts import repeated_tensor, spread_product
+from bottleneck.advice.broadcasts import expanded_product, repeated_tensor, spread_product
 from tests.advice.cases import program_line, two_steps
 from tests.builders import Event, op
 
@@ -67,3 +67,25 @@ def test_a_tensor_that_is_repeated_is_to_be_broadcast(tmp_path: Path, name: str)
     assert draft.gain_us.low < 200 < draft.gain_us.high
     short = [event | {"dur": 20} if event["cat"] == "cpu_op" else event for event in (repeat,)]
     assert repeated_tensor(two_steps(tmp_path / "short", [program_line(11, 100, 320), *short, *MODEL])) is None
+
+
+def thin(rows: int = 1, stride: int = 0, dur: float = 500) -> list[Event]:
+    """Rows of 256 places at train.py:11 that meet a matrix of 64 x 64."""
+    product = op("aten::bmm", 110, dur, dims=[[256, rows, 64], [256, 64, 64]])
+    strides = [[64 * rows, 64, 1], [stride, 64, 1]]
+    return [program_line(11, 100, dur + 20), product | {"args": product["args"] | {"Input Strides": strides}}, *MODEL]
+
+
+def test_a_matrix_that_is_expanded_over_a_batch_is_multiplied_once(tmp_path: Path) -> None:
+    evidence = two_steps(tmp_path, thin())
+    draft = expanded_product(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "one matrix of 64x64 at train.py:11" in draft.advice and "256 places" in draft.evidence[0]
+    assert 0 < draft.gain_us.low < draft.gain_us.high < 520
+    assert advise(evidence)[0].slug == "expanded-product"
+
+
+def test_products_of_many_rows_or_of_matrices_of_their_own_are_left_alone(tmp_path: Path) -> None:
+    assert expanded_product(two_steps(tmp_path / "own", thin(stride=4096))) is None
+    assert expanded_product(two_steps(tmp_path / "many", thin(rows=64))) is None
+    assert expanded_product(two_steps(tmp_path / "short", thin(dur=20))) is None
