@@ -85,12 +85,15 @@ def input_wait(evidence: Evidence) -> Draft | None:
 def _by_line(evidence: Evidence) -> tuple[str, ...]:
     """Findings that say what to do at a line: before the general ones, where that line is most of the loading."""
     is_most = ONE_PROCESS in loader_kinds(evidence) and _slowest_line(evidence)[1] >= _MOST_OF_LOADING
-    return ("slow-call", "loader-hot-spot") if is_most else ("slow-call",)
+    return ("row-fetching", "slow-call", *(["loader-hot-spot"] if is_most else []))
 
 
 def _loading_advice(evidence: Evidence, wait_us: float) -> str:
     if SEVERAL_PROCESSES in loader_kinds(evidence):
-        return "Give the loader more workers, let them read further ahead, or make a sample cheaper to load."
+        return (
+            "Give the loader more workers, let them read further ahead, or make a sample cheaper to load. Where "
+            "samples lie in memory and are only picked, index whole batches in this process: that needs no workers."
+        )
     if _is_brief(evidence, wait_us):
         return "Make a batch cheaper to load: a worker process takes longer to hand one over than this wait."
     return "Load the next batches while the step computes, or make a sample cheaper to load."

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 
 from bottleneck.advice.hot_lines import hottest_line
+from bottleneck.advice.process_pools import SLEEPS, waits_beside_pools
 from bottleneck.advice.python_loops import reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
@@ -463,14 +464,13 @@ def _framework_lines(evidence: Evidence) -> frozenset[tuple[str, int]]:
     return frozenset((path.rpartition("/")[2], int(line)) for path, line in places)
 
 
-# What a wait is for, by the name of the call: a timer, the work of another thread or process, or anything else.
-_SLEEPS = re.compile(r"^(?:time\.)?sleep$")
+# What a wait is for, by the name of the call: the work of another process.
 _FOR_A_PROCESS = re.compile(r"subprocess|^wait(?:pid|4|id)?$|multiprocessing")
 
 
 def sleeping(evidence: Evidence) -> Draft | None:
     """The step sleeps: a call that does nothing, of which nearly all is to be had."""
-    rows = [row for row in _waits(evidence) if _SLEEPS.match(row.detail or "")]
+    rows = [row for row in _waits(evidence) if SLEEPS.match(row.detail or "")]
     slept_us = sum(row.us for row in rows)
     if evidence.share_of_step(slept_us) < _LEAST_SIDE:
         return None
@@ -488,7 +488,7 @@ def sleeping(evidence: Evidence) -> Draft | None:
 
 def waiting(evidence: Evidence) -> Draft | None:
     """The step waits for a lock, a queue, a process or a socket; what it waits for has to be done, at other times."""
-    rows = [row for row in _waits(evidence) if not _SLEEPS.match(row.detail or "")]
+    rows = list(waits_beside_pools(evidence))
     spent_us = sum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None

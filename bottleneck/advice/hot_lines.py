@@ -15,6 +15,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Spans, union
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, SampledLine, SearchedContainer
 from bottleneck.schema.op_names import BACKWARD_OF, at_source, place_of
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share
 
@@ -31,7 +32,7 @@ class HotLine(Struct, frozen=True):
 
     ``named`` are the sources that the trace has the time at: the line itself, and the function that it is in.
     ``callees`` are functions of libraries that hold most of its time. ``share`` is the part of the samples in that
-    function.
+    function. ``ops_us`` is the time of ops at these sources, which is not part of ``us``.
     """
 
     source: str
@@ -41,6 +42,7 @@ class HotLine(Struct, frozen=True):
     callees: tuple[str, ...] = ()
     searched: SearchedContainer | None = None
     share: float | None = None
+    ops_us: float = 0.0
 
     def where(self) -> str:
         """'at train.py:35 (`while j in seen`)'; 'in draw() (train.py:30)'."""
@@ -74,6 +76,14 @@ def hot_lines(evidence: Evidence, cause: str) -> tuple[HotLine, ...]:
     return _by_cause(evidence)[cause]
 
 
+def line_at_source(evidence: Evidence, source: str) -> HotLine:
+    """A line with its text and what it calls, whatever its time is spent on; it states no time."""
+    run = evidence.analysis.run
+    sampled = None if run is None else next((line for line in run.lines if line.source == source), None)
+    callees = dict.fromkeys((*(() if sampled is None else sampled.callees), *_called(evidence, source)))
+    return HotLine(source, (source,), 0.0, _text(evidence, source, sampled), tuple(callees))
+
+
 @remembered
 def _by_cause(evidence: Evidence) -> dict[str, tuple[HotLine, ...]]:
     return {cause: _hot_lines(evidence, cause) for cause in ("python", "input")}
@@ -102,17 +112,27 @@ def _hot_lines(evidence: Evidence, cause: str) -> tuple[HotLine, ...]:
                 line.source, (line.source, source), own_us + more_us, line.text or "", line.callees,
                 line.searched, line.share / whole,
             )  # fmt: skip
-    return tuple(sorted(found.values(), key=lambda line: -line.us))
+    ops_us = {fold.name: fold.us for fold in evidence.analysis.lines}
+    lines = (
+        replace(line, ops_us=math.fsum(ops_us.get(name, 0.0) for name in set(line.named))) for line in found.values()
+    )
+    return tuple(sorted(lines, key=lambda line: -line.us))
 
 
 def _traced(evidence: Evidence, source: str, us: float, sampled: SampledLine | None) -> HotLine:
     """A line that the trace tells, with its text and the functions of libraries that most of its time is in."""
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
-    text = texts.get(source) or (None if sampled is None else sampled.text) or ""
-    callees, searched = ((), None) if sampled is None else (sampled.callees, sampled.searched)
-    if evidence.share_of_step(us) >= _LEAST_TO_LOOK:
+    is_long = evidence.share_of_step(us) >= _LEAST_TO_LOOK
+    callees = () if sampled is None else sampled.callees
+    if is_long:
         callees = tuple(dict.fromkeys((*callees, *_called(evidence, source))))
-    return HotLine(source, (source,), us, text, callees, searched)
+    return HotLine(
+        source, (source,), us, _text(evidence, source, sampled), callees, None if sampled is None else sampled.searched
+    )  # fmt: skip
+
+
+def _text(evidence: Evidence, source: str, sampled: SampledLine | None) -> str:
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    return texts.get(source) or (None if sampled is None else sampled.text) or ""
 
 
 def _spans_of(evidence: Evidence, source: str) -> Spans:

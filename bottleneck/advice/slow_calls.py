@@ -7,12 +7,29 @@ looks through, or by the line's text; the text alone does not tell types, and th
 import ast
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from bottleneck.advice.data_loading import ONE_PROCESS, loader_kinds
 from bottleneck.advice.hot_lines import HotLine, hot_lines
+from bottleneck.advice.line_patterns import (
+    Recognise,
+    adds_to_item,
+    any_of,
+    called,
+    called_plainly,
+    calls_by_row,
+    dotted,
+    fills_table,
+    given_function,
+    grows,
+    joins_onto_itself,
+    puts_text_together,
+    shifts_itself,
+    starts_over,
+    writes_item,
+)
 from bottleneck.advice.quantities import claims_of, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
@@ -26,16 +43,18 @@ _NEAR = 0.5
 # Further lines of the same kind count with so much of the step.
 _LEAST_BESIDE = 0.01
 _MANY_ITEMS = 64
-
-Recognise = Callable[[HotLine], bool]
+# Up to so much of its time in Python a line may run ops, and still count as one without any.
+_LITTLE_IN_OPS = 0.1
 
 
 class SlowCall(Struct, frozen=True):
     """A call, or a pattern in a line, that has a quicker way: how it is recognised, what to say, and the code.
 
     ``functions`` are those of libraries, 'numpy/lib/npyio.py: load', or built-in ones as frames name them. In ``title``
-    and ``advice`` {place} is the line with its text, {often} 'for each sample' or 'in each step', and {searched} what a
-    membership test looks through. ``least`` is the part of the line's time that goes at least.
+    and ``advice`` {place} is the line with its text, {often} 'for each sample' or 'in each step', {searched} what a
+    membership test looks through, and {given} the function that the line gives to another. ``least`` is the part of
+    the line's time that goes at least. The text of a row ``without_ops`` counts only at lines in which torch runs
+    nothing to speak of: a sum() may be one of tensors. ``per_batch`` marks what is better done for a batch at once.
     """
 
     title: str
@@ -44,29 +63,8 @@ class SlowCall(Struct, frozen=True):
     functions: "re.Pattern[str] | None" = None
     by_text: Recognise | None = None
     least: float = 0.5
-
-
-def called(names: str) -> Recognise:
-    """Recognises a call by the end of its dotted name: 'np.percentile', 'self.items.index'."""
-    ending, in_text = re.compile(rf"(?:^|\.)(?:{names})$"), re.compile(rf"(?<!\w)(?:{names})\(")
-
-    def recognise(line: HotLine) -> bool:
-        statement = parse_line(line.text)
-        if statement is None:  # a part of a statement, or cut
-            return in_text.search(line.text) is not None
-        return any(ending.search(name) for name in _called_names(statement))
-
-    return recognise
-
-
-def _called_names(statement: ast.AST) -> Iterator[str]:
-    return (_dotted(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call))
-
-
-def _dotted(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
+    without_ops: bool = False
+    per_batch: bool = False
 
 
 def _searches_sequence(line: HotLine) -> bool:
@@ -87,7 +85,7 @@ def _looks_up_by_mask(line: HotLine) -> bool:
         if isinstance(node, ast.Subscript) and _compares(node.slice):
             return True
         finds = isinstance(node, ast.Call) and re.search(
-            r"(?:^|\.)(?:where|nonzero|flatnonzero|argwhere|masked_select|compress)$", _dotted(node.func)
+            r"(?:^|\.)(?:where|nonzero|flatnonzero|argwhere|masked_select|compress)$", dotted(node.func)
         )
         if finds and isinstance(node, ast.Call) and any(_compares(each) for each in (*node.args, node.func)):
             return True
@@ -103,29 +101,18 @@ def _has_keyword(line: HotLine, names: str, keyword: str) -> bool:
     statement = parse_line(line.text)
     ending = re.compile(rf"(?:^|\.)(?:{names})$")
     calls = () if statement is None else (node for node in ast.walk(statement) if isinstance(node, ast.Call))
-    return any(ending.search(_dotted(call.func)) and any(k.arg == keyword for k in call.keywords) for call in calls)
+    return any(ending.search(dotted(call.func)) and any(k.arg == keyword for k in call.keywords) for call in calls)
 
 
 def _draws_from_many(line: HotLine) -> bool:
     return any(_has_keyword(line, "choice|choices", keyword) for keyword in ("replace", "p", "weights"))
 
 
-def _grows(line: HotLine) -> bool:
-    """True for ``kept += part`` and ``kept = kept + part`` of plain names: a copy, where kept is no number."""
-    statement = parse_line(line.text)
-    if isinstance(statement, ast.AugAssign):
-        return isinstance(statement.op, ast.Add) and isinstance(statement.value, ast.Name | ast.List | ast.Attribute)
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
-        return False
-    same = ast.unparse(statement.targets[0]) == ast.unparse(statement.value.left)
-    return same and isinstance(statement.value.op, ast.Add) and isinstance(statement.value.right, ast.Name | ast.List)
-
-
 def _moves_all(line: HotLine) -> bool:
     """True for ``items.pop(0)`` and ``items.insert(0, item)``."""
     statement = parse_line(line.text)
     for node in () if statement is None else ast.walk(statement):
-        if isinstance(node, ast.Call) and node.args and re.search(r"\.(?:pop|insert)$", _dotted(node.func)):
+        if isinstance(node, ast.Call) and node.args and re.search(r"\.(?:pop|insert)$", dotted(node.func)):
             first = node.args[0]
             if isinstance(first, ast.Constant) and first.value == 0:
                 return True
@@ -142,7 +129,7 @@ def _works_on_text(line: HotLine) -> bool:
     statement = parse_line(line.text)
     calls = () if statement is None else (node for node in ast.walk(statement) if isinstance(node, ast.Call))
     return any(
-        _OF_TEXT.search(f".{_dotted(call.func)}") is not None
+        _OF_TEXT.search(f".{dotted(call.func)}") is not None
         and (
             all(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in call.args)
             or (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant))
@@ -151,23 +138,8 @@ def _works_on_text(line: HotLine) -> bool:
     )
 
 
-def _joins_onto_itself(line: HotLine) -> bool:
-    """True for ``kept = np.concatenate([kept, part])`` and its like."""
-    statement = parse_line(line.text)
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-        return False
-    joins = re.search(r"(?:^|\.)(?:append|concatenate|vstack|hstack|insert|concat|cat)$", _dotted(statement.value.func))
-    target = ast.unparse(statement.targets[0])
-    inside = (node for argument in statement.value.args for node in ast.walk(argument))
-    return joins is not None and any(ast.unparse(node) == target for node in inside if isinstance(node, ast.expr))
-
-
 def _reads_rows(line: HotLine) -> bool:
     return re.search(r"\.(?:i?loc|i?at)\[|\.(?:iterrows|itertuples)\(", line.text) is not None
-
-
-def _any_of(*recognise: Recognise) -> Recognise:
-    return lambda line: any(each(line) for each in recognise)
 
 
 # The first row that matches is taken, rows that a function of a library or the container shows before those that only
@@ -206,11 +178,31 @@ SLOW_CALLS: Sequence[SlowCall] = (
         least=0.7,
     ),
     SlowCall(
+        "A function of Python is called for each row of a data frame",
+        "Compute on whole columns (vectorised) what {place} computes row by row: pandas calls {given} once per row, "
+        "and makes an object for each row and each result.",
+        'features = np.stack([np.log1p(frame["a"]), frame["a"] / frame["b"]], axis=1)  # whole columns, no apply',
+        re.compile(r"(?:^|/)pandas/core/(?:apply\.py: |(?:frame|series)\.py: (?:apply|applymap|map)$)"),
+        calls_by_row,
+        least=0.8,
+    ),
+    SlowCall(
+        "A function of Python is called for each group of a data frame",
+        "Use the built-in aggregations (groupby(...).agg, transform), or group numbers once and sum by them "
+        "(np.bincount, scatter_add), in place of the function that {place} calls for each group.",
+        'codes, _ = pd.factorize(frame["key"])  # once\ntotals = np.bincount(codes, weights=values)',
+        re.compile(r"(?:^|/)pandas/core/groupby/\S*\.py: (?:_?apply\w*|_?python_\w+|filter|pipe|get_iterator)$"),
+        lambda line: "groupby(" in line.text and called("apply")(line),
+    ),
+    SlowCall(
         "Rows of a data frame are read one by one",
         "Turn the data frame that is read {at} into arrays or tensors once, before the loop: each access of pandas "
         "to a row makes a new object.",
         "values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
-        re.compile(r"(?:^|/)pandas/core/(?:indexing|frame|series|generic|apply|groupby|internals)"),
+        re.compile(
+            r"(?:^|/)pandas/core/(?:indexing\.py: |frame\.py: (?:iterrows|itertuples|_get_value)"
+            r"|series\.py: (?:__getitem__|_get_value|__iter__))"
+        ),
         _reads_rows,
     ),
     SlowCall(
@@ -221,12 +213,55 @@ SLOW_CALLS: Sequence[SlowCall] = (
         called("strptime|fromisoformat|to_datetime|Timestamp|parser\\.parse"),
     ),
     SlowCall(
+        "An image is read or written pixel by pixel",
+        "Turn the image into an array once, and work on the whole array: {place} calls a function for each pixel.",
+        "pixels = np.asarray(image)  # then masks, slices and tables: palette[pixels]",
+        re.compile(r"(?:^|/)PIL/(?:Image\.py: (?:getpixel|putpixel|point)|PyAccess\.py: )"),
+        called(r"getpixel|putpixel|getdata|putdata"),
+        least=0.8,
+    ),
+    SlowCall(
+        "Images are resized or changed one by one {often}",
+        "Resize once, ahead of training, what {place} resizes or changes {often} (keep the images in the size that "
+        "training needs), or do it for the whole batch with ops of torch, or in the loader's workers.",
+        "images = F.interpolate(images, size=(224, 224), antialias=True, mode='bilinear')  # a batch at once",
+        re.compile(
+            r"(?:^|/)(?:PIL/(?:Image\.py: (?:resize|thumbnail|rotate|trans\w+|convert|filter|crop|reduce|paste)"
+            r"|Image(?:Ops|Enhance|Filter|Chops|Draw)\.py: )|skimage/transform/|torchvision/transforms/|albumentations/"
+            r"|imgaug/|scipy/ndimage/)"
+        ),
+        called(r"cv2\.(?:resize|warp\w+|cvtColor|GaussianBlur|remap)|thumbnail|imresize|Image\.fromarray|ndimage\.\w+"),
+    ),
+    SlowCall(
         "Images are opened and decoded again {often}",
         "Decode once what is decoded {at} (a tensor, .npy or memory-mapped file of the size that training needs), or "
         "in the loader's workers.",
         'images = np.load("images.npy", mmap_mode="r")  # decoded and resized once',
         re.compile(r"(?:^|/)(?:PIL/|imageio/|skimage/io|torchvision/io/)"),
         called(r"Image\.open|imread|imdecode|decode_image|decode_jpeg|read_image"),
+    ),
+    SlowCall(
+        "Expressions of regular search are compiled again {often}",
+        "Compile the patterns once, outside of {place}: more patterns than re keeps (512), or patterns that are put "
+        "together anew, are compiled {often}.",
+        "PATTERN = re.compile(...)  # once, at the top of the module; PATTERN.findall(text)",
+        re.compile(r"(?:^|/)(?:re/_(?:compiler|parser)|sre_(?:compile|parse))\.py: "),
+        called(r"re\.compile|regex\.compile"),
+    ),
+    SlowCall(
+        "Each access to a manager's object is a message to another process",
+        "Keep the data of {place} in this process, or in shared memory: each access to an object of a manager is "
+        "pickled, sent to the manager's process, and answered.",
+        "values = dict(shared)  # one message; work on values, and shared.update(values) once",
+        re.compile(r"(?:^|/)multiprocessing/managers\.py: "),
+    ),
+    SlowCall(
+        "Objects are sent from process to process in each step",
+        "Send less than {place} does: each object is pickled, written to a pipe, read and unpickled, {often}. Share "
+        "large data once (a module global before the fork, shared memory, tensors of torch.multiprocessing), send "
+        "arrays in place of lists, or do small work in this process.",
+        "queue = torch.multiprocessing.Queue(8)  # tensors go by their place in shared memory",
+        re.compile(r"(?:^|/)multiprocessing/(?:connection|queues|reduction|sharedctypes)\.py: "),
     ),
     SlowCall(
         "Data is parsed in each step",
@@ -247,12 +282,27 @@ SLOW_CALLS: Sequence[SlowCall] = (
         least=0.8,
     ),
     SlowCall(
+        "A database writes each change by itself",
+        "Write many rows in one transaction: {place} commits {often}, and each commit waits for the disk.",
+        "connection.executemany(insert, rows)\nconnection.commit()  # once for many rows",
+        by_text=any_of(called(r"commit"), lambda line: "isolation_level=None" in line.text),
+        least=0.7,
+    ),
+    SlowCall(
+        "The step asks another server {often}",
+        "Ask for many items at once, ahead of the step and in another thread, and keep the answers: {place} waits for "
+        "a round trip {often}.",
+        "answers = executor.map(fetch, items)  # ahead of the loop, many at a time; or a file on this machine",
+        re.compile(r"(?:^|/)(?:requests|urllib3?|httpx|http|aiohttp|redis|grpc|botocore|boto3|pymongo|psycopg2?)/"),
+        called(r"requests\.\w+|urlopen|urlretrieve|httpx\.\w+|redis\.\w+|sendall|recv"),
+    ),
+    SlowCall(
         "Files are read again {often}",
         "Read once, and keep in memory or map into it, what {place} reads {often}; where it does not fit, read it in "
         "the loader's workers.",
         'data = np.load("data.npy", mmap_mode="r")  # once, in __init__',
         re.compile(
-            r"(?:^|/)(?:gzip|bz2|lzma|sqlite3/\S*|h5py/\S*|lmdb/\S*|pyarrow/\S*|requests/\S*|urllib/\S*|soundfile"
+            r"(?:^|/)(?:gzip|bz2|lzma|sqlite3/\S*|h5py/\S*|lmdb/\S*|pyarrow/\S*|soundfile"
             r"|torchaudio/\S*|librosa/core/audio|pandas/io/\S*|zarr/\S*|fsspec/\S*)(?:\.py)?(?:/__init__\.py)?: "
             r"|(?:zipfile(?:/__init__)?|tarfile)\.py: (?:open|read\w*|__init__|extract\w*|getmember)$"
             r"|pathlib(?:/\w+)?\.py: (?:open|read_\w+|exists|is_\w+|stat|iterdir|r?glob)$"
@@ -264,6 +314,39 @@ SLOW_CALLS: Sequence[SlowCall] = (
             r"|loadmat|read_parquet|read_sql|read_csv|(?:cursor|conn\w*|db)\.execute|urlopen|listdir|scandir|glob|rglob"
             r"|exists|isfile"
         ),
+    ),
+    SlowCall(
+        "Processes are started in the step",
+        "Start the pool or the processes of {place} once, before the loop, and give them work in the step: each start "
+        "copies this process or imports everything anew, and takes milliseconds to seconds, {often}.",
+        "pool = multiprocessing.Pool(2)  # once; in the step only pool.map(...), with small arguments",
+        re.compile(
+            r"(?:^|/)multiprocessing/(?:context\.py: (?:Pool|Manager)|process\.py: start|popen_\w+\.py: \w+"
+            r"|pool\.py: (?:__init__|_repopulate_pool\w*|terminate|_terminate_pool|__exit__)|managers\.py: start)$"
+            r"|(?:^|/)concurrent/futures/process\.py: (?:_start_\w+|_spawn_\w+|_launch_\w+|_adjust_\w+)$"
+        ),
+        called(r"(?:multiprocessing|mp)\.(?:\w+\.)*(?:Pool|Process|Manager)|ProcessPoolExecutor|Pool|mp\.spawn"),
+        least=0.7,
+    ),
+    SlowCall(
+        "The program measures itself in each step",
+        "Measure every some hundred steps, or not at all, what {place} asks the system for {often}.",
+        "if step % 500 == 0:\n    report(process.memory_info().rss)",
+        re.compile(r"(?:^|/)(?:psutil/|tracemalloc\.py: |pynvml|GPUtil|objgraph|memory_profiler|pympler/)"),
+        called(
+            r"memory_info|memory_full_info|cpu_percent|virtual_memory|take_snapshot|get_objects|getsizeof|get_referrers"
+            r"|memory_summary|memory_stats|memory_maps"
+        ),
+        least=0.8,
+    ),
+    SlowCall(
+        "Figures are drawn in each step",
+        "Keep the numbers, and draw them at the end or every some hundred steps, in place of what {place} draws "
+        "{often}.",
+        "history.append(value)  # in the step\nplt.plot(history)  # after the loop",
+        re.compile(r"(?:^|/)(?:matplotlib|seaborn|plotly|bokeh)/"),
+        called(r"plt\.\w+|make_grid|ax\.(?:plot|imshow|hist|scatter|bar)"),
+        least=0.8,
     ),
     SlowCall(
         "Other programs are started in the step",
@@ -279,8 +362,14 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "Logging and printing take a part of each step",
         "Write less often what {place} writes {often}, or collect it and write it every so many steps.",
         "if step % 100 == 0:\n    log(...)",
-        re.compile(r"(?:^|/)(?:logging/|tqdm/|rich/|loguru/|warnings\.py|traceback\.py|inspect\.py|linecache\.py)"),
-        called(r"print|logg(?:er|ing)\.\w+|flush|warn|fsync|format_exc|inspect\.\w+"),
+        re.compile(
+            r"(?:^|/)(?:logging/|tqdm/|rich/|loguru/|structlog/|warnings\.py|traceback\.py|inspect\.py|linecache\.py"
+            r"|torch/utils/tensorboard/|tensorboardX?/|wandb/|mlflow/|neptune/|comet_ml/)"
+        ),
+        called(
+            r"print|logg(?:er|ing)\.\w+|log\.(?:debug|info|warning|error)|flush|warn|fsync|format_exc|inspect\.\w+"
+            r"|writelines?|writerows?|write|set_postfix(?:_str)?|set_description|add_(?:scalar|scalars|histogram|image)"
+        ),
     ),
     SlowCall(
         "Text is tokenised or taken apart in each step",
@@ -289,17 +378,36 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "ids = [encode(text) for text in texts]  # once; in the step only ids[rows]",
         re.compile(r"(?:^|/)(?:re/|re\.py|sre_\w+|regex/|string\.py|textwrap\.py|difflib\.py|unicodedata|nltk/|spacy/"
                    r"|tokenizers/|sentencepiece/|transformers/tokenization|torchtext/)"),
-        _any_of(_works_on_text, called(r"re\.\w+|findall|finditer|tokenize|word_tokenize|ngrams|unicodedata\.\w+")),
+        any_of(_works_on_text, called(r"re\.\w+|findall|finditer|tokenize|word_tokenize|ngrams|unicodedata\.\w+")),
+    ),
+    SlowCall(
+        "A whole buffer is moved to make room for what is new",
+        "Where this makes room in a buffer (a replay memory, a window), use a ring buffer and write the new item in "
+        "place, at position % size: {place} copies the whole buffer {often}. Where it only compares neighbours, slices "
+        "(x[1:] and x[:-1]) copy nothing.",
+        "buffer[position % size] = item  # in place; position += 1",
+        re.compile(r"(?:^|/)numpy/_?core/numeric\.py: roll$"),
+        any_of(shifts_itself, called(r"(?:np|numpy)\.roll")),
+        least=0.8,
     ),
     SlowCall(
         "An array is copied to add to it",
-        "Collect the parts in a list and join them once, or write into an array made beforehand: {place} copies all "
-        "that was there before, {often}.",
-        "parts.append(part)  # in the loop\nwhole = np.concatenate(parts)  # once, after it",
+        "Write in place into an array made beforehand (a ring buffer, at position % size, where old items go), or "
+        "collect the parts in a list and join them once: {place} copies all that was there before, {often}.",
+        "buffer[position % size] = item  # in place; or parts.append(part), and one np.concatenate(parts) at the end",
         re.compile(
             r"numpy/lib/_?function_base(?:_impl)?\.py: (?:append|insert|delete)$|pandas/core/reshape/concat\.py: "
         ),
-        _joins_onto_itself,
+        joins_onto_itself,
+    ),
+    SlowCall(
+        "All items are sorted again {often}",
+        "Sort once and keep the order, or take only what is needed, in place of {place}: the k largest by argpartition "
+        "or topk, one insertion by bisect, the smallest by a heap, draws by priority from a sum tree.",
+        "largest = np.argpartition(values, -k)[-k:]  # the k largest; heapq and bisect keep an order",
+        re.compile(r"numpy/_?core/fromnumeric\.py: (?:sort|argsort)$"),
+        any_of(called(r"argsort|lexsort|sort_values|nlargest|nsmallest|heapify|sort"), called_plainly("sorted")),
+        without_ops=True,
     ),
     SlowCall(
         "Statistics are computed again {often}",
@@ -309,11 +417,11 @@ SLOW_CALLS: Sequence[SlowCall] = (
         re.compile(
             r"numpy/lib/_?(?:function_base|nanfunctions|arraysetops|histograms)(?:_impl)?\.py: "
             r"_?(?:nan)?(?:percentile|quantile|median|histogram\w*|unique\w*|cov|corrcoef|std|var|mean)"
-            r"|numpy/_?core/(?:fromnumeric|_methods)\.py: _?(?:mean|std|var|sort|argsort|partition|cumsum)$|"
+            r"|numpy/_?core/(?:fromnumeric|_methods)\.py: _?(?:mean|std|var|partition|cumsum)$|"
             r"(?:^|/)statistics\.py: |scipy/stats/"
         ),
         called(
-            r"(?:nan)?(?:percentile|quantile|median)|a?argsort|argsort|sort|sorted|unique|histogram\w*|bincount|corrcoef|cov"
+            r"(?:nan)?(?:percentile|quantile|median)|unique|histogram\w*|bincount|corrcoef|cov"
             r"|cumsum|nanmean|nanstd|nunique|value_counts|describe|most_common|Counter|(?:np|numpy)\.(?:mean|std|var)"
         ),
     ),
@@ -339,7 +447,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "replacement, or with weights, {place} goes through the whole population {often}.",
         "order = rng.permutation(count)  # once per epoch; order[start:start + size] in the step\n"
         "rows = np.searchsorted(cumulated, rng.random(size))  # weights: cumulated once",
-        by_text=_any_of(_draws_from_many, called(r"permutation|randperm|shuffle")),
+        by_text=any_of(_draws_from_many, called(r"permutation|randperm|shuffle")),
     ),
     SlowCall(
         "Drawing samples takes a part of each step",
@@ -370,6 +478,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "values = tensor.tolist()  # once; or an op of torch for all elements",
         re.compile(r"torch/_tensor\.py: (?:__iter__|__len__|__contains__|__array__|__format__|__repr__|__hash__)$"),
         called(r"tolist|item"),
+        per_batch=True,
     ),
     SlowCall(
         "Settings are read through a slow object",
@@ -379,23 +488,119 @@ SLOW_CALLS: Sequence[SlowCall] = (
         re.compile(r"(?:^|/)(?:omegaconf|hydra|yacs|ml_collections|pydantic|attrdict)/|^os\.py: __getitem__$"),
     ),
     SlowCall(
+        "A digest is computed {often}",
+        "Compute the digest once per item and keep it, or use a number or a version count as the key, in place of what "
+        "{place} hashes {often}.",
+        "digests[index] = digest(item)  # once per item; a changed item gets a new version number",
+        re.compile(r"(?:^|/)hashlib\.py: "),
+        called(r"hexdigest|digest|sha\d+|md5|blake2\w|crc32|adler32|xxh\w+"),
+        least=0.8,
+    ),
+    SlowCall(
+        "Data is compressed or decompressed {often}",
+        "Keep in memory, or in a plain file to map, what {place} compresses or decompresses {often}; or a fast "
+        "compression (lz4, zstd) at a low level, or another thread: compression lets the interpreter go.",
+        "data = zlib.decompress(packed)  # once; or np.save and np.load(path, mmap_mode='r')",
+        re.compile(r"(?:^|/)(?:zlib|gzip|bz2|lzma|_compression|zstandard\S*|lz4\S*|blosc2?\S*)\.py: (?!open)"),
+        called(r"(?:de)?compress(?:obj)?|savez_compressed|b64(?:en|de)code|frombuffer"),
+    ),
+    SlowCall(
+        "Code is imported or compiled from text in the step",
+        "Import and compile once, before the loop, what {place} imports or evaluates {often}.",
+        "function = eval(expression)  # once: a lambda from the text; or a function of the program",
+        re.compile(r"(?:^|[/<])importlib(?:/|\.|_)\S*: (?:import_module|reload|_find_and_load\w*|exec_module)"),
+        any_of(called_plainly("eval|exec|compile|__import__"), called(r"import_module")),
+        least=0.8,
+        without_ops=True,
+    ),
+    SlowCall(
+        "The model's modules are walked through in each step",
+        "Make the list of parameters or modules once, before the loop: {place} goes through all modules of the model "
+        "{often}.",
+        "parameters = list(model.parameters())  # once",
+        re.compile(r"(?:^|/)torch/nn/modules/module\.py: (?:_?named_\w+|parameters|modules|buffers|state_dict)$"),
+        called(r"named_parameters|named_modules|named_buffers|state_dict"),
+        without_ops=True,
+    ),
+    SlowCall(
+        "Types are checked while the step runs",
+        "Switch the checks of types off for training: {place} goes through a library that checks arguments {often}.",
+        "JAXTYPING_DISABLE=1  # jaxtyping; beartype: BeartypeConf(strategy=BeartypeStrategy.O0)",
+        re.compile(r"(?:^|/)(?:beartype|typeguard|jaxtyping|torchtyping)/"),
+    ),
+    SlowCall(
+        "The order of a product is searched for in each step",
+        "Write the product of {place} as products of two, or keep the order that was found: einsum of three and more "
+        "looks for the best order {often}.",
+        "path = opt_einsum.contract_expression('ab,bc,cd->ad', *shapes)  # once; path(a, b, c) in the step",
+        re.compile(r"(?:^|/)opt_einsum/"),
+    ),
+    SlowCall(
+        "Rows of a sparse matrix are taken one by one",
+        "Take the rows of a whole batch at once {at}, and make them dense once: SciPy makes a new matrix, with "
+        "checks, for each row.",
+        "batch = torch.from_numpy(matrix[rows].toarray())  # matrix: CSR, rows: an array; one call per batch",
+        re.compile(r"(?:^|/)scipy/sparse/"),
+        called(r"toarray|todense|getrow|getcol|tocsr|tocsc|tolil"),
+    ),
+    SlowCall(
         "Objects are turned into bytes or text in each step",
         "Write less often, or keep tensors in place of what {place} turns into bytes or text {often}.",
         "if step % 100 == 0:\n    save(state)",
         re.compile(
-            r"(?:^|/)(?:json/encoder|dataclasses|hashlib|base64|uuid|pprint|reprlib)\.py: |pickle\.py: \w*dumps?$"
+            r"(?:^|/)(?:json/encoder|dataclasses|base64|uuid|pprint|reprlib)\.py: |pickle\.py: \w*dumps?$"
             r"|torch/serialization\.py: _?(?:legacy_)?save$|numpy/lib/_?npyio(?:_impl)?\.py: save"
         ),
-        called(r"dumps?|asdict|hexdigest|digest|sha\d+|md5|b64\w+|compress|decompress|uuid\d"),
+        called(r"dumps?|asdict|b64\w+|uuid\d|tobytes|BytesIO"),
     ),
     SlowCall(
         "A library for the CPU computes in each step",
         "Call {place} once for the whole batch, less often, ahead of training, or replace it by ops of torch: it runs "
         "in Python's process, {often}, while nothing else does.",
         "table = numpy.stack([compute(each) for each in items])  # once, before the loop",
-        re.compile(r"(?:^|/)(?:scipy|sklearn|skimage|networkx|sympy|shapely|cv2|numba|librosa|statsmodels|torchvision/transforms"
-                   r"|albumentations|imgaug|rdkit|Bio)/|(?:^|/)(?:fractions|_pydecimal|decimal)\.py: "),
+        re.compile(r"(?:^|/)(?:scipy|sklearn|skimage|networkx|sympy|shapely|cv2|numba|librosa|statsmodels|rdkit|Bio)/"
+                   r"|(?:^|/)(?:fractions|_pydecimal|decimal)\.py: "),
         called(r"(?:scipy|sklearn|skimage|cv2|nx|networkx|librosa|ndimage|cKDTree|KDTree)\.\w[\w.]*|linear_sum_assignment"),
+    ),
+    SlowCall(
+        "A table is filled cell by cell in Python",
+        "Use a compiled library for what {place} fills cell by cell (rapidfuzz for edit distances, numba or torchaudio "
+        "for alignments), or fill one diagonal, or one row for the whole batch, at a time.",
+        "distance = rapidfuzz.distance.Levenshtein.distance(a, b)  # or @numba.njit on the loop",
+        by_text=fills_table,
+        least=0.8,
+        without_ops=True,
+    ),
+    SlowCall(
+        "Counts or sums are added up item by item",
+        "Add up all items in one call what {place} adds one by one: np.bincount or np.add.at, index_add or scatter_add "
+        "of torch; for a confusion matrix, bincount of target * classes + predicted.",
+        "counts = np.bincount(keys, minlength=size)  # all at once; torch.bincount, index_add_, scatter_add_",
+        by_text=adds_to_item,
+        without_ops=True,
+    ),
+    SlowCall(
+        "A table is filled item by item in Python",
+        "Write whole rows or columns at once (slices, index arrays, broadcasting) in place of the items that {place} "
+        "writes one by one.",
+        "table[rows, columns] = values  # all at once, by two arrays of indices",
+        by_text=writes_item,
+        without_ops=True,
+    ),
+    SlowCall(
+        "Combinations are listed in Python",
+        "Make the combinations once, as an array or a tensor of indices, in place of what {place} lists {often}.",
+        "pairs = torch.triu_indices(count, count, offset=1)  # once; torch.combinations, torch.cartesian_prod",
+        by_text=called(r"itertools\.\w+|product|combinations|permutations|combinations_with_replacement"),
+        without_ops=True,
+    ),
+    SlowCall(
+        "A new iterator is made for each batch",
+        "Make the iterator once, and go on with it: {place} starts the loader again for one batch, "
+        "with a new order of all its samples (and new workers, where it has some).",
+        "for batch in loader: ...  # or batches = iter(loader) once, and next(batches) in the step",
+        by_text=starts_over,
+        least=0.6,
     ),
     SlowCall(
         "A tensor is made of Python numbers",
@@ -403,6 +608,33 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "Python's objects one by one, {often}, where it is given a list.",
         "kept[at] = value  # kept: a tensor made once; torch.from_numpy(array) copies nothing",
         by_text=called(r"torch\.(?:tensor|as_tensor|\w*Tensor)|(?:np|numpy)\.(?:array|asarray|fromiter)"),
+        per_batch=True,
+    ),
+    SlowCall(
+        "A function of Python is called for each element of an array",
+        "Write what {place} computes with {given} as an expression on whole arrays, or compile it (numba): "
+        "np.vectorize, apply_along_axis and their like are loops of Python.",
+        "values = np.where(x > 0, np.log1p(x), 0.0)  # the whole array at once, no vectorize",
+        re.compile(
+            r"(?:^|/)numpy/lib/_?(?:function_base(?:_impl)?\.py: (?:_call_as_normal|_vectorize_call\w*|piecewise)"
+            r"|shape_base(?:_impl)?\.py: apply_(?:along_axis|over_axes))"
+        ),
+        called(r"vectorize|frompyfunc|apply_along_axis|fromfunction"),
+        least=0.8,
+    ),
+    SlowCall(
+        "Random numbers are drawn by NumPy {often}",
+        "Draw for the whole batch at once what {place} draws {often}, as float32, with a Generator "
+        "(np.random.default_rng) or with torch where the numbers are used.",
+        "noise = torch.randn(batch.shape)  # or rng.standard_normal(shape, dtype=np.float32)",
+        by_text=called(r"(?:np|numpy)\.random\.\w+|rng\.\w+|standard_normal"),
+    ),
+    SlowCall(
+        "An array is converted to another type {often}",
+        "Convert once, before the loop, and keep in the type that the step needs, what {place} converts {often}.",
+        "self.values = values.astype(np.float32)  # once, in __init__",
+        by_text=called(r"astype|asfarray|ascontiguousarray|asfortranarray"),
+        per_batch=True,
     ),
     SlowCall(
         "Arrays of NumPy are computed again {often}",
@@ -411,13 +643,14 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "targets = [draw(each) for each in items]  # once, before the loop; or for all: items[:, None] - grid[None]",
         re.compile(r"^numpy/"),
         called(r"(?:np|numpy)\.(?!random)\w[\w.]*|meshgrid|astype"),
+        per_batch=True,
     ),
     SlowCall(
         "A list or text is copied to add to it",
         "Where {place} adds to text, bytes or a tuple, it copies all that was there before: collect the parts in a "
         "list, and join them once.",
         'parts.append(part)  # in the loop\nwhole = b"".join(parts)  # once, after it',
-        by_text=_grows,
+        by_text=grows,
     ),
     SlowCall(
         "A membership test may look through a list item by item",
@@ -426,7 +659,42 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "seen = set(items)  # once; item in seen",
         by_text=_may_search_sequence,
     ),
+    SlowCall(
+        "Text is put together in each step",
+        "Put text together only where it is used: {place} makes text of values {often}. A logger formats by itself "
+        "what it writes (%s and arguments), and a key may be a number or a tuple.",
+        "logger.debug('loss %s', loss)  # formatted only where it is written",
+        by_text=puts_text_together,
+        without_ops=True,
+    ),
+    SlowCall(
+        "Data frames are worked on in each step",
+        "Do once, before the loop, what {place} does with data frames {often}, and keep arrays or tensors: each call "
+        "of pandas checks and makes new objects.",
+        "values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
+        re.compile(r"(?:^|/)(?:pandas|polars|dask|xarray)/"),
+        called(r"pd\.\w+|merge|groupby|pivot\w*|get_dummies|fillna|rolling|resample|reindex"),
+    ),
+    SlowCall(
+        "A whole collection is gone through for one number",
+        "Keep a running value in place of what {place} takes of all items {often} (add what is new, take away what "
+        "goes), or keep the numbers in an array: sum, min, max, any and all go through every item.",
+        "total += new - old  # in place of sum(items)",
+        by_text=called_plainly("sum|min|max|any|all"),
+        without_ops=True,
+    ),
+    SlowCall(
+        "A collection is built again {often}",
+        "Build once, and change by what is new, the list, set or dict that {place} builds {often}.",
+        "seen = set(items)  # once; seen.add(item) in the step",
+        by_text=called_plainly("list|tuple|set|frozenset|dict|Counter|defaultdict|OrderedDict"),
+        without_ops=True,
+    ),
 )  # fmt: skip
+
+
+# The row of arrays in general: what else a line says of them comes before it.
+_ARRAYS = next(row for row in SLOW_CALLS if row.functions is not None and row.functions.pattern == "^numpy/")
 
 
 class _KnownLines(Struct, frozen=True):
@@ -441,11 +709,27 @@ def match_of(line: HotLine) -> SlowCall | None:
     """The row of the table that a line matches; null where none does."""
     if _searches_sequence(line):
         return next(each for each in SLOW_CALLS if each.by_text is _searches_sequence)
-    for callee in line.callees:
-        for each in SLOW_CALLS:
-            if each.functions is not None and each.functions.search(callee):
-                return each
-    return next((each for each in SLOW_CALLS if each.by_text is not None and each.by_text(line)), None)
+    called_rows = (_called_row(callee) for callee in line.callees)
+    shown = next((each for each in called_rows if each is not None), None)
+    told = _told_by_text(line)
+    # What NumPy is called for says more than that it is NumPy.
+    if shown is None or (shown is _ARRAYS and told is not None and _before(told, shown)):
+        return told
+    return shown
+
+
+def _called_row(callee: str) -> SlowCall | None:
+    return next((each for each in SLOW_CALLS if each.functions is not None and each.functions.search(callee)), None)
+
+
+def _before(row: SlowCall, other: SlowCall) -> bool:
+    return SLOW_CALLS.index(row) < SLOW_CALLS.index(other)
+
+
+def _told_by_text(line: HotLine) -> SlowCall | None:
+    runs_ops = line.ops_us > _LITTLE_IN_OPS * line.us
+    texts = (each for each in SLOW_CALLS if each.by_text is not None and not (each.without_ops and runs_ops))
+    return next((each for each in texts if each.by_text is not None and each.by_text(line)), None)
 
 
 @remembered
@@ -459,8 +743,16 @@ def _matched(evidence: Evidence) -> _KnownLines | None:
         call = match_of(line)
         if call is not None:
             mine = [one for other, one in lines if other == cause and evidence.share_of_step(one.us) >= _LEAST_BESIDE]
-            return _KnownLines(cause, tuple(one for one in mine if match_of(one) is call), call)
+            given = f"{given_function(line)} ("
+            return _KnownLines(
+                cause, tuple(one for one in mine if match_of(one) is call or _is_inside(one, given)), call
+            )
     return None
+
+
+def _is_inside(line: HotLine, function: str) -> bool:
+    """True for a line of the function that the known call is given: 'row_features() (train.py:26)' has its time."""
+    return any(name.startswith(function) for name in line.named)
 
 
 def _causes(evidence: Evidence) -> tuple[str, ...]:
@@ -482,6 +774,7 @@ def slow_call(evidence: Evidence) -> Draft | None:
         "place": line.place(),
         "often": "for each sample" if found.cause == "input" else "in each step",
         "searched": "" if line.searched is None else line.searched.words(),
+        "given": given_function(line),
     }
     us, sampled = math.fsum(each.us for each in found.lines), line.sampled()
     folds = {fold.name for fold in evidence.analysis.lines}
@@ -506,6 +799,7 @@ def slow_call(evidence: Evidence) -> Draft | None:
 
 # Findings that say less of the same time: its place or its kind, without the remedy of the one that they stand under.
 _GENERAL: Mapping[str, frozenset[str]] = {
+    "row-fetching": frozenset({"loader-hot-spot", "loader-without-workers"}),
     "slow-call": frozenset({"python-line", "python-call", "loader-hot-spot", "side-work"}),
     "class-by-class": frozenset({"looped-op", "needless-copies", "unfused-chain"}),
 }

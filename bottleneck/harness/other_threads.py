@@ -89,14 +89,14 @@ def _sample(idents: tuple[int, ...], sleep: Callable[[float], None]) -> Mapping[
         sleep(_PAUSE_S)
         frames = sys._current_frames()
         for ident in idents:
-            place = _place_of(frames.get(ident))
+            place = place_of_frame(frames.get(ident))
             if place is not None:
                 found[ident][place] += 1
         del frames
     return {ident: counts.most_common(1)[0][0] for ident, counts in found.items() if counts}
 
 
-def _place_of(frame: FrameType | None) -> tuple[str, str] | None:
+def place_of_frame(frame: FrameType | None) -> tuple[str, str] | None:
     """The innermost function of the program in a stack, and its line; null for a thread of a library, or of ours."""
     for _ in range(_DEEPEST):
         if frame is None:

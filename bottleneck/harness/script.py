@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -21,6 +22,7 @@ from bottleneck.harness.main_thread import (
     make_wakeable,
     run_in_main_thread,
 )
+from bottleneck.harness.other_threads import place_of_frame
 from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import SharedWindow, WindowAt, WindowKind
 from bottleneck.harness.run_log import RunLog
@@ -317,7 +319,7 @@ class Script:
         self._stopwatch = Stopwatch(None)
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
-        self._looked_at, self._is_after_pilot = 0, False
+        self._looked_at, self._is_after_pilot, self._cut_by_forks = 0, False, 0
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
     @functools.cached_property
@@ -700,8 +702,21 @@ class Script:
         has_steps = phase == self._profile and self._stopwatch.steps > 0
         if has_steps:
             self._offer(window, self._stopwatch)
+        else:
+            self._note_fork()
         is_enough = has_steps and self._windows.is_light
         self._next = self._second_step if phase == self._pilot else self._end if is_enough else self._reopen
+
+    def _note_fork(self) -> None:
+        """Says so where processes that start in each step leave no whole step to record."""
+        self._cut_by_forks += 1
+        if self._cut_by_forks == ATTEMPTS:
+            place = place_of_frame(sys._getframe(2))
+            where = "" if place is None else f" in {place[0]}() ({place[1]})"
+            self._session.warn(
+                f"the program starts processes{where} in step after step, which ends each recording before a whole "
+                "step: start them once, before the loop (a pool that is kept, persistent_workers of a loader)"
+            )
 
 
 def _settled_steps(stopwatch: Stopwatch) -> int | None:

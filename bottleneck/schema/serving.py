@@ -13,6 +13,12 @@ from bottleneck.units import US_PER_S, format_us
 WAIT = "overhead.wait"
 # The calls in which event loops and servers wait for what comes over a socket.
 _FOR_REQUESTS = re.compile(r"^(?:poll|select|control|_?accept|recv\w*|GetQueuedCompletionStatus)$|: (?:select|accept)$")
+# Texts of lines that exchange data with processes which the program itself has: no requests come in there.
+POOL_CALL = re.compile(
+    r"(?:\b\w*(?:pool|executor|exec|client)\w*|\bex)\.(?:i?map\w*|starmap\w*|apply\w*|submit)\(|\bParallel\("
+)
+PIPE_CALL = re.compile(r"\b(?:conn|pipe)\w*\.(?:send|recv|poll)\w*\(")
+MANAGER_ACCESS = re.compile(r"\bmanager\.\w+")
 # Of the step: less is no state of its own. Of all waiting: what is for requests.
 _LEAST_IDLE, _MOST_OF_IT = 0.05, 0.5
 
@@ -34,13 +40,21 @@ def serving_of(evidence: Evidence) -> Serving | None:
     """The program's pace if it waits for requests between the calls of its model; null where it trains or does not."""
     idle_us, step_us = evidence.account_us(WAIT), evidence.step_us
     rows = [row for row in evidence.analysis.idle if f"overhead.{row.cause}" == WAIT]
-    asked_us = math.fsum(row.us for row in rows if _FOR_REQUESTS.search(row.detail or ""))
+    asked = (row for row in rows if _FOR_REQUESTS.search(row.detail or "") and not _is_for_own(evidence, row.source))
+    asked_us = math.fsum(row.us for row in asked)
     if asked_us <= _MOST_OF_IT * math.fsum(row.us for row in rows) or evidence.share_of_step(idle_us) < _LEAST_IDLE:
         return None
     busy_us = step_us - idle_us
     if not busy_us > 0 or _trains(evidence):
         return None
     return Serving(idle_us, busy_us, US_PER_S / step_us, US_PER_S / busy_us)
+
+
+def _is_for_own(evidence: Evidence, source: str | None) -> bool:
+    """True for a line that waits for a pool of processes of the program, which looks like a server's wait."""
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    text = texts.get(source or "", "")
+    return any(pattern.search(text) for pattern in (POOL_CALL, PIPE_CALL, MANAGER_ACCESS))
 
 
 def _trains(evidence: Evidence) -> bool:

@@ -13,6 +13,7 @@ from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import IdleCause
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import RunSteps, SampledLine, SearchedContainer
+from bottleneck.schema.records import replace
 from bottleneck.schema.source_text import parse_line, searched_in
 from tests.advice.cases import case_of, cpu_events, idle_row, with_analysis, with_ledger
 from tests.builders import frame, op, step
@@ -141,6 +142,35 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
         ("buffer += chunk", "copied to add"),
         ("if word in stops:", "may look through"),
         ("place = items.index(item)", "from its start"),
+        ("column = np.roll(getattr(self, name), -1, axis=0)", "moved to make room"),
+        ("self.rows[:-1] = self.rows[1:]", "moved to make room"),
+        ("self.rows = np.vstack([self.rows, row])[-size:]", "copied to add"),
+        ("return frame.apply(features, axis=1).to_numpy()", "each row of a data frame"),
+        ("means = frame.groupby('key').apply(mean_of)", "each group"),
+        ("y = np.vectorize(score)(x)", "each element"),
+        ("order = sorted(range(n), key=lambda i: -priority[i])", "sorted again"),
+        ("r, g, b = image.getpixel((x, y))", "pixel by pixel"),
+        ("d[i][j] = min(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + c)", "cell by cell"),
+        ("counts[target, predicted] += 1", "item by item"),
+        ("table[i, j] = score(a, b)", "filled item by item"),
+        ("x, y = next(iter(loader))", "new iterator"),
+        ("pairs = list(itertools.combinations(items, 2))", "Combinations"),
+        ("connection.commit()", "database"),
+        ("with mp.get_context('fork').Pool(2) as pool:", "Processes are started"),
+        ("answer = requests.get(url).json()", "another server"),
+        ("used = process.memory_info().rss", "measures itself"),
+        ("plt.plot(losses)", "Figures"),
+        ("key = hashlib.sha256(x.tobytes()).hexdigest()", "digest"),
+        ("raw = zlib.decompress(packed)", "compressed"),
+        ("noise = np.random.normal(size=(64, 64))", "drawn by NumPy"),
+        ("x = self.values[i].astype(np.float32)", "converted"),
+        ("row = self.matrix[i].toarray()", "sparse"),
+        ("name = f'{layer}/{number:04d}'", "Text is put together"),
+        ("report += f'{step} {loss}'", "copied to add"),
+        ("total = sum(history)", "gone through for one number"),
+        ("seen = set(items)", "built again"),
+        ("value = eval(rule)", "compiled from text"),
+        ("joined = left.merge(right, on='key')", "Data frames"),
     ],
 )
 def test_the_text_of_a_line_tells_what_it_does(text: str, words: str) -> None:
@@ -155,11 +185,45 @@ def test_the_text_of_a_line_tells_what_it_does(text: str, words: str) -> None:
         "loss = step(batch)",
         "count += 1",
         "y = torch.split(x, 4)",
+        "model.eval()",
+        "total = x.sum() + y.max()",
+        "x = torch.cat([a, b], dim=1)",
+        "x[i] = y",
+        "y = table[i - 1] + table[i + 1]",
         "",
     ],
 )
 def test_an_ordinary_line_matches_nothing(text: str) -> None:
     assert title(text) is None
+
+
+def test_a_line_that_runs_ops_is_not_told_by_what_its_text_says_of_numbers() -> None:
+    for text in ("total = sum(losses)", "key = str(value)", "rows = list(parts)", "counts[key] += 1"):
+        line = HotLine("a.py:1", ("a.py:1",), 100.0, text)
+        assert match_of(line) is not None
+        assert match_of(replace(line, ops_us=20.0)) is None, text
+
+
+def test_the_lines_of_the_function_that_apply_is_given_count_with_it(tmp_path: Path) -> None:
+    rows = [
+        idle_row("python", 40_000.0, "featurize() (train.py:37)"),
+        idle_row("python", 40_000.0, "features() (train.py:26)"),
+    ]
+    apply = SampledLine(
+        "train.py:38", 0.5, "featurize", "return df.apply(features, axis=1)", ("pandas/core/frame.py: apply",)
+    )
+    inside = SampledLine("train.py:27", 0.5, "features", "return pd.Series([", ("pandas/core/series.py: __init__",))
+    draft = slow_call(python(tmp_path, rows, apply, inside))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(80_000.0)
+    assert "pandas calls features() once per row" in draft.advice and "whole columns" in draft.advice
+
+
+def test_what_numpy_is_called_for_says_more_than_that_it_is_numpy() -> None:
+    stacked = ("numpy/_core/shape_base.py: vstack",)
+    assert "copied to add" in str(title("x = np.vstack([x[1:], row])", stacked))
+    assert "Arrays of NumPy" in str(title("x = np.vstack([a, b])", stacked))
+    assert "moved to make room" in str(title("c = np.roll(a, -1)", ("numpy/_core/numeric.py: roll",)))
 
 
 def test_functions_of_libraries_and_containers_tell_more_than_the_text() -> None:
@@ -173,6 +237,7 @@ def test_functions_of_libraries_and_containers_tell_more_than_the_text() -> None
 
 def test_every_row_says_its_advice_without_gaps() -> None:
     words = {"at": "at a.py:1", "place": "a.py:1", "often": "in each step", "searched": "x is a list of 70 items"}
+    words["given"] = "f()"
     for each in SLOW_CALLS:
         assert "{" not in each.title.format(**words) + each.advice.format(**words)
         assert each.advice.endswith(".")

@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import mmap
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -324,3 +325,22 @@ def test_a_program_that_ends_before_the_second_window_has_one(start: Callable[..
     assert len(program.session.notes.step_marks_ns) == 5 and program.session.notes.light is None
     # Whether the step times settle depends on what else the machine does.
     assert not [line for line in program.told.splitlines() if "had not settled" not in line]
+
+
+def test_a_program_that_forks_in_every_step_is_told_that_no_step_can_be_recorded(start: Callable[..., Program]) -> None:
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    program = start()
+    program.train(30, during=fork)
+    assert "the program starts processes" in program.told and "start them once, before the loop" in program.told
+    assert program.told.count("starts processes") == 1
+
+
+def test_a_fork_now_and_then_is_nothing_to_tell(start: Callable[..., Program]) -> None:
+    program = start()
+    program.train(40)
+    assert program.session.notes.is_measured and "starts processes" not in program.told

@@ -1,0 +1,218 @@
+"""Recognises patterns in the text of a hot line: calls by name, buffers that move, text that is put together.
+
+The text alone does not tell types: what a pattern means for a program is said with that reserve.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from bottleneck.advice.hot_lines import HotLine
+from bottleneck.schema.source_text import parse_line
+
+Recognise = Callable[[HotLine], bool]
+
+_JOINS = re.compile(r"(?:^|\.)(?:append|concatenate|vstack|hstack|insert|delete|concat|cat)$")
+# Cells that the smallest or largest is taken of, where a table is filled cell by cell.
+_LEAST_CELLS = 2
+
+
+def called(names: str) -> Recognise:
+    """Recognises a call by the end of its dotted name: 'np.percentile', 'self.items.index'."""
+    ending, in_text = re.compile(rf"(?:^|\.)(?:{names})$"), re.compile(rf"(?<!\w)(?:{names})\(")
+
+    def recognise(line: HotLine) -> bool:
+        statement = parse_line(line.text)
+        if statement is None:  # a part of a statement, or cut
+            return in_text.search(line.text) is not None
+        return any(ending.search(dotted(call.func)) for call in calls_in(line))
+
+    return recognise
+
+
+def called_plainly(names: str) -> Recognise:
+    """Recognises a call of a plain name: 'sum', but not 'tensor.sum' or 'torch.sum'."""
+    whole, in_text = re.compile(rf"^(?:{names})$"), re.compile(rf"(?<![\w.])(?:{names})\(")
+
+    def recognise(line: HotLine) -> bool:
+        if parse_line(line.text) is None:
+            return in_text.search(line.text) is not None
+        return any(whole.search(dotted(call.func)) for call in calls_in(line))
+
+    return recognise
+
+
+def any_of(*recognise: Recognise) -> Recognise:
+    """Recognises what one of these recognises."""
+    return lambda line: any(each(line) for each in recognise)
+
+
+def calls_in(line: HotLine) -> tuple[ast.Call, ...]:
+    """The calls in a line's text; none where it is a part of a statement."""
+    statement = parse_line(line.text)
+    return () if statement is None else tuple(node for node in ast.walk(statement) if isinstance(node, ast.Call))
+
+
+def dotted(node: ast.expr) -> str:
+    """The name of what is called, 'np.random.choice'; '.sum' for a method of anything else."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def joins_onto_itself(line: HotLine) -> bool:
+    """True for ``kept = np.concatenate([kept[1:], part])[-size:]`` and its like."""
+    statement = parse_line(line.text)
+    if not isinstance(statement, ast.Assign):
+        return False
+    target = ast.unparse(statement.targets[0])
+    return any(
+        any(ast.unparse(node) == target for node in _expressions(*call.args))
+        for call in calls_in(line)
+        if _JOINS.search(dotted(call.func))
+    )
+
+
+def _expressions(*roots: ast.expr) -> Iterator[ast.expr]:
+    return (node for root in roots for node in ast.walk(root) if isinstance(node, ast.expr))
+
+
+def shifts_itself(line: HotLine) -> bool:
+    """True for ``kept[:-1] = kept[1:]``, with or without a copy of the right side."""
+    statement = parse_line(line.text)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
+        return False
+    target = statement.targets[0]
+    return _is_sliced(target) and any(
+        isinstance(node, ast.Subscript) and _is_sliced(node) and ast.unparse(node.value) == ast.unparse(target.value)
+        for node in _expressions(statement.value)
+    )
+
+
+def _is_sliced(node: ast.Subscript) -> bool:
+    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    return isinstance(first, ast.Slice) and (first.lower is not None or first.upper is not None)
+
+
+def grows(line: HotLine) -> bool:
+    """True for ``kept += part`` and ``kept = kept + part`` of plain names or text: a copy, where kept is no number."""
+    statement = parse_line(line.text)
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, ast.Add) and (
+            isinstance(statement.value, ast.Name | ast.List | ast.Attribute) or _has_text(statement.value)
+        )
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
+        return False
+    value = statement.value
+    same = ast.unparse(statement.targets[0]) == ast.unparse(value.left)
+    return same and isinstance(value.op, ast.Add) and (
+        isinstance(value.right, ast.Name | ast.List) or _has_text(value.right)
+    )  # fmt: skip
+
+
+def _has_text(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _has_text(node.left) or _has_text(node.right)
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
+
+
+def puts_text_together(line: HotLine) -> bool:
+    """True where a line makes text of values: an f-string, str(), repr(), format() or the % of a text."""
+    statement = parse_line(line.text)
+    if statement is None:
+        return False
+    return called_plainly("str|repr|format|ascii|hex")(line) or any(
+        (isinstance(node, ast.JoinedStr) and any(isinstance(part, ast.FormattedValue) for part in node.values))
+        or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _has_text(node.left))
+        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format")
+        for node in ast.walk(statement)
+    )
+
+
+def fills_table(line: HotLine) -> bool:
+    """True for a cell that is made of the smallest or largest of its neighbours: an edit distance, an alignment."""
+    statement = parse_line(line.text)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
+        return False
+    table = _table_of(statement.targets[0])
+    return any(
+        re.search(r"(?:^|\.)(?:min|max|minimum|maximum)$", dotted(call.func)) is not None
+        and sum(_table_of(node) == table for node in _outer_items(call)) >= _LEAST_CELLS
+        for call in calls_in(line)
+    )
+
+
+def adds_to_item(line: HotLine) -> bool:
+    """True for ``counts[key] += value``: one item of an array or a dict at a time."""
+    statement = parse_line(line.text)
+    return (
+        isinstance(statement, ast.AugAssign)
+        and isinstance(statement.op, ast.Add)
+        and isinstance(statement.target, ast.Subscript)
+        and not any(isinstance(node, ast.Slice) for node in ast.walk(statement.target))
+    )
+
+
+def writes_item(line: HotLine) -> bool:
+    """True for ``table[row, column] = value`` and ``table[row][column] = value``: two indices, and no slice."""
+    statement = parse_line(line.text)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
+        return False
+    target = statement.targets[0]
+    twice = isinstance(target.value, ast.Subscript) or (
+        isinstance(target.slice, ast.Tuple) and len(target.slice.elts) > 1
+    )
+    return twice and not any(isinstance(node, ast.Slice) for node in ast.walk(target))
+
+
+def _outer_items(call: ast.Call) -> Iterator[ast.Subscript]:
+    items = [node for node in _expressions(*call.args) if isinstance(node, ast.Subscript)]
+    inner = {id(item.value) for item in items}
+    return (item for item in items if id(item) not in inner)
+
+
+def _table_of(node: ast.expr) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return ast.unparse(node)
+
+
+def calls_by_row(line: HotLine) -> bool:
+    """True for ``frame.apply(function, axis=1)``, ``applymap`` and ``.apply(lambda …)`` of a data frame."""
+    return (
+        any(
+            dotted(call.func).endswith(".applymap")
+            or (
+                dotted(call.func).endswith(".apply")
+                and (_is_by_row(call) or any(isinstance(each, ast.Lambda) for each in call.args))
+            )
+            for call in calls_in(line)
+        )
+        or re.search(r"\.apply\(.*axis\s*=\s*(?:1|[\"']columns)", line.text) is not None
+    )
+
+
+def _is_by_row(call: ast.Call) -> bool:
+    return any(
+        keyword.arg == "axis" and isinstance(keyword.value, ast.Constant) and keyword.value.value in (1, "columns")
+        for keyword in call.keywords
+    )
+
+
+def given_function(line: HotLine) -> str:
+    """'row_features()', the function that apply, vectorize or map is given by name in a line; else 'the function'."""
+    for call in calls_in(line):
+        if re.search(r"(?:^|\.)(?:apply|applymap|map|vectorize|frompyfunc|apply_along_axis)$", dotted(call.func)):
+            name = next((dotted(each) for each in call.args if isinstance(each, ast.Name | ast.Attribute)), "")
+            if name:
+                return f"{name}()"
+    return "the function"
+
+
+def starts_over(line: HotLine) -> bool:
+    """True for ``next(iter(loader))``: an iterator that is made for one item."""
+    return any(
+        dotted(call.func) == "next"
+        and any(isinstance(each, ast.Call) and dotted(each.func) == "iter" for each in call.args)
+        for call in calls_in(line)
+    )

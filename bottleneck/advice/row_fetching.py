@@ -1,0 +1,108 @@
+"""Names a loader that fetches samples one by one which cost so little each that fetching them is the cost."""
+
+import math
+import re
+
+import numpy as np
+
+from bottleneck.advice.data_loading import INPUT, LOADER, MODERATE, ONE_PROCESS, loader_kinds
+from bottleneck.advice.hot_lines import HotLine, hot_lines
+from bottleneck.advice.quantities import claims_of, event_spans, format_count, outermost_frames, rows_of_events
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.slow_calls import match_of
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
+from bottleneck.units import format_share, format_us
+
+_GETS_ITEM = re.compile(r"\.py\(\d+\): __getitem__$")
+_COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")
+# A sample that takes no longer is a few calls of torch, of NumPy and of collating: 5 us to 15 us where it is made of
+# two to four tensors (torch 2.13, one thread). One that is decoded, parsed or augmented takes 100 us and more.
+_CHEAP_US = 60.0
+_LEAST_SAMPLES = 16
+# What indexing a whole batch leaves of the loading, at most and at least.
+_GONE = (0.6, 0.97)
+# A line with so much of the loading that a known quicker way exists for says more than this.
+_MOST = 0.5
+# The loading is collating alone where it takes this part.
+_ALL_COLLATED = 0.6
+
+
+def row_fetching(evidence: Evidence) -> Draft | None:
+    """A loader without workers calls ``__getitem__`` for each sample, and puts batches together, of cheap samples.
+
+    Gain: 60 to 97 % of the wait for data, which is what is left out where a batch is indexed as a whole.
+    """
+    wait_us = evidence.account_us(INPUT)
+    if evidence.share_of_step(wait_us) < MODERATE or loader_kinds(evidence) != {ONE_PROCESS}:
+        return None
+    samples, each_us = _samples(evidence)
+    collated = _collated_share(evidence)
+    if (each_us > _CHEAP_US or samples < _LEAST_SAMPLES) and (samples > 0 or collated < _ALL_COLLATED):
+        return None
+    if _is_known_better(evidence, wait_us):
+        return None
+    fetching = _fetching_line(evidence)
+    lines = hot_lines(evidence, "input")
+    at = f" {lines[0].where()}" if lines else ""
+    now = f"each sample is fetched by itself{at}" if fetching is None else f"{fetching.place()} runs for each sample"
+    each = f", {format_us(each_us)} for each of {format_count(samples)} samples" if samples else ""
+    return Draft(
+        slug="row-fetching",
+        title="Samples that lie in memory are fetched and put together one by one",
+        evidence=(
+            f"a batch takes {format_us(samples * each_us or wait_us)} to load{each}: so little per sample is calls "
+            "of Python and of small ops",
+            *((f"default_collate, which stacks samples, takes {format_share(collated)} of it",) if collated else ()),
+            *(f"{one.source}: {format_us(one.us)} per step{one.quoted()}" for one in lines[:2]),
+        ),
+        advice=f"Fetch whole batches: index the tensors or arrays with all the indices of a batch at once (a "
+        f"BatchSampler as the sampler and batch_size=None, __getitems__, or slices of a permutation). Now {now}, "
+        "and default_collate stacks the samples again; workers would do the same, and "
+        "hand it over.",
+        code="order = BatchSampler(RandomSampler(dataset), 1024, drop_last=True)\n"
+        "loader = DataLoader(dataset, batch_size=None, sampler=order)  # __getitem__ gets a list: self.x[indices]",
+        gain_us=Interval(_GONE[0] * wait_us, _GONE[1] * wait_us),
+        claims=claims_of(evidence, INPUT),
+        removes=True,
+        comes_first=evidence.share_of_step(wait_us) >= 2 * MODERATE,
+    )  # fmt: skip
+
+
+def _samples(evidence: Evidence) -> tuple[float, float]:
+    """Samples that are fetched per step, and the time of the loading for each of them; 0 where none is seen."""
+    loads = event_spans(evidence, rows_of_events(evidence, LOADER))
+    gets = outermost_frames(evidence, _GETS_ITEM)
+    inside = int(np.count_nonzero(loads.hold(gets.start))) if loads.start.size else 0
+    if not inside:
+        return 0.0, 0.0
+    us = loads.total() * evidence.host_scale
+    # The profiler stretches calls of Python more than the rest: the ledger's wait is the truer one where it is all.
+    per_step_us = us / evidence.steps
+    if evidence.is_host_only:
+        per_step_us = min(per_step_us, evidence.account_us(INPUT))
+    return inside / evidence.steps, per_step_us * evidence.steps / inside
+
+
+def _collated_share(evidence: Evidence) -> float:
+    loads = event_spans(evidence, rows_of_events(evidence, LOADER))
+    if not loads.start.size or loads.total() <= 0:
+        return 0.0
+    spans = outermost_frames(evidence, _COLLATES)
+    inside = loads.hold(spans.start)
+    return min(float((spans.end - spans.start)[inside].sum()) / loads.total(), 1.0)
+
+
+def _is_known_better(evidence: Evidence, wait_us: float) -> bool:
+    """True where lines that most of the loading is in have a known quicker way that is not a batch at once."""
+    calls = ((line, match_of(line)) for line in hot_lines(evidence, "input"))
+    return math.fsum(line.us for line, call in calls if call is not None and not call.per_batch) >= _MOST * wait_us
+
+
+def _fetching_line(evidence: Evidence) -> HotLine | None:
+    """The slowest line, or function, of the program that gets a sample; null where none is known."""
+    getting = (line for line in hot_lines(evidence, "input") if any("__getitem__" in name for name in line.named))
+    return next(getting, None)
+
+
+RULES = (row_fetching,)
