@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.product_order import product_order
+from bottleneck.advice.product_order import diagonal_product, product_order
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import program_line, two_steps, with_recording
 from tests.builders import Event, op
@@ -89,3 +89,28 @@ def test_the_best_order_is_left_alone(tmp_path: Path) -> None:
     ]
     text = {"train.py:22": "out = q @ (k.mT @ v)"}
     assert product_order(with_recording(two_steps(tmp_path, body), source_texts=text)) is None
+
+
+def scaled(folder: Path, before: str, after: str, maker: str = "diag") -> Evidence:
+    """A vector of 512 numbers made into a matrix at train.py:21, and a product with it at train.py:22."""
+    body = [
+        program_line(21, 90, 15),
+        op(f"aten::{maker}", 95, 8, dims=[[512], []]),
+        program_line(22, 108, 550),
+        *product("mm", 110, [512, 512], [512, 64], dur=500),
+        *MODEL,
+    ]
+    return with_recording(two_steps(folder, body), source_texts={"train.py:21": before, "train.py:22": after})
+
+
+def test_a_diagonal_matrix_is_not_multiplied(tmp_path: Path) -> None:
+    evidence = scaled(tmp_path, "d = torch.diag(scale)", "y = d @ x")
+    draft = diagonal_product(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "by the vector at train.py:22" in draft.advice and 250 < draft.gain_us.low < draft.gain_us.high < 520
+    assert advise(evidence)[0].slug == "diagonal-product"
+
+
+def test_other_products_of_these_sizes_are_left_alone(tmp_path: Path) -> None:
+    assert diagonal_product(scaled(tmp_path / "other", "d = torch.diag(scale)", "y = w @ x")) is None
+    assert diagonal_product(scaled(tmp_path / "eye", "d = f(scale)", "y = d @ x", "relu")) is None
