@@ -49,6 +49,7 @@ from bottleneck.advice import (
     transfers,
     unused_results,
     wasted_work,
+    weight_work,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     *parameter_penalties.RULES,
     *discarded_branches.RULES,
     *masked_losses.RULES,
+    *weight_work.RULES,
     *passes_without_gradients.RULES,
     *buffers.RULES,
     *repeated_work.RULES,
