@@ -164,7 +164,7 @@ def _calls(evidence: Evidence) -> tuple[_DecompositionCall, ...]:
 
 
 def _copies(evidence: Evidence, root: int, size: Size, signature: int) -> int:
-    """How often one matrix stands in a batch: by strides of 0, or by a copy of such, or a repeat, right before."""
+    """Copies of one matrix in a batch: by strides of 0, or by a copy of such, or a repeat, right before."""
     if len(size) < 3:
         return 1
     work, ops, top = work_of(evidence), evidence.linked.ops, top_rows(evidence)
@@ -181,7 +181,7 @@ def _copies(evidence: Evidence, root: int, size: Size, signature: int) -> int:
 
 
 def _expanded(work: KernelWork, signature: int, size: Size) -> int:
-    """How often a batch of this size holds one matrix, by strides of 0 in its first dimensions."""
+    """Copies of one matrix in a batch of this size, by strides of 0 in its first dimensions."""
     columns = (work.text_column(name, signature) for name in ("dims", "strides"))
     for dims, strides in zip(*columns, strict=False):
         if dims == list(size) and isinstance(strides, list) and len(strides) == len(dims):

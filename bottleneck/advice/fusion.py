@@ -480,7 +480,8 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         advice=(
             "Let attention take its fused kernel: without attention weights, dropout and mask tensors where it can."
             if held
-            else "Call scaled_dot_product_attention, which never writes the scores."
+            else "Call scaled_dot_product_attention, which never writes the scores; nn.MultiheadAttention does so with "
+            "need_weights=False."
         ),
         gain_us=work.gain(low, high),
         claims=work.claims(high),

@@ -76,6 +76,14 @@ def _may_search_sequence(line: HotLine) -> bool:
     return line.searched is None and statement is not None and next(searched_in(statement), None) is not None
 
 
+_ASKS = re.compile(r"\bexecute(?:many)?\(.*\bselect\b|\bread_sql\w*\(", re.IGNORECASE)
+
+
+def _asks_database(line: HotLine) -> bool:
+    """True for a question in SQL."""
+    return bool(_ASKS.search(line.text))
+
+
 def _looks_up_by_mask(line: HotLine) -> bool:
     """True for ``a[b == key]``, and for the places that np.where, nonzero and isin find of one comparison."""
     statement = parse_line(line.text)
@@ -262,6 +270,21 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "arrays in place of lists, or do small work in this process.",
         "queue = torch.multiprocessing.Queue(8)  # tensors go by their place in shared memory",
         re.compile(r"(?:^|/)multiprocessing/(?:connection|queues|reduction|sharedctypes)\.py: "),
+    ),
+    SlowCall(
+        "Data is compressed or decompressed {often}",
+        "Keep in memory, or in a plain file to map, what {place} compresses or decompresses {often}; or a fast "
+        "compression (lz4, zstd) at a low level, or another thread: compression lets the interpreter go.",
+        "data = zlib.decompress(packed)  # once; or np.save and np.load(path, mmap_mode='r')",
+        re.compile(r"(?:^|/)(?:zlib|gzip|bz2|lzma|_compression|zstandard\S*|lz4\S*|blosc2?\S*)\.py: (?!open)"),
+        called(r"(?:de)?compress(?:obj)?|savez_compressed|b64(?:en|de)code|frombuffer"),
+    ),
+    SlowCall(
+        "A database is asked {often}",
+        "Create an index on the columns by which {place} looks rows up, ask for the whole batch at once, or read the "
+        "table once before the loop: without an index each of these questions goes through the whole table.",
+        "connection.execute('CREATE INDEX by_user ON events (user)')  # once",
+        by_text=_asks_database,
     ),
     SlowCall(
         "Data is parsed in each step",
@@ -495,14 +518,6 @@ SLOW_CALLS: Sequence[SlowCall] = (
         re.compile(r"(?:^|/)hashlib\.py: "),
         called(r"hexdigest|digest|sha\d+|md5|blake2\w|crc32|adler32|xxh\w+"),
         least=0.8,
-    ),
-    SlowCall(
-        "Data is compressed or decompressed {often}",
-        "Keep in memory, or in a plain file to map, what {place} compresses or decompresses {often}; or a fast "
-        "compression (lz4, zstd) at a low level, or another thread: compression lets the interpreter go.",
-        "data = zlib.decompress(packed)  # once; or np.save and np.load(path, mmap_mode='r')",
-        re.compile(r"(?:^|/)(?:zlib|gzip|bz2|lzma|_compression|zstandard\S*|lz4\S*|blosc2?\S*)\.py: (?!open)"),
-        called(r"(?:de)?compress(?:obj)?|savez_compressed|b64(?:en|de)code|frombuffer"),
     ),
     SlowCall(
         "Code is imported or compiled from text in the step",

@@ -212,7 +212,7 @@ def _marks(linked: Linked, own: Spans) -> _Marks:
 
 
 def _edges(events: pd.DataFrame, thread: str, window: Window, work: Spans) -> dict[str, tuple[Floats, Texts]]:
-    """Where annotations of a thread begin and end outside ops, with their names.
+    """Edges of the annotations of a thread outside ops, with their names.
 
     An annotation that is open when a step ends has no end here: the profiler began or ended inside it at the window's
     edges, so not all steps would show it.

@@ -275,7 +275,7 @@ def is_on_gpu(torch: Any) -> bool:
 
 
 def compiled_frames() -> Mapping[Any, int]:
-    """How often torch's compiler has compiled each frame; empty where it never ran. It is not imported for this."""
+    """Times that torch's compiler has compiled each frame; empty where it never ran. It is not imported for this."""
     return getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
 
 
