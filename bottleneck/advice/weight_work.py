@@ -167,7 +167,7 @@ def remade_weights(evidence: Evidence) -> Draft | None:
         evidence=(
             f"ops on tensors of weights' sizes alone run {count} per step {place}, "
             + ("more often than there are such weights" if trains else "and no weight changes"),
-            f"that takes {format_per_step(evidence, removal.us)}, with the backward pass",
+            f"that takes {format_per_step(evidence, removal.us)}{', with the backward pass' if trains else ''}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=f"Compute what is made of the weights alone {place} once and keep it until the optimizer changes them: "
@@ -192,7 +192,9 @@ def _averaged(evidence: Evidence) -> Integers:
     if not sizes or not has_backward_pass(evidence) or not optimizer_names(evidence):
         return none
     work, calls = work_of(evidence), _program_calls(evidence)
-    calls = calls[calls["module"].isna() & calls["name"].map(lambda name: bool(_ARITHMETIC.match(name)))]
+    if calls.empty:
+        return none
+    calls = calls[calls["module"].isna() & calls["name"].map(_ARITHMETIC.match).notna()]
     calls = calls[calls["signature"].map(lambda call: _are_parameters(work, call, sizes)).astype(bool)]
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     calls = calls[~calls["source"].map(lambda each: _NEEDED.search(texts.get(each, "")) is not None).astype(bool)]

@@ -67,3 +67,8 @@ def test_data_one_size_and_clipping_are_no_averages(tmp_path: Path) -> None:
     assert parameter_averages(case(tmp_path / "data", [*averages(DATA, DATA, [8, 8]), *TRAINS])) is None
     clipped = [*averages(WEIGHT, OTHER, WEIGHT), *TRAINS]
     assert parameter_averages(case(tmp_path / "clip", clipped, "clip_grad_norm_(net.parameters(), 1.0)")) is None
+
+
+def test_steps_without_ops_of_the_program_have_no_weights(tmp_path: Path) -> None:
+    evidence = case(tmp_path, [*BACKWARD, *STEP])
+    assert remade_weights(evidence) is None and parameter_averages(evidence) is None
