@@ -12,7 +12,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.slow_calls import match_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _GETS_ITEM = re.compile(r"\.py\(\d+\): __getitem__$")
 _COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")
@@ -46,7 +46,7 @@ def row_fetching(evidence: Evidence) -> Draft | None:
     lines = hot_lines(evidence, "input")
     at = f" {lines[0].where()}" if lines else ""
     now = f"each sample is fetched by itself{at}" if fetching is None else f"{fetching.place()} runs for each sample"
-    each = f", {format_us(each_us)} for each of {format_count(samples)} samples" if samples else ""
+    each = f", {format_us(each_us)} for each of {counted(format_count(samples), 'sample')}" if samples else ""
     return Draft(
         slug="row-fetching",
         title="Samples that lie in memory are fetched and put together one by one",
