@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from bottleneck.advice.hot_lines import HotLine
-from bottleneck.schema.source_text import parse_line
+from bottleneck.schema.source_text import is_plain, parse_line
 
 Recognise = Callable[[HotLine], bool]
 
@@ -126,6 +126,32 @@ def puts_text_together(line: HotLine) -> bool:
         or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _has_text(node.left))
         or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format")
         for node in ast.walk(statement)
+    )
+
+
+def converts_plainly(line: HotLine) -> bool:
+    """True for ``values[i].astype(np.float32)``: what is converted is there already, and made by no call."""
+    for call in calls_in(line):
+        name = dotted(call.func)
+        if name.endswith(".astype") and isinstance(call.func, ast.Attribute) and is_plain(call.func.value):
+            return True
+        if re.search(r"(?:^|\.)(?:asfarray|ascontiguousarray|asfortranarray)$", name) and call.args:
+            return is_plain(call.args[0])
+    return False
+
+
+_OVER_ITEMS = re.compile(r"(?:^|\.)(?:zip|enumerate|reversed|tolist|items|values|product|range)$")
+_OF_STEPS = re.compile(r"(?i)step|epoch|iter|batch|round|^_$")
+
+
+def loops_over_items(line: HotLine) -> bool:
+    """True for a loop over zip(), enumerate(), tolist() and their like, but that over the steps of a program."""
+    statement = parse_line(line.text)
+    if not isinstance(statement, ast.For) or not isinstance(statement.iter, ast.Call):
+        return False
+    names = (node.id for node in ast.walk(statement.target) if isinstance(node, ast.Name))
+    return _OVER_ITEMS.search(dotted(statement.iter.func)) is not None and not any(
+        _OF_STEPS.search(name) for name in names
     )
 
 

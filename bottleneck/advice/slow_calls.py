@@ -20,11 +20,13 @@ from bottleneck.advice.line_patterns import (
     called,
     called_plainly,
     calls_by_row,
+    converts_plainly,
     dotted,
     fills_table,
     given_function,
     grows,
     joins_onto_itself,
+    loops_over_items,
     puts_text_together,
     shifts_itself,
     starts_over,
@@ -500,7 +502,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "of a tensor that Python reads is an op.",
         "values = tensor.tolist()  # once; or an op of torch for all elements",
         re.compile(r"torch/_tensor\.py: (?:__iter__|__len__|__contains__|__array__|__format__|__repr__|__hash__)$"),
-        called(r"tolist|item"),
+        called(r"item"),
         per_batch=True,
     ),
     SlowCall(
@@ -631,7 +633,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "np.vectorize, apply_along_axis and their like are loops of Python.",
         "values = np.where(x > 0, np.log1p(x), 0.0)  # the whole array at once, no vectorize",
         re.compile(
-            r"(?:^|/)numpy/lib/_?(?:function_base(?:_impl)?\.py: (?:_call_as_normal|_vectorize_call\w*|piecewise)"
+            r"(?:^|/)numpy/lib/_?(?:function_base(?:_impl)?\.py: (?:__call__|_call_as_normal|_vectorize_call\w*)"
             r"|shape_base(?:_impl)?\.py: apply_(?:along_axis|over_axes))"
         ),
         called(r"vectorize|frompyfunc|apply_along_axis|fromfunction"),
@@ -648,7 +650,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "An array is converted to another type {often}",
         "Convert once, before the loop, and keep in the type that the step needs, what {place} converts {often}.",
         "self.values = values.astype(np.float32)  # once, in __init__",
-        by_text=called(r"astype|asfarray|ascontiguousarray|asfortranarray"),
+        by_text=converts_plainly,
         per_batch=True,
     ),
     SlowCall(
@@ -657,7 +659,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "data, or in the loader's workers) what {place} computes {often}.",
         "targets = [draw(each) for each in items]  # once, before the loop; or for all: items[:, None] - grid[None]",
         re.compile(r"^numpy/"),
-        called(r"(?:np|numpy)\.(?!random)\w[\w.]*|meshgrid|astype"),
+        called(r"(?:np|numpy)\.(?!random)\w[\w.]*|meshgrid"),
         per_batch=True,
     ),
     SlowCall(
@@ -691,6 +693,14 @@ SLOW_CALLS: Sequence[SlowCall] = (
         called(r"pd\.\w+|merge|groupby|pivot\w*|get_dummies|fillna|rolling|resample|reindex"),
     ),
     SlowCall(
+        "A loop of Python goes through items one by one",
+        "Do for all items at once what the loop at {place} does item by item: counts and confusion matrices by "
+        "bincount, sums by index_add or scatter_add, choices by masks and where, windows by unfold.",
+        "counts = torch.bincount(target * classes + predicted, minlength=classes**2)  # in place of a loop",
+        by_text=loops_over_items,
+        without_ops=True,
+    ),
+    SlowCall(
         "A whole collection is gone through for one number",
         "Keep a running value in place of what {place} takes of all items {often} (add what is new, take away what "
         "goes), or keep the numbers in an array: sum, min, max, any and all go through every item.",
@@ -713,7 +723,7 @@ _ARRAYS = next(row for row in SLOW_CALLS if row.functions is not None and row.fu
 
 
 class _KnownLines(Struct, frozen=True):
-    """Lines that match one row of the table in one cause of idle time, longest first."""
+    """Lines that match one row of the table in one cause of idle time, the one to name first."""
 
     cause: str
     lines: tuple[HotLine, ...]
@@ -755,19 +765,28 @@ def _matched(evidence: Evidence) -> _KnownLines | None:
     for cause, line in lines:
         if line.us < max(_NEAR * lines[0][1].us, _LEAST * evidence.step_us):
             return None
-        call = match_of(line)
+        first = _giver_of(line, [one for other, one in lines if other == cause]) or line
+        call = match_of(first)
         if call is not None:
             mine = [one for other, one in lines if other == cause and evidence.share_of_step(one.us) >= _LEAST_BESIDE]
-            given = f"{given_function(line)} ("
-            return _KnownLines(
-                cause, tuple(one for one in mine if match_of(one) is call or _is_inside(one, given)), call
-            )
+            given = f"{given_function(first)} ("
+            others = (one for one in mine if match_of(one) is call or _is_inside(one, given))
+            return _KnownLines(cause, (first, *(one for one in others if one is not first)), call)
+    return None
+
+
+def _giver_of(line: HotLine, lines: Sequence[HotLine]) -> HotLine | None:
+    """The line that has a library call the function which this line is in, for each row, group or element."""
+    for one in lines:
+        given = given_function(one)
+        if one is not line and given != "the function" and _is_inside(line, f"{given} ("):
+            return one
     return None
 
 
 def _is_inside(line: HotLine, function: str) -> bool:
     """True for a line of the function that the known call is given: 'row_features() (train.py:26)' has its time."""
-    return any(name.startswith(function) for name in line.named)
+    return any(name.startswith(function) for name in line.named) or line.text.startswith(f"def {function[:-4]}(")
 
 
 def _causes(evidence: Evidence) -> tuple[str, ...]:

@@ -134,7 +134,8 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
         ("out = subprocess.run(command)", "Other programs"),
         ("print(loss)", "Logging"),
         ("when = datetime.strptime(text, form)", "Dates"),
-        ("values = tensor.tolist()", "one by one"),
+        ("values = [each.item() for each in tensor]", "one by one"),
+        ("for t, p in zip(targets.tolist(), predicted.tolist()):", "loop of Python"),
         ("a, b = scipy.optimize.linear_sum_assignment(cost)", "library for the CPU"),
         ("rows = np.random.choice(count, size, replace=False)", "whole population"),
         ("batch = random.sample(memory, 128)", "Drawing samples"),
@@ -186,6 +187,10 @@ def test_the_text_of_a_line_tells_what_it_does(text: str, words: str) -> None:
         "count += 1",
         "y = torch.split(x, 4)",
         "model.eval()",
+        "for step in range(1000):",
+        "for x, y in loader:",
+        "x = torch.from_numpy(f(a).astype(np.float32))",
+        "values = tensor.tolist()",
         "total = x.sum() + y.max()",
         "x = torch.cat([a, b], dim=1)",
         "x[i] = y",
@@ -257,3 +262,16 @@ def test_every_row_says_its_advice_without_gaps() -> None:
 def test_membership_tests_are_found_in_a_line(text: str, found: list[str]) -> None:
     statement = parse_line(text)
     assert [ast.unparse(each) for each in (searched_in(statement) if statement is not None else ())] == found
+
+
+def test_a_slow_function_is_told_with_the_line_that_gives_it_to_pandas(tmp_path: Path) -> None:
+    rows = [
+        idle_row("python", 60_000.0, "train.py:9"),
+        idle_row("python", 20_000.0, "train.py:13"),
+    ]
+    body = SampledLine("train.py:9", 0.7, "spread", "def spread(g): return g['v'].max() - g['v'].min()")
+    call = SampledLine("train.py:13", 0.3, "main", "w = df.groupby('k').apply(spread)")
+    draft = slow_call(python(tmp_path, rows, body, call))
+    assert draft is not None and draft.gain_us is not None
+    assert "each group" in draft.title and "train.py:13" in draft.advice
+    assert draft.gain_us.high == pytest.approx(80_000.0)
