@@ -274,6 +274,15 @@ SLOW_CALLS: Sequence[SlowCall] = (
         re.compile(r"(?:^|/)multiprocessing/(?:connection|queues|reduction|sharedctypes)\.py: "),
     ),
     SlowCall(
+        "A compressed file is decompressed again to reach each place",
+        "Decompress the file once, into memory or into a plain file to map, before {place} looks places up in it: a "
+        "compressed stream (gzip, bz2, lzma) has no way back, so that a seek decompresses it again from its start, "
+        "{often}.",
+        "data = gzip.open(path).read()  # once; data[start:start + length] for each sample",
+        re.compile(r"(?:^|/)(?:gzip|bz2|lzma|_compression)\.py: (?:seek|_rewind)$"),
+        least=0.8,
+    ),
+    SlowCall(
         "Data is compressed or decompressed {often}",
         "Keep in memory, or in a plain file to map, what {place} compresses or decompresses {often}; or a fast "
         "compression (lz4, zstd) at a low level, or another thread: compression lets the interpreter go.",
@@ -296,15 +305,6 @@ SLOW_CALLS: Sequence[SlowCall] = (
             r"(?:^|/)(?:json/(?:__init__|decoder|scanner)|csv|pickle|xml/\S*|yaml/\S*|html/\S*|configparser)\.py: "
         ),
         called(r"json\.loads?|pickle\.loads?|csv\.(?:reader|DictReader)|yaml\.\w*load|literal_eval|fromstring"),
-    ),
-    SlowCall(
-        "A compressed file is decompressed again to reach each place",
-        "Decompress the file once, into memory or into a plain file to map, before {place} looks places up in it: a "
-        "compressed stream (gzip, bz2, lzma) has no way back, so that a seek decompresses it again from its start, "
-        "{often}.",
-        "data = gzip.open(path).read()  # once; data[start:start + length] for each sample",
-        re.compile(r"(?:^|/)(?:gzip|bz2|lzma|_compression)\.py: (?:seek|_rewind)$"),
-        least=0.8,
     ),
     SlowCall(
         "A database writes each change by itself",

@@ -117,6 +117,8 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ('cur = db.execute("SELECT item FROM events WHERE user = ?", (user,))', "database is asked"),
+        ("np.savez_compressed(name, feats=feats.numpy())", "compressed"),
         ("return self.src[self.dst == node]", "searched as a whole"),
         ("rows = np.where(keys == key)[0]", "searched as a whole"),
         ("q = np.percentile(self.values[m], [25, 75])", "Statistics"),
