@@ -184,7 +184,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "again {often}.",
         'writer.writerow(row)  # csv.writer on a file that stays open; or rows.append(row) and one to_csv at the end',
         re.compile(r"(?:^|/)pandas/core/generic\.py: to_\w+$|(?:^|/)matplotlib/figure\.py: savefig$"),
-        called(r"to_(?:csv|parquet|json|pickle|excel|feather|hdf|sql)|savefig|savez\w*|json\.dump|pickle\.dump"),
+        called(r"to_(?:csv|parquet|json|pickle|excel|feather|hdf|sql)|savefig|savez|json\.dump|pickle\.dump"),
         least=0.7,
     ),
     SlowCall(
@@ -287,7 +287,10 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "Keep in memory, or in a plain file to map, what {place} compresses or decompresses {often}; or a fast "
         "compression (lz4, zstd) at a low level, or another thread: compression lets the interpreter go.",
         "data = zlib.decompress(packed)  # once; or np.save and np.load(path, mmap_mode='r')",
-        re.compile(r"(?:^|/)(?:zlib|gzip|bz2|lzma|_compression|zstandard\S*|lz4\S*|blosc2?\S*)\.py: (?!open)"),
+        re.compile(
+            r"(?:^|/)(?:zlib|gzip|bz2|lzma|_compression|zstandard\S*|lz4\S*|blosc2?\S*)\.py: (?!open)"
+            r"|numpy/lib/_?npyio(?:_impl)?\.py: savez_compressed$"
+        ),
         called(r"(?:de)?compress(?:obj)?|savez_compressed|b64(?:en|de)code|frombuffer"),
     ),
     SlowCall(

@@ -236,6 +236,7 @@ def test_what_numpy_is_called_for_says_more_than_that_it_is_numpy() -> None:
 def test_functions_of_libraries_and_containers_tell_more_than_the_text() -> None:
     assert "archive" in str(title("x = open_it(a['x'][i])", ("numpy/lib/npyio.py: __getitem__",)))
     assert "data frame" in str(title("x = np.asarray(rows[i])", ("pandas/core/indexing.py: __getitem__",)))
+    assert "compressed" in str(title("np.savez_compressed(n)", ("numpy/lib/_npyio_impl.py: savez_compressed",)))
     assert "decompressed again" in str(title("self.reads.seek(at)", ("gzip.py: seek", "_compression.py: seek")))
     table = SearchedContainer("stops", "set", 5000)
     assert title("if word in stops:", searched=table) is None
