@@ -232,9 +232,9 @@ def discarded_branches(evidence: Evidence) -> Draft | None:
     who = f"{counted(largest.count, 'module')} of the kind {largest.kind}"
     return Draft(
         slug="discarded-branches",
-        title="Every expert runs on all rows, and most of its results are thrown away"
+        title="Every expert runs on all rows, and few of each are used"
         if largest.is_experts
-        else "Both branches run on all rows, and one of their results is thrown away",
+        else "Both branches run on all rows, and one result is thrown away",
         evidence=(
             f"{who} run on the same {counted(largest.rows_read, 'row')} {counted(times, 'time')} per step; "
             f"{at_source(line)} each row keeps the results of {needs}",

@@ -48,7 +48,7 @@ EXCHANGES: Sequence[Exchange] = (
     Exchange(
         re.compile(r"(?:^|/)(?:multiprocessing/pool\.py: |concurrent/futures/process\.py: |joblib/|ray/|dask/|loky/)"),
         POOL_CALL,
-        "The step waits for a pool of processes, which gets its data with each call",
+        "The step waits for a pool of processes",
         "Send little to the processes of {place}: arguments and results of each call are pickled, sent through a pipe "
         "and unpickled, and so is what the function holds (a partial, a bound method) with each chunk of tasks. Share "
         "large data once (a module global before the fork, the pool's initializer, shared memory, tensors of "

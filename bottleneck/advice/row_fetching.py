@@ -49,7 +49,7 @@ def row_fetching(evidence: Evidence) -> Draft | None:
     each = f", {format_us(each_us)} for each of {counted(format_count(samples), 'sample')}" if samples else ""
     return Draft(
         slug="row-fetching",
-        title="Samples that lie in memory are fetched and put together one by one",
+        title="Samples in memory are fetched and put together one by one",
         evidence=(
             f"a batch takes {format_us(samples * each_us or wait_us)} to load{each}: so little per sample is calls "
             "of Python and of small ops",
