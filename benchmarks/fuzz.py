@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -247,7 +248,11 @@ def _mutate_json(content: bytes, chance: random.Random) -> bytes:
 def _mutate_file(path: Path, chance: random.Random) -> None:
     content = path.read_bytes()
     if path.suffix == ".gz":
-        text = _mutate_json(gzip.decompress(content), chance)
+        try:
+            text = _mutate_json(gzip.decompress(content), chance)
+        except (OSError, EOFError, zlib.error):  # mutated before
+            path.write_bytes(mutate_bytes(content, chance))
+            return
         packed = gzip.compress(text, 1)
         path.write_bytes(mutate_bytes(packed, chance) if chance.random() < 0.1 else packed)
     elif path.suffix == ".json":

@@ -394,7 +394,7 @@ class KernelWork(Struct, frozen=True):
         found: list[Size] = []
         types = self.text_column("types", signature)
         for dims, kind in zip(self.text_column("dims", signature), types, strict=False):
-            if is_size(dims) and (dims or kind not in _NUMBER_TYPES):
+            if is_size(dims) and (dims or not isinstance(kind, str) or kind not in _NUMBER_TYPES):
                 found.append(tuple(dims))
             elif isinstance(dims, list):
                 found += [tuple(each) for each in dims if is_size(each)]

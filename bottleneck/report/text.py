@@ -242,4 +242,4 @@ def _shape(shape: object) -> str:
         return str(shape)
     if any(isinstance(size, list) for size in shape):
         return f"{counted(len(shape), 'tensor')}"
-    return "x".join(map(str, shape))
+    return "x".join("?" if size is None else str(size) for size in shape)

@@ -130,3 +130,9 @@ def test_rules_that_compare_calls_with_each_other_look_at_a_thousand(tmp_path: P
     assert work.us[chosen].min() >= work.us[~chosen].max()
     few = np.arange(work.row.size) < 10
     assert (work.largest_calls(few & chosen) == (few & chosen)).all()
+
+
+def test_a_type_that_is_a_list_is_no_number(tmp_path: Path) -> None:
+    call = Call("aten::linear", 50.0, [[8, 16], [16, 16], []], more={"types": ["float", "float", [-1, 0]]})
+    work = work_of(on_cpu(tmp_path, [call]))
+    assert work.tensors_of(int(work.evidence.linked.ops["signature"].iloc[0])) == [(8, 16), (16, 16), ()]
