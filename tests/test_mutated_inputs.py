@@ -33,11 +33,17 @@ WEEK_APART: Sequence[Event] = tuple(
     for at in (number * 1000.0, number * 1000.0 + WEEK_US - 1e6)
     for event in (op("aten::mm", at, 333.3), launch(number, at + 10.1, 5.7), kernel(number, at + 20.3, 300.7))
 )
+# A type that is a list, on which no text can be looked up.
+LIST_AS_TYPE: Sequence[Event] = (op("aten::linear", 10, 400, dims=[[8, 16], [16, 16], []], types=["float", [-1], [0]]),)
+# A size that is null, in tables and comparisons.
+NULL_AS_SIZE: Sequence[Event] = (op("aten::mm", 10, 400, dims=[[8, None], [None, 8]]),)
 INPUTS: dict[str, Sequence[Event]] = {
     "no ops": NO_OPS,
     "frames and waits": FRAMES_AND_WAITS,
     "a number as shapes": NUMBER_AS_SHAPES,
     "a week apart": WEEK_APART,
+    "a list as type": LIST_AS_TYPE,
+    "null as size": NULL_AS_SIZE,
 }
 
 
