@@ -10,8 +10,8 @@ from bottleneck.units import counted, format_share, format_si, format_us
 
 # Of the run: less is no finding, and half of it or more is the first thing to say.
 _LEAST, _MOST_OF_IT = 0.1, 0.5
-# Steps that have grown so much are the first thing to say.
-_GROWN = 1.5
+# Steps that have grown so much are the first thing to say: the pace of a shared machine changes by half as well.
+_GROWN = 2.0
 # Of the step: joins of all that was kept before, to be named, and to come first; and what is saved of them at least.
 _LEAST_JOINS, _MOST_JOINS, _SURE_OF_JOINS = 0.05, 0.2, 0.8
 
