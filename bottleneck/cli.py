@@ -171,7 +171,7 @@ def _command_line(arguments: list[str]) -> list[str]:
         return arguments
     if Path(first[0]).suffix == ".py":
         meant = ["run", *arguments]
-    elif Path(first[0]).exists() or first[0].endswith((".json", ".json.gz")):
+    elif Path(first[0]).exists() or first[0].endswith((".json", ".json.gz", ".pftrace")):
         meant = ["report", *arguments]
     else:
         from difflib import get_close_matches  # noqa: PLC0415 - for a misspelt command only

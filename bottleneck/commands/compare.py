@@ -55,7 +55,6 @@ _PAIRS = 7
 _TIME_LIMIT_S = 900.0  # half of these pairs take over five minutes where a process of torch takes 20 s to start
 _LOCK_SUFFIX = ".toml"
 _KEPT = "recordings and files named are as they were, and nothing else is kept; the same command begins anew"
-_TRACES = ("*.json", "*.json.gz")
 
 
 def compare_command(
@@ -169,6 +168,7 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
     """
     from bottleneck.experiment.git_clone import find_commit, find_root, git_in
     from bottleneck.schema.recording import is_recording
+    from bottleneck.schema.sources import NO_TRACES_WHY, trace_files
     from bottleneck.system.files import is_remote, located
 
     path = located(Path(text))
@@ -184,17 +184,16 @@ def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
     commit = None if root is None else find_commit(git_in(root), text)
     is_comparable = path.exists()
     if path.is_dir():
-        is_comparable = is_recording(path) or any(next(path.glob(pattern), None) for pattern in _TRACES)
+        is_comparable = is_recording(path) or any(True for _ in trace_files(path))
         is_comparable = is_comparable or (commit is None and text != "." and _holds_ranks(path))
     if is_comparable:
         if commit is not None:
             say(f"{text} is taken for the file or folder of that name; the git ref is {commit[:7]}")
         return SideSource("lock" if path.is_file() and path.name.endswith(_LOCK_SUFFIX) else "recorded", text)
     if commit is None:
-        in_folder = "the folder has neither recording.json with a trace nor files ending in .json or .json.gz"
         raise TraceError(
             f"{text} is nothing to compare",
-            why=in_folder if path.is_dir() else "there is no such file, and git knows no commit of that name here",
+            why=NO_TRACES_WHY if path.is_dir() else "there is no such file, and git knows no commit of that name here",
             fix="name a trace, a recording, analysis.json, a lock-file or a git ref",
         )
     return SideSource("ref", text, root, commit)

@@ -54,8 +54,8 @@ def report_command(
         list[Path] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="A trace (.json, .json.gz), a recording folder, a folder or list of rank traces, or analysis.json; "
-            "here or in a store (s3://BUCKET/JOB); the latest recording of this folder unless given.",
+            help="A trace (.json, .json.gz, .pftrace), a recording folder, a folder or list of rank traces, or "
+            "analysis.json; here or in a store (s3://BUCKET/JOB); the latest recording of this folder unless given.",
         ),
     ] = None,
     form: Annotated[ReportFormat | None, format_option("the report", ReportFormat)] = None,

@@ -203,11 +203,12 @@ def run_command(
 def _refuse_what_is_no_program(target: str) -> None:
     """UsageError for a file that is not there, as Python says with the same status, and for a trace or a recording."""
     from bottleneck.schema.recording import is_recording
+    from bottleneck.schema.sources import is_trace_file
 
     path = Path(target)
     if not path.exists():
         raise UsageError(f"there is no file {target}", fix="check the path: it is looked for from the working folder")
-    if is_recording(path) or (path.is_file() and target.endswith((".json", ".json.gz"))):
+    if is_recording(path) or (path.is_file() and is_trace_file(path)):
         kind = "a recording, not a program" if path.is_dir() else "no program"
         raise UsageError(f"{target} is {kind}", fix=f"explain it: bottleneck report {shlex.quote(target)}")
 

@@ -49,7 +49,7 @@ from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Lim
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.recording import is_recording
-from bottleneck.schema.sources import find_traces
+from bottleneck.schema.sources import find_traces, is_trace_file
 from bottleneck.units import counted
 
 GatedPart = Literal["counters", "time"]
@@ -336,14 +336,13 @@ def _outputs_lines(numerics: Numerics | None) -> list[str]:
 _WHY_ADVISORY = (
     "two recordings did not take turns: what other programs did meanwhile is in their times, so that they gate nothing"
 )
-_SUFFIXES = (".json", ".json.gz")
 
 
 def is_recorded(path: Path) -> bool:
     """True if the path is a trace or a recording, not a program or its sources."""
     if path.is_dir():
         return is_recording(path)
-    return path.is_file() and path.name.endswith(_SUFFIXES)
+    return path.is_file() and is_trace_file(path)
 
 
 def gate_recordings(after: Sequence[Path], before: Path, settings: GateSettings, *, is_strict: bool = False) -> Gate:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from bottleneck.schema.recording import (
 )
 from bottleneck.schema.records import replace
 from bottleneck.system.files import cannot_read, is_remote
+from bottleneck.system.perfetto import holds_perfetto
 
 
 class TraceSource(Struct, frozen=True):
@@ -71,9 +73,31 @@ _MOST_LEVELS = 3
 _SAVED_NAME = "analysis.json"
 
 
+# How files with traces are named; one that has another name is known by its first bytes.
+TRACE_SUFFIXES = (".json", ".json.gz", ".pftrace", ".pftrace.gz")
+NO_TRACES_WHY = (
+    "the folder has neither recording.json with a trace nor files ending in .json, .json.gz or .pftrace that are traces"
+)
+
+
+def is_trace_file(path: Path) -> bool:
+    """True for a file that is named as traces are, or holds one in Perfetto's protobuf under another name."""
+    return path.name.endswith(TRACE_SUFFIXES) or holds_perfetto(path)
+
+
+def trace_files(folder: Path) -> Iterator[Path]:
+    """The files of a folder that may be traces, in no order; hidden ones by their names alone."""
+    if is_remote(folder):
+        # In a store each file that is opened costs a request.
+        yield from (file for suffix in TRACE_SUFFIXES for file in folder.glob(f"*{suffix}"))
+        return
+    for file in folder.glob("*"):
+        if file.name.endswith(TRACE_SUFFIXES) or (not file.name.startswith(".") and holds_perfetto(file)):
+            yield file
+
+
 def _in_folder(folder: Path) -> list[TraceSource]:
-    found = sorted(file for pattern in ("*.json", "*.json.gz") for file in folder.glob(pattern))
-    return [_bare(file) for file in found if _is_trace(file)]
+    return [_bare(file) for file in sorted(trace_files(folder)) if _is_trace(file)]
 
 
 def _of_hosts(job: Path, folder: Path, levels: int) -> list[TraceSource]:
@@ -100,7 +124,7 @@ def is_saved_analysis(path: Path) -> bool:
 
 
 # torch.profiler.tensorboard_trace_handler names a file by host, process and nanoseconds (until 1.12 milliseconds).
-_OF_HANDLER = re.compile(r"(?!rank\W?\d)(?P<host>.*[^.])_\d+\.(\d+\.)?pt\.trace\.json(\.gz)?")
+_OF_HANDLER = re.compile(r"(?!rank\W?\d)(?P<host>.*[^.])_\d+\.(\d+\.)?pt\.trace\.(json|pftrace)(\.gz)?")
 
 
 # rank3.json, trace.rank3.json.gz, rank_3_step_10.json, worker-rank=3.pt.trace.json.
@@ -143,6 +167,6 @@ def _is_trace(path: Path) -> bool:
 def _no_trace(path: Path) -> list[TraceSource]:
     raise TraceError(
         f"{path} holds no trace",
-        why="the folder has neither recording.json with a trace nor files ending in .json or .json.gz",
+        why=NO_TRACES_WHY,
         fix="name a trace file, or record one: bottleneck run FILE",
     )

@@ -15,6 +15,12 @@ KINDS = {
     "unclosed-json": ("truncated", "the file ends before its list of events is closed: {total} event(s) were read"),
     "truncated-gzip": ("truncated", "the compressed data ends early; what could be inflated was used"),
     "corrupt-gzip": ("truncated", "the compressed data is damaged; what could be inflated before that was used"),
+    "perfetto-cut": ("truncated", "the Perfetto trace ends inside a packet, or is no such trace from there on"),
+    "perfetto-deflate": (
+        "truncated",
+        "{n} compressed group(s) of packets are damaged; what could be inflated was used",
+    ),
+    "perfetto-zstd": ("skipped-events", "{n} group(s) of packets that zstd compressed cannot be read"),
     "gzip-checksum": ("damaged-gzip", "the checksum of the compressed data does not match; numbers may be wrong"),
     "gzip-junk": ("trailing-garbage", "bytes after the end of the compressed data were ignored"),
     "garbage": ("trailing-garbage", "{n} byte(s) after the end of the trace were ignored"),

@@ -45,7 +45,7 @@ def reject_by_magic(path: Path, first: bytes) -> None:
     if first[257:262] == _TAR:
         _reject(path, "a tar archive", "unpack it and pass the trace inside")
     if first[:1] == b"\x0a" and b"\0" in first[:64]:
-        _reject(path, "a Perfetto protobuf trace or another binary file", _EXPORT)
+        _reject(path, "a damaged Perfetto trace or another binary file", _EXPORT)
     if b"\0" in first[:512].rstrip(b"\0"):
         _reject(path, "a binary file", _EXPORT)
     if not first.strip(b"\0 \t\r\n"):

@@ -1,4 +1,4 @@
-"""Yields the bytes of a trace file in blocks and inflates gzip on the way, with limits for damaged files and bombs.
+"""Yields the text of a trace file in blocks, inflated and as JSON, with limits for damaged files and bombs.
 
 isal instead of zlib: 0.27 s against 0.95 s for 1 GB of trace. Raw deflate with the checksum taken here, because the
 ready-made gzip readers throw away the last block when only the checksum is wrong.
@@ -9,6 +9,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -16,8 +17,10 @@ from isal import igzip_lib, isal_zlib
 
 from bottleneck.errors import TraceError
 from bottleneck.system.files import cannot_read, is_remote
+from bottleneck.system.perfetto import is_perfetto
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.foreign import reject_by_magic
+from bottleneck.trace.perfetto import chrome_text
 from bottleneck.units import counted
 
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
@@ -28,6 +31,7 @@ _LARGEST_DIRECTORY_BYTES = 2**20
 # The record at the end, which a comment of up to 64 KiB follows, and what stands before it in zip64.
 _ZIP_END, _ZIP64_END, _ZIP_END_BYTES = b"PK\x05\x06", b"PK\x06\x07", 66_000
 _TEXT_BYTES = 1024 * 1024
+_BEGIN_BYTES = 4096
 
 # Real traces shrink about 10 to 25 times; a bomb shrinks about 1000 times.
 MAX_INFLATED_BYTES = 8 * 1024**3
@@ -230,13 +234,18 @@ def _text_blocks(path: Path, taken: "_ReadBlocks", damage: Damage, *, is_file: b
         inflated = inflate(path, blocks, damage, is_file=is_file)
         is_file = False
         first, blocks = _begun(_within_limits(path, inflated, taken))
+    if is_perfetto(first):
+        yield from chrome_text(path, blocks, damage, partial(_check_limits, path))
+        return
     reject_by_magic(path, first)
     yield from blocks
 
 
 def _begun(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """The first block, and all of them."""
+    """The first bytes, and all of them; where the first is not enough to know the format by, there are more."""
     first = next(blocks, b"")
+    while first.startswith(b"\n") and len(first) < _BEGIN_BYTES and (more := next(blocks, b"")):
+        first += more
     return first, itertools.chain([first], blocks)
 
 

@@ -256,7 +256,7 @@ def _has_device_work(columns: Columns) -> bool:
 _ON_A_DEVICE = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)\w+|nccl:\w+|\w+::\w+_cuda")
 
 
-_CUT_OFF = ("truncated-json", "unclosed-json", "truncated-gzip", "corrupt-gzip")
+_CUT_OFF = ("truncated-json", "unclosed-json", "truncated-gzip", "corrupt-gzip", "perfetto-cut", "perfetto-deflate")
 
 
 def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, ...]:
