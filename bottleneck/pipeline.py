@@ -14,6 +14,7 @@ from bottleneck.advice import advise
 from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches
+from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
@@ -352,6 +353,8 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
     costed, replay_caveats = _cost(linked, source.compiled, captures)
     telemetry, sensor_caveats = read_telemetry(source, costed.linked, unprofiled)
+    if telemetry is None:
+        telemetry = read_counters(costed.linked)
     conditions, clock_caveats = find_conditions(device, telemetry)
     return_freed_memory()
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
@@ -377,7 +380,13 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     )
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)
     processors = None if source.recording is None else source.recording.processors
-    step = replace(step, caveats=tell_profiler_from_load(step.caveats, telemetry, threads, processors))
+    step = replace(
+        step,
+        caveats=(
+            *tell_profiler_from_load(step.caveats, telemetry, threads, processors),
+            *hold_against_model(telemetry, step.totals, step.coverage),
+        ),
+    )
     evidence = Evidence(
         analysis=step if options.has_own_window else add_measurements(step, source.recording, source.extras),
         linked=costed.linked,

@@ -200,7 +200,7 @@ def facts(analysis: Analysis) -> Facts:
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
         ("memory", peak_memory(analysis.totals, device)),
-        ("sensors", _sensors(analysis.telemetry)),
+        ("sensors", _sensors(analysis)),
         ("host", _host(analysis.telemetry)),
         ("input", f"{recording.path} ({extra})" if extra else recording.path),
     )
@@ -277,7 +277,8 @@ def describe_run(run: RunSteps | None, recorded: int) -> str:
     return text
 
 
-def _sensors(telemetry: TelemetrySummary | None) -> str:
+def _sensors(analysis: Analysis) -> str:
+    telemetry = analysis.telemetry
     if telemetry is None:
         return ""
     clock, power, used = telemetry.sm_clock_mhz, telemetry.power_w, telemetry.utilization
@@ -288,20 +289,24 @@ def _sensors(telemetry: TelemetrySummary | None) -> str:
         "" if power is None else f"{power:.0f} W",
         "" if energy is None or error is None else f"{energy:.3g} J per step (give or take {error:.1g} J)",
         "" if used is None else f"busy {format_share(used)} by its own counter",
-        _activity(telemetry),
+        _activity(telemetry, analysis.totals),
         f"throttled: {', '.join(telemetry.throttle)}" if telemetry.throttle else "",
     ]
     return ", ".join(filter(None, parts))
 
 
-def _activity(telemetry: TelemetrySummary) -> str:
-    """Activity by the device's own counters, which a trace does not record: use of SMs, tensor cores and DRAM."""
+def _activity(telemetry: TelemetrySummary, totals: Totals) -> str:
+    """Activity by the device's own counters, beside what the modelled work accounts for: SMs, tensor cores and DRAM."""
     units = (
-        ("SMs", telemetry.sm_activity),
-        ("tensor cores", telemetry.tensor_activity),
-        ("DRAM", telemetry.dram_activity),
+        ("SMs", telemetry.sm_activity, None),
+        ("tensor cores", telemetry.tensor_activity, totals.model_flops_utilization),
+        ("DRAM", telemetry.dram_activity, totals.bandwidth_utilization),
     )
-    phrases = [f"{unit} {format_share(share)}" for unit, share in units if share is not None]
+    phrases = [
+        f"{unit} {format_share(share)}" + ("" if modelled is None else f" (modelled: {format_share(modelled)})")
+        for unit, share, modelled in units
+        if share is not None
+    ]
     return f"active: {', '.join(phrases)}" if phrases else ""
 
 

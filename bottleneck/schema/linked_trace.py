@@ -92,7 +92,8 @@ class Trace(Struct, frozen=True):
     ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell; ``origin_ns`` is that instant
     on the clock of the file's own time stamps. ``counts`` holds events per raw category; ``facts`` holds plain
     top-level values (versions, flags), cleaned, for display. ``module_paths`` are attribute paths by the names that the
-    trace gives to modules: {"Linear_3": "encoder.layer.0.output"}, only in our own recordings.
+    trace gives to modules: {"Linear_3": "encoder.layer.0.output"}, only in our own recordings. ``counters`` is
+    COUNTER_SAMPLES, null where the trace has no counter tracks.
     """
 
     path: str
@@ -114,6 +115,7 @@ class Trace(Struct, frozen=True):
     origin_ns: int = 0
     module_paths: Mapping[str, str] = field(default_factory=dict)
     process_groups: tuple[ProcessGroup, ...] = ()
+    counters: "pd.DataFrame | None" = None
 
 
 class Losses(Struct, frozen=True, eq=False):

@@ -25,6 +25,7 @@ CATEGORIES = (
     "fill",  # memset on the device
     "sync",  # a wait that the profiler reports as an event (cuda_sync)
     "gpu_annotation",  # an annotation projected on the device; not work
+    "counter",  # hardware counters that are written as stretches of time; read as COUNTER_SAMPLES
     "profiler",  # overhead and trace spans of the profiler itself
     "collective",  # a collective that a thread of the host carries out (gloo); its threads run nothing else
     "other",  # anything else; counted, kept, never crashed on
@@ -164,6 +165,16 @@ MEMORY = Table(
 # glibc maps blocks from this size on anew at each allocation, and gives them back when they are freed; below it the
 # heap grows to hold them (M_MMAP_THRESHOLD is dynamic up to DEFAULT_MMAP_THRESHOLD_MAX, malloc/malloc.c).
 FRESH_FROM_BYTES = 32 * 2**20
+
+COUNTER_SAMPLES = Table(
+    "COUNTER_SAMPLES",
+    {
+        "ts_us": Column("float64", "from here on the value holds, up to the next sample of its name and place", "us"),
+        "place": Column("category", "process or device that was counted: 'GPU 0 Counters', '0'"),
+        "name": Column("category", "as the trace spells it: 'SM Active (%)'"),
+        "value": Column("float64", "in the unit that its name tells"),
+    },
+)  # one row per sample of a counter track, sorted by place, name, time
 
 OPS = Table(
     "OPS",

@@ -14,7 +14,17 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.schema.intervals import FEW
-from bottleneck.schema.tables import CATEGORIES, DEVICE_ARGS, EVENTS, LAUNCH_ARGS, MEMORY, OP_ARGS, SIGNATURES, category
+from bottleneck.schema.tables import (
+    CATEGORIES,
+    COUNTER_SAMPLES,
+    DEVICE_ARGS,
+    EVENTS,
+    LAUNCH_ARGS,
+    MEMORY,
+    OP_ARGS,
+    SIGNATURES,
+    category,
+)
 from bottleneck.trace.categories import LEGACY_KERNEL, category_by_name, category_of, depends_on_name
 from bottleneck.trace.columns import Array, Columns
 from bottleneck.trace.damage import Damage
@@ -225,6 +235,7 @@ class Assembled(Struct, frozen=True):
     device_args: pd.DataFrame
     memory: pd.DataFrame
     first_ns: int
+    counters: pd.DataFrame | None
 
 
 def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
@@ -257,6 +268,7 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
         device_args=_device_args(columns, _pick(devices, events.category, place, _DEVICE_WORK), trusted),
         memory=_memory(columns.memory.take(), first_ns, tracks),
         first_ns=first_ns,
+        counters=_counters(columns, first_ns),
     )
 
 
@@ -468,3 +480,38 @@ def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
             copy=False,
         )
     )
+
+
+def _counters(columns: Columns, first_ns: int) -> pd.DataFrame | None:
+    names, tracks = list(columns.counters.coded["name"].codes), list(columns.tracks)
+    rows = columns.counters.take()
+    near = np.abs(rows["ts_ns"] / 1000 - first_ns / 1000) <= LONGEST_US
+    kept = np.flatnonzero(near & (rows["ts_ns"] != ABSENT))
+    if not kept.size:
+        return None
+    used, track = np.unique(rows["track"][kept], return_inverse=True)
+    labels, name = _coded(names, rows["name"][kept])
+    known, place = _coded([_place(tracks[code]) for code in used.tolist()], track)
+    order = np.lexsort((rows["value"][kept], rows["ts_ns"][kept], name, place))
+    return COUNTER_SAMPLES.check(
+        pd.DataFrame(
+            {
+                "ts_us": (rows["ts_ns"][kept][order] - first_ns) / 1000,
+                "place": category(place[order], known),
+                "name": category(name[order], labels),
+                "value": rows["value"][kept][order],
+            },
+            copy=False,
+        )
+    )
+
+
+def _coded(texts: list[str], codes: Array) -> tuple[list[str], Array]:
+    """The distinct texts in order, and codes among these for codes among the texts."""
+    labels = sorted(set(texts))
+    number = {label: code for code, label in enumerate(labels)}
+    return labels, np.array([number[text] for text in texts], np.int32)[codes]
+
+
+def _place(track: tuple[object, object]) -> str:
+    return "" if track[0] is None else str(track[0])

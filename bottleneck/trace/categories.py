@@ -27,9 +27,9 @@ _RAW_NAMES = {
     "fill": "memset gpu_memset",
     "sync": "cuda_sync xpu_sync",
     "gpu_annotation": "gpu_user_annotation",
+    "counter": "mtia_counters hardware_counters",
     "profiler": """
-        overhead trace cuda_profiler_range xpu_scope_profiler mtia_insight mtia_counters hardware_counters
-        external_correlation
+        overhead trace cuda_profiler_range xpu_scope_profiler mtia_insight external_correlation
     """,
 }
 BY_RAW_NAME = {raw: category for category, raws in _RAW_NAMES.items() for raw in raws.split()}

@@ -30,6 +30,7 @@ from bottleneck.trace.categories import (
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import (
     ABSENT,
+    DECODE_ERRORS,
     EXACT_BELOW_US,
     AnyEvent,
     ArgsDecoder,
@@ -226,7 +227,9 @@ _DEVICE_NUMBERS = (
 )  # fmt: skip
 
 
-_ROLES = ("ops", "launches", "devices", "frames", "memory")
+_ROLES = ("ops", "launches", "devices", "frames", "memory", "counters")
+_COUNTER_CATEGORIES = {"mtia_counters", "hardware_counters"}
+_MOST_COUNTER_SAMPLES = 4_000_000
 
 
 class EventBlock(Struct, frozen=True):
@@ -285,6 +288,14 @@ class Columns:
             ts_ns=GrowingColumn("int64"),
             track=CodedColumn(self.tracks),
         )
+        self.counters = Rows(
+            (),
+            ts_ns=GrowingColumn("int64"),
+            value=GrowingColumn("float64"),
+            name=CodedColumn(Codes()),
+            track=CodedColumn(self.tracks),
+        )
+        self._counter_args = msgspec.json.Decoder(dict[str, Any])
         self._op_args = ArgsDecoder(OpArgs, damage)
         self._launch_args = ArgsDecoder(LaunchArgs, damage)
         self._device_args = ArgsDecoder(DeviceArgs, damage)
@@ -318,6 +329,8 @@ class Columns:
         if len(self.categories) + len(complete) > _MOST_CATEGORIES:
             complete = self._few(complete)
         self.counts.update({raw: len(group) for raw, group in complete.items()})
+        for raw in _COUNTER_CATEGORIES & complete.keys():
+            self._add_counters(complete[raw])
         for raw in _MEMORY_CATEGORIES & complete.keys():
             self._add_memory(complete[raw])
             complete[raw] = [event for event in complete[raw] if event.name != _MEMORY_NAME]
@@ -375,6 +388,9 @@ class Columns:
         return few
 
     def _count_other(self, events: list[AnyEvent]) -> None:
+        counters = [event for event in events if event.ph == "C"]
+        if counters:
+            self._add_counters(counters)
         counts = Counter([event.cat for event in events])
         if _MEMORY_CATEGORIES & counts.keys():
             self._add_memory(events)
@@ -444,6 +460,36 @@ class Columns:
         values = self._memory_args.columns([event.args for event in events])
         self._add_rows(self.memory, values | {"track": [(event.pid, event.tid) for event in events]}, len(events))
         self.memory.columns["ts_ns"].add_array(self._starts(events))
+
+    def _add_counters(self, events: Sequence[AnyEvent]) -> None:
+        """Adds the numbers among the arguments of counter events; a lone one has the name of its event."""
+        samples = []
+        for event, start in zip(events, self._starts(events).tolist(), strict=True):
+            values = self._numbers(event.args)
+            names = [event.name] if len(values) == 1 and event.ph == "C" else [*values]
+            track = (event.pid, event.tid)
+            samples += [(start, value, name, track) for name, value in zip(names, values.values(), strict=True) if name]
+        rows = self.counters
+        if not samples or len(rows.columns["ts_ns"].rows()) + len(samples) > _MOST_COUNTER_SAMPLES:
+            return
+        starts, numbers, labels, tracks = zip(*samples, strict=True)
+        rows.row.add_array(np.arange(len(samples)))
+        rows.columns["ts_ns"].add_array(np.array(starts, np.int64))
+        rows.columns["value"].add_array(np.array(numbers, np.float64))
+        rows.coded["name"].add_values(labels, len(samples))
+        rows.coded["track"].add_values(tracks, len(samples))
+
+    def _numbers(self, args: msgspec.Raw) -> dict[str, float]:
+        try:
+            values = self._counter_args.decode(args)
+        except DECODE_ERRORS:
+            self.damage["odd-args"] += 1
+            return {}
+        return {
+            name: float(value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST_US
+        }
 
     def _add_rows(self, rows: Rows, values: Mapping[str, Any], count: int) -> None:
         rows.row.add_array(np.arange(self.count, self.count + count))

@@ -361,6 +361,7 @@ def _trace(path: Path, columns: Columns, metadata: Metadata, assembled: Assemble
         origin_ns=assembled.first_ns,
         module_paths=metadata.module_paths,
         process_groups=metadata.process_groups,
+        counters=assembled.counters,
     )
 
 
