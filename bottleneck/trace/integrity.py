@@ -1,5 +1,7 @@
 """Checks the completeness of a linked trace for the doctor: launches, device work, clocks, ids and overlaps."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -119,7 +121,8 @@ def check_device_work(linked: Linked) -> list[Check]:
         return [_no_device_work(trace)]
     launches = count_launches(linked)
     return [
-        _launches(launches),
+        _launches(launches, trace.flavour),
+        *_graph_kernels(linked),
         _cut_off(launches),
         _orphans(linked),
         _clocks(linked.kernels),
@@ -167,7 +170,7 @@ def _no_device_work(trace: Trace) -> Check:
     return missing(fact, message.partition("; ")[2] or message, "see what the machine says", "bottleneck doctor")
 
 
-def _launches(found: Launches) -> Check:
+def _launches(found: Launches, flavour: str) -> Check:
     check = partial(Check, "kernels-missing", _DEVICE, "launches")
     if not found.total:
         return check("unknown", "the trace holds no launches to compare with")
@@ -180,6 +183,8 @@ def _launches(found: Launches) -> Check:
     remedy = "synchronize the device before the profiler stops (torch.cuda.synchronize()), or record fewer steps"
     if found.lead > max(found.between, found.tail):
         remedy = "let the profiler warm up: schedule(wait=1, warmup=2, active=3); an idle GPU loses its first kernels"
+    if flavour == "xpu" and found.lost == found.total - found.captured:
+        remedy = "use a newer intel-pti: 0.17 records copies, but no kernels, on Arc B GPUs (torch-xpu-ops#3985)"
     bare = f"; none at all in {_some(found.bare_steps)}" if found.bare_steps else ""
     return check(
         _status(share),
@@ -189,6 +194,68 @@ def _launches(found: Launches) -> Check:
         share=share,
         decides=True,
     )
+
+
+# Replays that are compared with one another; more of them say the same.
+_MOST_REPLAYS, _FEWEST_REPLAYS = 500, 4
+# Replays that lost some kernels by chance differ from each other; those of several graphs come again and again.
+_DIFFERENT = 0.5
+_HIP_7_2 = ("702", "7.2.0", "7.2.1")
+# Of vLLM's decoding, 65 % of the kernels were left on ROCm 7.2 (rocm-systems#4361); fixed in 7.2.2 (ROCm#6102).
+_LOSES_OF_GRAPHS = "ROCm 7.2.0 and 7.2.1 lose records of kernels that hipGraphLaunch issues (ROCm#6102)"
+_NEWER_ROCM = "record with ROCm 7.2.2 or newer; wheels of torch bring these libraries along"
+
+
+def _graph_kernels(linked: Linked) -> list[Check]:
+    """A row on graph replays of ROCm that hold fewer kernels than others of the same graph; none without replays."""
+    trace, kernels = linked.trace, linked.kernels
+    replayed = (kernels["replayed"] & kernels["launch"].notna() & (kernels["kind"] == "compute")).to_numpy(bool)
+    if trace.flavour != "rocm" or not replayed.any():
+        return []
+    check = partial(Check, "graph-kernels", _DEVICE, "graph replays")
+    names = kernels["name"].cat.codes.to_numpy()[replayed].tolist()
+    launches = as_integers(kernels["launch"])[replayed].tolist()
+    contents: dict[int, Counter[int]] = {}
+    for launch, name in zip(launches, names, strict=True):
+        if launch in contents or len(contents) < _MOST_REPLAYS:
+            contents.setdefault(launch, Counter())[name] += 1
+    lost, whole, short = _lost_of_graphs([*contents.values()])
+    share = lost / whole if whole else 0.0
+    if lost:
+        fact = (
+            f"{short:,} of {len(contents):,} lack {lost:,} of {whole:,} kernels ({format_share(share)}) that others of "
+            "the same graph have"
+        )
+        return [check(_status(share), fact, _LOSES_OF_GRAPHS, _NEWER_ROCM, share=share, decides=True)]
+    if str(trace.facts.get("hip_runtime_version", "")).startswith(_HIP_7_2):
+        fact = "replays of one graph hold the same kernels; whether all of them cannot be told"
+        return [check("unknown", fact, _LOSES_OF_GRAPHS, _NEWER_ROCM)]
+    return [check("ok", f"{counted(len(contents), 'replay')}, those of one graph with the same kernels")]
+
+
+def _lost_of_graphs(replays: Sequence[Counter[int]]) -> tuple[int, int, int]:
+    """Kernels missing from replays, those that there should be, and replays that lack some.
+
+    A replay is of the graph of the largest one that holds all of its kernels.
+    """
+    graphs: list[list[Counter[int]]] = []
+    for replay in sorted(replays, key=lambda each: -each.total()):
+        for graph in graphs:
+            if replay <= graph[0]:
+                graph.append(replay)
+                break
+        else:
+            graphs.append([replay])
+    lost = whole = short = 0
+    for graph in graphs:
+        size = graph[0].total()
+        whole += size * len(graph)
+        different = len({tuple(sorted(replay.items())) for replay in graph})
+        if len(graph) >= _FEWEST_REPLAYS and different >= max(3, _DIFFERENT * len(graph)):
+            missing = [size - replay.total() for replay in graph]
+            lost += sum(missing)
+            short += sum(count > 0 for count in missing)
+    return lost, whole, short
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -79,7 +79,10 @@ def events_of(trace: Trace, category: str) -> Integers:
 
 
 # Calls that each issue exactly one kernel.
-LAUNCHES_A_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel")
+# Intel's driver calls (ze…) are made by those of its runtime (ur…, once pi…), and carry no kernel of their own.
+LAUNCHES_A_KERNEL = re.compile(
+    r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel|^(ur|pi)Enqueue(Cooperative)?KernelLaunch"
+)
 
 
 def find_launches(trace: Trace) -> Integers:

@@ -223,6 +223,7 @@ def _shown(text: str, longest: int = _LONGEST_FACT) -> str:
 Flavour = Literal["cuda", "rocm", "xpu", "mtia", "npu", "cpu"]
 
 _DEVICE_WORK = {"kernel", "copy", "fill"}
+_LAUNCHES_OF_INTEL = ("urEnqueueKernelLaunch", "urEnqueueKernelLaunchWithArgsExp", "piEnqueueKernelLaunch")
 _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel",
              "hipExtModuleLaunchKernel", "hipModuleLaunchKernel", "cudaGraphLaunch", "hipGraphLaunch")  # fmt: skip
 
@@ -269,14 +270,29 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
             " the host side shows"
         )
         return (Caveat("no-device-events", message),)
-    if not any(name in columns.names for name in _LAUNCHES):
+    if not any(name in columns.names for name in (*_LAUNCHES, *_LAUNCHES_OF_INTEL)):
         return _half_recorded(columns)
+    return (Caveat("no-device-events", f"kernels were launched but the profiler recorded none; {_cause(columns)}"),)
+
+
+# A session that records nothing, opened before graphs are captured (torch.profiler._utils._init_for_cuda_graphs), left
+# collection dead for the life of the process: 0 kernels with it, 933,304 without, on CUDA 13.0 with torch 2.13, and so
+# on ROCm (lightseekorg/tokenspeed#1287, #1348). Long warm-up phases filled the buffers of roctracer (kineto#1255).
+# With the Level Zero V2 adapter of Arc B GPUs, intel-pti 0.17 recorded copies and no kernels (torch-xpu-ops#3985).
+def _cause(columns: Columns) -> str:
+    """The causes that are known for the vendor whose launches the trace holds."""
+    ends = "so only the host side shows"
+    if any(name in columns.names for name in _LAUNCHES_OF_INTEL):
+        return (
+            "Intel's profiling interface gave no record of them (intel-pti 0.17 gives none of compute kernels on Arc B "
+            f"GPUs, torch-xpu-ops#3985), {ends}"
+        )
+    warm = "an empty profiler session earlier in the process, as torch's warm-up before graph capture opens one"
+    if any(name.startswith("hip") for name in columns.names):
+        warm += ", a warm-up phase whose events filled the buffers"
     return (
-        Caveat(
-            "no-device-events",
-            "kernels were launched but the profiler recorded none; the device's profiling interface was not usable "
-            "(missing permission, a stub library in LD_LIBRARY_PATH, or another profiler), so only the host side shows",
-        ),
+        "the device's profiling interface was not usable (missing permission, a stub library in LD_LIBRARY_PATH, "
+        f"another profiler, or {warm}), {ends}"
     )
 
 

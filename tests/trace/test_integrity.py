@@ -11,7 +11,7 @@ from bottleneck.trace.damage import CONSEQUENCES, KINDS, Damage
 from bottleneck.trace.integrity import check_device_work, check_file, check_host_work
 from bottleneck.trace.metadata import SEVERAL_TRACES
 from tests import trace_cache
-from tests.builders import Event, kernel, launch, op, step
+from tests.builders import Event, complete, kernel, launch, op, step
 from tests.trace.traces import linked, read
 
 
@@ -236,3 +236,127 @@ def test_counts_of_launches_add_up(tmp_path: Path) -> None:
 def test_every_kind_of_damage_has_a_consequence():
     caveats = Damage(dict.fromkeys(KINDS, 1)).caveats(1)
     assert {caveat.slug for caveat in caveats} | {SEVERAL_TRACES} == CONSEQUENCES.keys()
+
+
+def _replays(folder: Path, contents: Sequence[Sequence[str]], **top: object) -> list[Check]:
+    """Rows of a ROCm trace whose graph launches issue these kernels."""
+    events = []
+    for number, names in enumerate(contents, start=1):
+        at = 1000.0 * number
+        events += [launch(number, at, 5, "hipGraphLaunch")]
+        events += [kernel(number, at + 10 + 10 * place, 9, name) for place, name in enumerate(names)]
+    return check_device_work(linked(folder, events, **top))
+
+
+GRAPH = ["gemm", "norm", "gemm", "relu", "rope", "attention", "gemm", "norm"]
+
+
+def test_replays_that_lost_kernels_by_chance_are_told_with_their_number(tmp_path: Path) -> None:
+    lossy = [GRAPH, GRAPH[:5], GRAPH[2:], GRAPH[:3] + GRAPH[4:], GRAPH[1:4]]
+    check = row(_replays(tmp_path, lossy), "graph-kernels")
+    assert (check.status, check.decides) == ("limited", True)
+    assert check.fact == "4 of 5 lack 11 of 40 kernels (27.5 %) that others of the same graph have"
+    assert "ROCm 7.2.2" in check.remedy
+
+
+def test_several_graphs_that_come_again_and_again_lost_nothing(tmp_path: Path) -> None:
+    whole = [GRAPH, GRAPH[:5], GRAPH[:2]] * 4
+    assert row(_replays(tmp_path, whole), "graph-kernels").status == "ok"
+
+
+def test_a_version_that_loses_kernels_of_each_replay_alike_leaves_it_unknown(tmp_path: Path) -> None:
+    assert row(_replays(tmp_path, [GRAPH] * 4, hip_runtime_version=70253211), "graph-kernels").status == "unknown"
+    assert row(_replays(tmp_path, [GRAPH] * 4, hip_runtime_version=71460850), "graph-kernels").status == "ok"
+
+
+def test_replays_of_cuda_have_no_such_row(tmp_path: Path) -> None:
+    events = [launch(1, 0, 5, "cudaGraphLaunch"), *(kernel(1, 10 + 10 * place, 9) for place in range(4))]
+    assert "graph-kernels" not in {check.slug for check in check_device_work(linked(tmp_path, events))}
+
+
+def _intel(correlation: int, at: float, name: str = "urEnqueueKernelLaunchWithArgsExp") -> Event:
+    return launch(correlation, at, 5, name) | {"cat": "xpu_runtime"}
+
+
+def _of_intel(correlation: int, at: float, cat: str = "kernel", queue: object = 64) -> Event:
+    args = {"device": 0, "correlation": correlation, "sycl queue": queue, "l0 queue": "0x55d0"}
+    return complete("gemm_kernel", cat, at, 20, pid=0, tid=queue, args=args)
+
+
+def test_intels_kernels_without_a_stream_are_tied_to_their_launches(tmp_path: Path) -> None:
+    events = [
+        op("aten::mm", 0, 20),
+        _intel(1, 5),
+        launch(1, 6, 3, "zeCommandListAppendLaunchKernel") | {"cat": "xpu_driver"},
+        _of_intel(1, 30),
+        op("aten::mm", 60, 20),
+        _intel(2, 65),
+        _of_intel(2, 90, queue="0x7f00aabbccdd"),
+    ]
+    result = linked(tmp_path, events)
+    assert result.trace.flavour == "xpu"
+    assert result.kernels["op"].notna().all()
+    assert row(check_device_work(result), "kernels-missing").fact == "of 2, none lacks its kernel"
+
+
+def test_intels_launches_without_any_kernel_beside_copies_are_told(tmp_path: Path) -> None:
+    events = [op("aten::mm", 0, 20), _intel(1, 5), op("aten::add", 30, 20), _intel(2, 35)]
+    events += [_intel(3, 55, "urEnqueueUSMMemcpy"), _of_intel(3, 70, "gpu_memcpy")]
+    check = row(check_device_work(linked(tmp_path, events)), "kernels-missing")
+    assert check.fact == "2 of 2 (100.0 %) have no kernel; none at all in whole trace"
+    assert "intel-pti" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "cause"),
+    [
+        ("urEnqueueKernelLaunchWithArgsExp", "xpu_runtime", "intel-pti 0.17"),
+        ("hipLaunchKernel", "cuda_runtime", "a warm-up phase whose events filled the buffers"),
+        ("cudaLaunchKernel", "cuda_runtime", "an empty profiler session earlier in the process"),
+    ],
+)
+def test_launches_without_any_device_work_name_what_is_known_to_empty_a_window(
+    tmp_path: Path, name: str, cat: str, cause: str
+) -> None:
+    events = [op("aten::mm", 0, 20), launch(1, 5, 5, name) | {"cat": cat}]
+    check = row(check_device_work(linked(tmp_path, events)), "no-device-events")
+    assert check.status == "missing"
+    assert cause in check.why
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"graph node id": 5, "graph node dependencies": [1, 2, 3], "annotation": '[{"name": "attention"}]'},
+        {"graph node dependencies": {"0": [1]}, "annotation": [{"name": "loss"}]},
+        {"graph id": "7", "graph node id": None, "annotation": None, "priority": -1, "channel": 3},
+        {"cluster size": [2, 1, 1], "occupancy": {"limitingFactors": "SMEM"}, "graph id": 2**70},
+    ],
+    ids=["lists", "objects", "texts", "numbers"],
+)
+def test_arguments_of_graph_nodes_of_any_shape_are_read(tmp_path: Path, args: dict[str, object]) -> None:
+    events = [
+        *pairs(3),
+        launch(50, 200, 5, "cudaGraphLaunch"),
+        *(kernel(50, 210 + 10 * n, 9, args=args) for n in range(3)),
+    ]
+    assert len(linked(tmp_path, events).kernels) == 6
+
+
+@pytest.mark.parametrize(
+    "cat",
+    [
+        "cuda_event",
+        "xpu_scope_profiler",
+        "xpu_sync",
+        "privateuse1_driver",
+        "collective_comm",
+        "mtia_insight",
+        "new_one",
+    ],
+)
+def test_newer_categories_of_kineto_are_read(tmp_path: Path, cat: str) -> None:
+    odd = complete("what", cat, 300, 5, args={"correlation": "x", "device": -1, "stream": None})
+    result = linked(tmp_path, [*pairs(3), odd])
+    assert len(result.kernels) == 3
+    assert cat in result.trace.counts
