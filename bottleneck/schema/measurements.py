@@ -203,6 +203,20 @@ class ValuesLook:
 
 
 @dataclass(frozen=True)
+class RepeatedModule:
+    """A module that had the same inputs and gave the same result in two steps, in which others got new inputs.
+
+    ``label`` is its name in a trace, by the order of first calls ('TextTower_0'), ``source`` the line that calls it.
+    ``calls`` counts its calls per step; ``repeated`` are the numbers of those that gave the same, empty for all.
+    """
+
+    label: str
+    source: str | None
+    calls: int = 1
+    repeated: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Keeper:
     """A variable of the program that holds more tensors after each step.
 
