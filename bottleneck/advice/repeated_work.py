@@ -182,6 +182,47 @@ def repeated_module(evidence: Evidence) -> Draft | None:
     )
 
 
+# Of the step: what lines take that give the same in each step.
+_LEAST_OF_LINES = 0.1
+
+
+def repeated_result(evidence: Evidence) -> Draft | None:
+    """The ops at some lines gave the same in two steps that were looked at, while others had new inputs.
+
+    Gain: the time of these ops and of Python at their lines, from 90 % of it. What modules do is another rule's.
+    """
+    known = frozenset(() if evidence.recording is None else evidence.recording.repeated_lines)
+    if not known or repeated_module(evidence) is not None:
+        return None
+    top = top_rows(evidence)
+    source = evidence.linked.ops["source"]
+    rows = [int(row) for row in top[text_matches(source, known.__contains__)[top]]]
+    if not rows:
+        return None
+    removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
+    if evidence.share_of_step(removal.us) < _LEAST_OF_LINES:
+        return None
+    us = evidence.linked.ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
+    lines = [str(each) for each in us.index][:_NAMED]
+    return Draft(
+        slug="repeated-result",
+        title="The same result is computed again in each step",
+        evidence=(
+            f"in two steps in a row, the ops at {', '.join(lines)} gave the same, as far as samples of their results "
+            "show, while others had new inputs",
+            f"they take {format_per_step(evidence, removal.us)}",
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"Compute once, before the loop, and keep what is computed {_line_with_text(evidence, lines[0])}: "
+        "its inputs do not change from step to step.",
+        code="kept = normalize(adjacency)  # once, before the loop\nfor batch in loader:\n    out = model(batch, kept)",
+        gain_us=removal.gain,
+        claims=removal.claims,
+        removes=True,
+        comes_first=evidence.share_of_step(removal.us) >= _FIRST,
+    )
+
+
 def _line_with_text(evidence: Evidence, source: str | None) -> str:
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     text = texts.get(source or "", "")
@@ -200,4 +241,4 @@ def _rows_of_module(evidence: Evidence, module: RepeatedModule) -> list[int]:
     return [int(row) for row in top[inside]]
 
 
-RULES = (repeated_parametrization, repeated_module)
+RULES = (repeated_parametrization, repeated_module, repeated_result)

@@ -1,4 +1,4 @@
-"""Finds modules that give the same result in two steps, neither of them measured, while others are given new inputs.
+"""Finds modules and lines with the same result in two steps, neither of them measured, while others have new inputs.
 
 Of each call the inputs and the output are kept in short: their sizes, and a sample of their numbers. Nothing of the
 program is called or changed, and a bound on the time ends the look.
@@ -21,7 +21,8 @@ from bottleneck.schema.measurements import RepeatedModule
 _MOST_SECONDS, _MOST_CALLS = 0.3, 2000
 # Numbers that are kept of one tensor, tensors of one call, and levels of lists and dicts that are looked into.
 _MOST_NUMBERS, _MOST_TENSORS, _DEEPEST = 1024, 16, 3
-_MOST_FRAMES, _MOST_FOUND = 60, 8
+_MOST_FRAMES, _MOST_FOUND, _MOST_LINES = 60, 8, 40
+_OURS = os.path.dirname(__file__)  # noqa: PTH120 - as plain text
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -44,6 +45,8 @@ class _TensorSample:
 _Values = tuple[object, ...]
 # A module by its address, and which call of it in its step.
 _Key = tuple[int, int]
+# A line, and which call of torch from it in its step.
+_Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,26 @@ class _SeenCall:
         return any(isinstance(each, _TensorSample) for each in self.gave)
 
 
+@dataclass(frozen=True)
+class Repeats:
+    """The modules, and the lines all of whose calls of torch, gave the same in both steps."""
+
+    modules: tuple[RepeatedModule, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+def _watching(torch: Any, note: Callable[[Any, Any, Any], None]) -> Any:
+    """A mode that tells each call of torch and what it gave; inside of it, calls go on as they are."""
+
+    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            output = function(*args, **(kwargs or {}))
+            note(function, (args, kwargs or {}), output)
+            return output
+
+    return Watch()
+
+
 class RepeatLook:
     """Looks at the calls of modules in the two steps from ``start`` on, each ended by ``end_step``."""
 
@@ -75,6 +98,10 @@ class RepeatLook:
         self._labels: dict[int, str] = {}
         self._counts: Counter[str] = Counter()
         self._own: dict[str, bool] = {}
+        self._mode: Any = None
+        self._at_lines: dict[_Place, _SeenCall] = {}
+        self._at_lines_before: dict[_Place, _SeenCall] = {}
+        self._at_line: Counter[str] = Counter()
         # Addresses name modules only while these live.
         self._kept: list[Any] = []
         self._is_done = False
@@ -94,19 +121,38 @@ class RepeatLook:
             module.register_module_forward_pre_hook(self._before_call),
             module.register_module_forward_hook(self._after_call, with_kwargs=True),
         ]
+        # On top of a mode of the program it would not be the one that is taken off first.
+        if not torch._C._len_torch_function_stack():
+            self._mode = _watching(torch, self._note_call)
+            self._mode.__enter__()
 
-    def end_step(self, *, is_last: bool = False) -> tuple[RepeatedModule, ...] | None:
+    def release(self) -> None:
+        """Takes off the watch of calls of torch once it is over, unless a mode of the program is open inside it."""
+        if self._mode is not None and self._is_done:
+            stack = self._torch.overrides._get_current_function_mode_stack()
+            if stack and stack[-1] is self._mode:
+                self._mode.__exit__(None, None, None)
+                self._mode = None
+
+    def end_step(self, *, is_last: bool = False) -> Repeats | None:
         """Ends the first step, which gives null, or the second one, with what gave the same in both."""
         before, now = self._before, self._now
         if before is None and not is_last and self._left_s > 0:
             self._before, self._now = now, {}
-            self._open.clear()
-            self._made.clear()
+            self._at_lines_before, self._at_lines = self._at_lines, {}
+            for each in (self._open, self._made, self._at_line):
+                each.clear()
             return None
         for removal in self._removals:
             removal.remove()
-        found = () if before is None or self._left_s <= 0 else tuple(_repeated(before, now))
+        is_whole = before is not None and self._left_s > 0
+        found = Repeats(
+            tuple(_repeated(before, now)) if before is not None and is_whole else (),
+            tuple(_repeated_lines(self._at_lines_before, self._at_lines)) if is_whole else (),
+        )
         self._removals, self._before, self._now, self._kept, self._is_done = [], None, {}, [], True
+        self._at_lines, self._at_lines_before = {}, {}
+        self.release()
         return found
 
     def _before_call(self, module: Any, _arguments: Any) -> None:
@@ -130,16 +176,37 @@ class RepeatLook:
             return
         began = self._clock()
         try:
-            given, gave = tuple(self._values_in((arguments, keywords))), tuple(self._values_in(output))
+            with self._torch._C.DisableTorchFunction():
+                given, gave = tuple(self._values_in((arguments, keywords))), tuple(self._values_in(output))
             self._now[key] = _SeenCall(around, self._labels[key[0]], self._line(sys._getframe(1)), given, gave)
         except Exception:  # ours, in the middle of the program's own call
             return
         finally:
             self._left_s -= self._clock() - began
 
+    def _note_call(self, function: Any, given: Any, output: Any) -> None:
+        """Keeps a call of torch from a line of the program, without what reads or sets an attribute."""
+        name = getattr(function, "__name__", "")
+        if self._left_s <= 0 or self._is_done or name in {"__get__", "__set__"} or not self._is_usual():
+            return
+        began = self._clock()
+        try:
+            line = self._line(sys._getframe(2), ours=True)
+            if line is None or len(self._at_lines) >= _MOST_CALLS:
+                return
+            place = (line, self._at_line[line])
+            self._at_line[line] += 1
+            samples = tuple(self._values_in(output))
+            self._at_lines[place] = _SeenCall((), name, line, tuple(self._values_in(given)), samples)
+        except Exception:  # ours, in the middle of the program's own call
+            return
+        finally:
+            self._left_s -= self._clock() - began
+
     def _is_usual(self) -> bool:
-        """True unless ops are answered by others than torch, as where a program traces its model."""
-        return not self._torch._C._len_torch_dispatch_stack()
+        """True unless ops are answered by others than torch, as where a program traces or maps its model."""
+        torch = self._torch
+        return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
 
     def _values_in(self, value: object, depth: int = 0) -> Iterator[object]:
         torch, kind = self._torch, type(value)
@@ -166,12 +233,14 @@ class RepeatLook:
             numbers = flat[:: max(1, flat.numel() // _MOST_NUMBERS) | 1].clone()
         return _TensorSample(str(tensor.dtype), tuple(int(each) for each in tensor.shape), numbers)
 
-    def _line(self, frame: FrameType | None) -> str | None:
-        """The innermost line of the program's own files."""
+    def _line(self, frame: FrameType | None, *, ours: bool = False) -> str | None:
+        """The innermost line of the program's own files; with ``ours``, null where a hook of ours calls torch."""
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
             file = frame.f_code.co_filename
+            if ours and file.startswith(_OURS):
+                return None
             if file not in self._own:
                 self._own[file] = is_own_file(file)
             if self._own[file]:
@@ -201,6 +270,23 @@ def _repeated(before: dict[_Key, _SeenCall], now: dict[_Key, _SeenCall]) -> list
         calls = sum(key[0] == number for key in now)
         found.append(RepeatedModule(call.label, call.line, calls, () if len(mine) == calls else tuple(mine)))
     return found[:_MOST_FOUND]
+
+
+def _repeated_lines(before: dict[_Place, _SeenCall], now: dict[_Place, _SeenCall]) -> list[str]:
+    """The lines whose calls gave the same in both steps, from tensors, where calls at others were given new ones."""
+    is_varied, changed, read = False, set[str](), Counter[str]()
+    for (line, number), call in {**before, **now}.items():
+        one, other = before.get((line, number)), now.get((line, number))
+        if one is None or other is None or one.label != other.label:
+            changed.add(line)
+        elif not _are_alike(one.given, other.given):
+            is_varied = True
+            changed.add(line)
+        elif not _are_alike(one.gave, other.gave):
+            changed.add(line)
+        read[line] += any(isinstance(each, _TensorSample) for each in call.given) and call.gives_tensors()
+    lines = dict.fromkeys(line for line, _ in now if line not in changed and read[line])
+    return list(lines)[:_MOST_LINES] if is_varied else []
 
 
 def _are_alike(one: _Values, other: _Values) -> bool:

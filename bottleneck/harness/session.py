@@ -180,6 +180,7 @@ class Session:
             self.note(padding=self._padding.stop())
         if self._repeats.is_on:
             self._end_repeats(is_last=is_last or step is not None)
+        self._repeats.release()
         if not self._debugging.is_timing:
             return False
         self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
@@ -191,8 +192,9 @@ class Session:
         """Ends a step of that look. It goes on in the next one, unless the harness repeats the step with its inputs."""
         with contextlib.suppress(Exception):
             found = self._repeats.end_step(is_last=is_last)
-            self.note(repeated_modules=found or ())
-            self._show_text(each.source for each in found or ())
+            if found is not None:
+                self.note(repeated_modules=found.modules, repeated_lines=found.lines)
+                self._show_text((*(each.source for each in found.modules), *found.lines))
 
     def look_at_values(self, step: object = None) -> None:
         """Looks again at the values of what the program holds, at a step boundary outside of what is measured."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.repeated_work import repeated_module, repeated_parametrization
+from bottleneck.advice.repeated_work import repeated_module, repeated_parametrization, repeated_result
 from bottleneck.schema.measurements import RepeatedModule
 from tests.advice.cases import program_line, two_steps
 from tests.builders import Event, complete, frame, op
@@ -88,3 +88,17 @@ def test_without_such_a_module_or_with_a_small_one_nothing_is_said(tmp_path: Pat
     assert repeated_module(two_steps(tmp_path / "other", body, repeated_modules=(other,))) is None
     small = RepeatedModule("TextTower_0", None)
     assert repeated_module(two_steps(tmp_path / "small", body, 9000.0, repeated_modules=(small,))) is None
+
+
+def test_lines_that_gave_the_same_in_two_steps_are_computed_once(tmp_path: Path) -> None:
+    product = [program_line(27, 100, 310), op("aten::mul", 104, 300, dims=[[640, 640], [640, 640]])]
+    other = [program_line(30, 500, 60), op("aten::mm", 504, 50, dims=[[64, 64], [64, 64]])]
+    text = {"train.py:27": "return d[:, None] * a"}
+    evidence = two_steps(tmp_path, [*product, *other], repeated_lines=("train.py:27",), source_texts=text)
+    draft = repeated_result(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.comes_first
+    assert "at train.py:27 (`return d[:, None] * a`)" in draft.advice and "before the loop" in draft.advice
+    assert 260 < draft.gain_us.low < draft.gain_us.high < 360
+    assert advise(evidence)[0].slug == "repeated-result"
+    assert repeated_result(two_steps(tmp_path / "small", [*product, *other], repeated_lines=("train.py:30",))) is None
+    assert repeated_result(two_steps(tmp_path / "none", [*product, *other])) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness.repeated_modules import RepeatLook
+from bottleneck.harness.repeated_modules import RepeatLook, Repeats
 from bottleneck.schema.measurements import RepeatedModule
 from tests.harness.driver import record
 
@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch")
 
 
 def found_in(step: Callable[[], object], **look: Any) -> tuple[RepeatedModule, ...]:
-    """What the look finds in two such steps."""
+    """The modules that the look finds in two such steps."""
     watch = RepeatLook(**look)
     watch.start(torch)
     assert watch.is_on
@@ -26,7 +26,8 @@ def found_in(step: Callable[[], object], **look: Any) -> tuple[RepeatedModule, .
     assert found is not None and not watch.is_on
     watch.start(torch)
     assert not watch.is_on  # once is enough
-    return found
+    assert not torch._C._len_torch_function_stack()
+    return found.modules
 
 
 def layers(*sizes: int) -> Any:
@@ -82,7 +83,41 @@ def test_the_look_ends_when_its_time_is_spent_and_finds_nothing_then() -> None:
     watch.start(torch)
     model(x)
     other(torch.randn(2, 8))
-    assert watch.end_step() == () and not watch.is_on
+    assert watch.end_step() == Repeats() and not watch.is_on
+
+
+def test_lines_whose_ops_give_the_same_are_found_and_those_that_draw_or_read_new_numbers_are_not() -> None:
+    adjacency, watch = torch.rand(8, 8), RepeatLook()
+
+    def step() -> None:
+        scaled = adjacency / adjacency.sum(1)
+        x = torch.randn(8, 4)
+        _ = (x > -100).all()
+        scaled @ x
+
+    first = step.__code__.co_firstlineno
+    watch._own[__file__] = True  # a test is no program
+    watch.start(torch)
+    step()
+    watch.end_step()
+    step()
+    found = watch.end_step()
+    assert found is not None and found.lines == (f"test_repeated_modules.py:{first + 1}",)
+
+
+def test_a_mode_that_the_program_has_open_stays_on_top() -> None:
+    watch = RepeatLook()
+    with torch.device("cpu"):
+        watch.start(torch)
+        assert torch._C._len_torch_function_stack() == 1
+    watch.end_step(is_last=True)
+    watch = RepeatLook()
+    watch.start(torch)
+    with torch.device("cpu"):
+        watch.end_step(is_last=True)
+        assert torch._C._len_torch_function_stack() == 2
+    watch.release()
+    assert not torch._C._len_torch_function_stack()
 
 
 PROGRAM = """
