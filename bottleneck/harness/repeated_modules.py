@@ -102,6 +102,7 @@ class RepeatLook:
         self._at_lines: dict[_Place, _SeenCall] = {}
         self._at_lines_before: dict[_Place, _SeenCall] = {}
         self._at_line: Counter[str] = Counter()
+        self._is_cut = False
         # Addresses name modules only while these live.
         self._kept: list[Any] = []
         self._is_done = False
@@ -117,10 +118,9 @@ class RepeatLook:
             return
         self._torch = torch
         module = torch.nn.modules.module
-        self._removals = [
-            module.register_module_forward_pre_hook(self._before_call),
-            module.register_module_forward_hook(self._after_call, with_kwargs=True),
-        ]
+        # Older versions of torch know no inputs by name here: then nothing is looked at.
+        self._removals.append(module.register_module_forward_hook(self._after_call, with_kwargs=True))
+        self._removals.append(module.register_module_forward_pre_hook(self._before_call))
         # On top of a mode of the program it would not be the one that is taken off first.
         if not torch._C._len_torch_function_stack():
             self._mode = _watching(torch, self._note_call)
@@ -148,7 +148,7 @@ class RepeatLook:
         is_whole = before is not None and self._left_s > 0
         found = Repeats(
             tuple(_repeated(before, now)) if before is not None and is_whole else (),
-            tuple(_repeated_lines(self._at_lines_before, self._at_lines)) if is_whole else (),
+            tuple(_repeated_lines(self._at_lines_before, self._at_lines)) if is_whole and not self._is_cut else (),
         )
         self._removals, self._before, self._now, self._kept, self._is_done = [], None, {}, [], True
         self._at_lines, self._at_lines_before = {}, {}
@@ -187,13 +187,16 @@ class RepeatLook:
     def _note_call(self, function: Any, given: Any, output: Any) -> None:
         """Keeps a call of torch from a line of the program, without what reads or sets an attribute."""
         name = getattr(function, "__name__", "")
-        if self._left_s <= 0 or self._is_done or name in {"__get__", "__set__"} or not self._is_usual():
+        if self._left_s <= 0 or self._is_done or self._is_cut or name in {"__get__", "__set__"}:
+            return
+        if not self._is_usual():
             return
         began = self._clock()
         try:
             line = self._line(sys._getframe(2), ours=True)
-            if line is None or len(self._at_lines) >= _MOST_CALLS:
+            if line is None:
                 return
+            self._is_cut = len(self._at_lines) >= _MOST_CALLS
             place = (line, self._at_line[line])
             self._at_line[line] += 1
             samples = tuple(self._values_in(output))
@@ -206,7 +209,10 @@ class RepeatLook:
     def _is_usual(self) -> bool:
         """True unless ops are answered by others than torch, as where a program traces or maps its model."""
         torch = self._torch
-        return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+        try:
+            return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+        except AttributeError:  # another version of torch
+            return False
 
     def _values_in(self, value: object, depth: int = 0) -> Iterator[object]:
         torch, kind = self._torch, type(value)
