@@ -208,22 +208,32 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     high_us = loop.us * (1 - 1 / loop.count)
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
-    remedy = _remedy_of_loop(evidence, loop)
+    remedy, source = _remedy_of_loop(evidence, loop), _head_of_loop(evidence, loop)
     return Draft(
         slug="looped-op",
         title=remedy.title,
         evidence=(
-            f"{loop.source} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
+            f"{source} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
             f"{format_per_step(evidence, loop.us)} goes into the lines of the loop and their backward pass, "
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
-        advice=remedy.advice.format(at=at_source(loop.source)),
+        advice=remedy.advice.format(at=at_source(source)),
         code=remedy.code,
         gain_us=Interval(_LEAST_OF_LOOP * high_us, high_us),
         claims=_claims(evidence, high_us),
         removes=True,
         lines=loop.lines,
     )
+
+
+def _head_of_loop(evidence: Evidence, loop: OpLoop) -> str:
+    """The loop's line, or the `for` in the next one: a comparison of tensors calls nothing that tells its own line."""
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    place = place_of(loop.source)
+    if place is None or place.is_function or texts.get(loop.source, "").startswith(("for ", "while ")):
+        return loop.source
+    following = f"{place.file.rpartition('/')[2]}:{place.line + 1}"
+    return following if texts.get(following, "").startswith("for ") else loop.source
 
 
 class _LoopRemedy(Struct, frozen=True):
