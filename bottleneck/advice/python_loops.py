@@ -48,6 +48,8 @@ _LEAST_SHARE = 0.05
 _LEAST_RUNS = 0.05
 # The part of a loop's time that its ops do not compute: below, the loop is not what holds it back.
 _MOSTLY_OVERHEAD = 0.5
+# The same where the loop steps a recurrent cell and takes so much of the step.
+_SOME_OVERHEAD, _MOST_OF_STEP = 0.15, 0.4
 # Of a loop's time what one op for all rows saves at least (its arithmetic stays): a speaker loss of 384 rounds took
 # 52 % of its step, and next to nothing as one product (torch 2.13, EPYC, one thread).
 _LEAST_OF_LOOP = 0.6
@@ -59,7 +61,7 @@ _OF_FOREACH = (0.5, 0.95)
 # Traversing state_dict() detaches each tensor.
 _TRAVERSES = "aten::detach"
 _RUNS_BACKWARD = re.compile(r"(?:^|> )run_backward$")
-_BACKWARD_CALL = re.compile(r"^<built-in method run_backward|autograd[/\\]__init__\.py\(\d+\): backward$")
+BACKWARD_CALL = re.compile(r"^<built-in method run_backward|autograd[/\\]__init__\.py\(\d+\): backward$")
 # What makes the text of a tensor.
 _FORMATS = re.compile(r"torch[/\\]_tensor_str\.py\(\d+\): _str$")
 
@@ -94,7 +96,7 @@ def _program_ops(evidence: Evidence) -> pd.DataFrame:
     outer &= ~text_matches(ops["source"], lambda source: source.startswith(BACKWARD_OF))
     outer &= ~text_matches(ops["name"], lambda name: name.startswith(AUTOGRAD_PREFIX))
     rows = np.flatnonzero(outer & ops["signature"].notna().to_numpy())
-    frames = (outermost_frames(evidence, pattern) for pattern in (_BACKWARD_CALL, _FORMATS))
+    frames = (outermost_frames(evidence, pattern) for pattern in (BACKWARD_CALL, _FORMATS))
     for spans in (outermost_spans(evidence, _NOT_THE_PROGRAMS), *frames):
         rows = rows[~spans.hold(ops["ts_us"].to_numpy()[rows])]
     return ops.iloc[rows][["source", "name", "module", "signature", "thread", "step"]].reset_index(drop=True)
@@ -200,11 +202,15 @@ def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:
 def _looped_ops(evidence: Evidence) -> Draft | None:
     """Rule 8 where loops are nested, or pick nothing: lines that run the same small ops for row after row.
 
-    Gain: the time of these lines, with their part of the backward pass, less one round of it; from 60 % of that.
+    Gain: the time of these lines, with their part of the backward pass, less one round of it; from 60 % of that, and
+    less where they compute.
     """
     loop = op_loop(evidence)
-    if loop is None or loop.overhead < _MOSTLY_OVERHEAD or find_server(evidence) or is_compiled(evidence):
+    if loop is None or find_server(evidence) or is_compiled(evidence):
         return None  # the pieces of a compiled program, and the layers that a server calls, are no rows
+    is_mostly = loop.overhead >= _MOSTLY_OVERHEAD
+    if not is_mostly and not _costs_much(evidence, loop):
+        return None
     high_us = loop.us * (1 - 1 / loop.count)
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
@@ -219,11 +225,17 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
         ),
         advice=remedy.advice.format(at=at_source(loop.source)),
         code=remedy.code,
-        gain_us=Interval(_LEAST_OF_LOOP * high_us, high_us),
+        gain_us=Interval(_LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us, high_us),
         claims=_claims(evidence, high_us),
         removes=True,
         lines=loop.lines,
     )
+
+
+def _costs_much(evidence: Evidence, loop: OpLoop) -> bool:
+    """True for a recurrent cell in a loop that takes most of the step: each call reads its weights again."""
+    is_most = evidence.share_of_step(loop.us) >= _MOST_OF_STEP and loop.overhead >= _SOME_OVERHEAD
+    return is_most and _cell_of(evidence, loop.source) is not None
 
 
 class _LoopRemedy(Struct, frozen=True):
@@ -271,12 +283,12 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     """Row by row, or what the line of the loop is known to do."""
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     text = texts.get(loop.source, "")
+    if _DIFFERENTIATES.search(text):
+        return _DIFFERENTIATED
     if _CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF:
         return _SAMPLE_BY_SAMPLE
     if _CLIPS.search(text):
         return _CLIPPED
-    if _DIFFERENTIATES.search(text):
-        return _DIFFERENTIATED
     kind = _cell_of(evidence, loop.source)
     if kind is not None:
         return _LoopRemedy(
@@ -302,7 +314,7 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
 
 def _backward_calls(evidence: Evidence) -> float:
     """Backward passes per step."""
-    return outermost_frames(evidence, _BACKWARD_CALL).start.size / evidence.steps
+    return outermost_frames(evidence, BACKWARD_CALL).start.size / evidence.steps
 
 
 def _cell_of(evidence: Evidence, source: str) -> str | None:
