@@ -52,6 +52,7 @@ from bottleneck.advice import (
     unused_results,
     wasted_work,
     weight_work,
+    zero_matrices,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
@@ -77,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     *spread_layers.RULES,
     *product_order.RULES,
     *sparse_products.RULES,
+    *zero_matrices.RULES,
     *parameter_penalties.RULES,
     *discarded_branches.RULES,
     *masked_losses.RULES,
