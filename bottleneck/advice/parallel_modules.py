@@ -21,6 +21,8 @@ _SURE = 0.6
 
 def _calls_each(text: str) -> bool:
     """True for a comprehension that calls its own variable, `[m(x) for m in models]`, and for `outs.append(m(x))`."""
+    if ".append(" in text:
+        return True
     statement = parse_line(text)
     if statement is None:
         return re.search(r"\b(\w+)\(\w.*\bfor\b.*\b\1\b.*\bin\b", text) is not None
@@ -32,8 +34,6 @@ def _calls_each(text: str) -> bool:
             result = node.value if isinstance(node, ast.DictComp) else node.elt
             if any(isinstance(one, ast.Call) and ast.unparse(one.func) in bound for one in ast.walk(result)):
                 return True
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".append"):
-            return True
     return False
 
 

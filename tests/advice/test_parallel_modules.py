@@ -22,7 +22,9 @@ def called(folder: Path, text: str, modules: int = 12) -> Evidence:
     return two_steps(folder, events, source_texts={"train.py:11": text})
 
 
-@pytest.mark.parametrize("text", ["out = torch.stack([m(x) for m in models])", "outs.append(head(x))"])
+@pytest.mark.parametrize(
+    "text", ["out = torch.stack([m(x) for m in models])", "outs.append(head(x))", "y = f(x); outs.append(y)"]
+)
 def test_modules_that_a_loop_calls_each_for_itself_may_be_one(tmp_path: Path, text: str) -> None:
     draft = parallel_modules(called(tmp_path, text))
     assert draft is not None and draft.gain_us is not None and draft.removes
