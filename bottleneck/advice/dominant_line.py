@@ -61,8 +61,8 @@ OP_KINDS: Sequence[OpKind] = (
         r"bilinear|trilinear",
         "bilinear forms (x W y)",
         "multiply by matrices (x @ W laid out as inputs x (outputs * inputs), then with y) in place of nn.Bilinear, "
-        "which goes through all products of two features number by number, and factorise it: (U x) * (V y) with few "
-        "rows is a low-rank form of the same",
+        "and factorise it (a weight for each pair of features and output): (U x) * (V y) with few rows is a "
+        "low-rank form of the same",
         "z = torch.einsum('bi,oij->boj', x, w); out = torch.einsum('boj,bj->bo', z, y)  # or u(x) * v(y): low rank",
     ),
     _kind(
@@ -246,9 +246,10 @@ def _dominant(evidence: Evidence) -> _DominantLine | None:
         return None
     source, rows, forward = longest
     us = work.us_of(rows)
-    if work.us_of(rows & work.family(*PRODUCTS)) >= _PRODUCTS_TAKE * us:
-        return None
     kind = _main_kind(evidence, work, forward if forward.any() else rows)
+    is_bilinear = kind is not None and kind.names.search("aten::bilinear") is not None
+    if not is_bilinear and work.us_of(rows & work.family(*PRODUCTS)) >= _PRODUCTS_TAKE * us:
+        return None
     return None if kind is None else _DominantLine(source, rows, us, kind)
 
 
