@@ -154,7 +154,7 @@ def find_repeats(trace: Trace) -> StepReasons:
 
     At least three repeats, one after the other, over most of the time, of equal items and, where recorded, equal
     shapes. Most of them hold equal ops inside the items too; others (a prefill, a compilation) do not count. No op of
-    any thread may run across a bound.
+    any thread may run across a bound. Where no such loop is seen, the program's own marks may come in the same order.
     """
     thread = main_thread(trace.events)
     if thread < 0:
@@ -169,10 +169,16 @@ def find_repeats(trace: Trace) -> StepReasons:
             bounds_ns[-1] = max(bounds_ns[-1], ends_of(trace, events_of(trace, "op")).max(initial=0))
         if _cuts_an_op(trace, bounds_ns):
             continue
-        reasons = _judge(_contents(trace, thread, bounds_ns))
-        edges = (bounds_ns / 1e3).tolist()
-        return tuple((Step(f"step {row}", edges[row], edges[row + 1]), why) for row, why in enumerate(reasons))
-    return ()
+        return _steps(bounds_ns, _judge(_contents(trace, thread, bounds_ns)))
+    bounds_ns = _bounds_of_marks(trace, items)
+    if not len(bounds_ns) or not _holds_device_work(trace, bounds_ns) or _cuts_an_op(trace, bounds_ns):
+        return ()
+    return _steps(bounds_ns, [None] * (len(bounds_ns) - 1))
+
+
+def _steps(bounds_ns: Integers, reasons: Sequence[str | None]) -> StepReasons:
+    edges = (bounds_ns / 1e3).tolist()
+    return tuple((Step(f"step {row}", edges[row], edges[row + 1]), why) for row, why in enumerate(reasons))
 
 
 def _items(trace: Trace, thread: int) -> _Items:
@@ -246,6 +252,31 @@ def _bounds(items: _Items, low: int, high: int) -> Integers:
     end_ns = items.start_ns[end] if end < high else items.end_ns[end - 1]
     covered = (end_ns - items.start_ns[low]) / max(items.end_ns.max() - items.start_ns[0], 1)
     return np.append(items.start_ns[begun], end_ns) if covered >= _COVERED else items.start_ns[:0]
+
+
+# Parameters that a program writes into the names of its marks: 'replay[tokens=2901]'.
+_PARAMETERS = re.compile(r"\s*[\[({].*$")
+_FEWEST_MARKS = 2
+
+
+def _bounds_of_marks(trace: Trace, items: _Items) -> Integers:
+    """Starts of the repeats of the program's own marks, and the end of the last one; empty where they are no loop.
+
+    Batches of different sizes run different ops between the same marks ("load", "copy", "replay"), which come in the
+    same order each time, with nothing left over. A single mark may be that of a layer.
+    """
+    row = np.flatnonzero(items.annotation)
+    labels = trace.events["name"].iloc[items.event[row]].astype(object)
+    marks = [_PARAMETERS.sub("", label) for label in labels]
+    code = np.unique(marks, return_inverse=True)[1].astype(np.int64) if marks else np.zeros(0, np.int64)
+    period = period_of(code)
+    repeats = len(code) // max(period, 1)
+    is_loop = repeats >= _FEWEST_REPEATS and len(code) == repeats * period and len(set(marks)) >= _FEWEST_MARKS
+    if not is_loop or repeats > _MOST_REPEATS:
+        return items.start_ns[:0]
+    bounds = np.append(items.start_ns[row[::period]], items.end_ns[row[-1]])
+    covered = (bounds[-1] - bounds[0]) / max(items.end_ns.max() - items.start_ns[0], 1)
+    return bounds if covered >= _COVERED else items.start_ns[:0]
 
 
 def _holds_device_work(trace: Trace, bounds_ns: Integers) -> bool:

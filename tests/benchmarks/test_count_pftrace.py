@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.pipeline import analyse
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.trace.read import read_trace
 from tests.trace.perfetto_files import converted, trace_of
@@ -36,8 +37,24 @@ def test_the_loop_that_was_recorded_twice_agrees_where_both_recorded_the_same() 
     assert not _names(monitor, "op") - _names(kineto, "op")
 
 
+@needs_files
+def test_the_reports_of_both_recordings_agree_but_for_the_optimizer() -> None:
+    kineto, monitor = (analyse([_path(name)]) for name in ("training_loop.", "training_loop_monitor."))
+    assert (kineto.steps.count, monitor.steps.count) == (2, 2)
+    assert kineto.verdict.bound == monitor.verdict.bound == "device"
+    assert (kineto.totals.kernel_count, monitor.totals.kernel_count) == (67, 65)
+    assert kineto.totals.copy_count == monitor.totals.copy_count == 4
+    assert kineto.totals.h2d_bytes == monitor.totals.h2d_bytes
+    optimizer_us = next(phase.us for phase in kineto.phases if phase.name == "optimizer")
+    assert monitor.steps.wall_us == pytest.approx(kineto.steps.wall_us - optimizer_us, rel=0.02)
+
+
 def _named(name: str) -> Trace:
-    return read_trace(next(path for path in _FILES if name in path.name))
+    return read_trace(_path(name))
+
+
+def _path(name: str) -> Path:
+    return next(path for path in _FILES if name in path.name)
 
 
 def _names(trace: Trace, category: str) -> Counter[str]:

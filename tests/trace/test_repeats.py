@@ -378,3 +378,45 @@ def test_the_checkpointed_resnet_on_an_mi300_takes_what_its_device_takes(traces:
     assert analysis.steps.wall_us == pytest.approx(18_839, abs=1)
     assert [each.us for each in analysis.steps.each] == pytest.approx([18_980, 18_983, 18_554], abs=1)
     assert analysis.totals.kernel_count + analysis.totals.copy_count == pytest.approx(895, abs=30)
+
+
+def _marked(marks: Sequence[str], ops: Sequence[int], *, at: float = 0) -> list[Event]:
+    """Marks of 100 us, one after the other, each with so many ops inside."""
+    events = []
+    for place, (name, count) in enumerate(zip(marks, ops, strict=True)):
+        begin = at + 100 * place
+        events += [annotation(name, begin, 99)]
+        events += [op(f"aten::op{number}", begin + 2 + 9 * number, 8) for number in range(count)]
+    return events
+
+
+LOAD, REPLAY = "load", "replay[tokens={}]"
+
+
+def test_marks_that_come_in_the_same_order_bound_steps_of_different_ops(tmp_path: Path) -> None:
+    marks = [LOAD, REPLAY.format(2901), LOAD, REPLAY.format(1706), LOAD, REPLAY.format(512)]
+    window = find_steps(read(tmp_path, _marked(marks, [9, 2, 5, 1, 7, 3])))
+    assert window.source == "repeats"
+    assert starts(window) == [0, 200, 400]
+    assert window.end_us == 599
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        [LOAD, "replay"] * 2,
+        [LOAD, "replay"] * 3 + [LOAD],
+        ["layer"] * 6,
+        ["layer_0", "layer_1", "layer_2", "head", "layer_3", "loss"],
+    ],
+    ids=["twice", "one left over", "one mark", "other names"],
+)
+def test_marks_that_may_be_one_pass_are_no_loop(tmp_path: Path, marks: Sequence[str]) -> None:
+    counts = [9, 2, 5, 1, 7, 3, 4][: len(marks)]
+    assert find_steps(read(tmp_path, _marked(marks, counts))).source == "whole"
+
+
+def test_marks_that_cover_little_of_the_time_are_no_steps(tmp_path: Path) -> None:
+    late = op("aten::evaluate", 700, 5000)
+    events = [*_marked([LOAD, "replay"] * 3, [9, 2, 5, 1, 7, 3]), late]
+    assert find_steps(read(tmp_path, events)).source == "whole"
