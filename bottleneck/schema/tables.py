@@ -145,6 +145,7 @@ DEVICE_ARGS = Table(
         "group_size": Column("Int64", "ranks in the collective", nullable=True),
         "message_dtype": Column("category", "element type of the collective", nullable=True),
         "process_group": Column("category", "name of the collective's process group", nullable=True),
+        "annotation": Column("category", "marks around it when its graph was captured, joined by '.'", nullable=True),
     },
 )  # one row per event of category kernel, copy or fill
 
@@ -212,7 +213,7 @@ KERNELS = Table(
         "launch_ts_us": Column("float64", "start of that call", "us", nullable=True),
         "launch_end_us": Column("float64", "end of that call", "us", nullable=True),
         "step": Column("Int32", "step in which it was issued; null outside the window", nullable=True),
-        "module": Column("category", "path of nn.Modules that issued it", nullable=True),
+        "module": Column("category", "path of nn.Modules that issued it, or marks of its graph", nullable=True),
         "source": Column("category", "line that issued it, 'file.py:57'", nullable=True),
         "family": Column("category", "family by kernel name; on a CPU 'host'"),
         "engine": Column("category", "'matrix', 'vector' or 'none'; null when the name does not tell", nullable=True),

@@ -407,6 +407,22 @@ def _external_id(rows: Arrays, trusted: bool) -> pd.arrays.IntegerArray:
     return _nullable(ids if trusted else np.full_like(ids, ABSENT))
 
 
+# Marks of a captured part: [{"name": "attention"}] as JSON, or as Python writes it; torch's own tool writes 'str' too.
+_MARK = re.compile(r"""['"](?:name|str)['"]\s*:\s*['"]([^'"\\]{1,100})""")
+_MOST_MARKS = 8
+
+
+def _annotation(raw: bytes) -> str:
+    """The path of the marks that a program set around a kernel of a graph as it was captured; '' where none tells."""
+    text = raw.decode("utf-8", errors="replace").strip().replace('\\"', '"')
+    found = _MARK.findall(text)[:_MOST_MARKS]
+    if found:
+        return ".".join(found)
+    plain = text.strip('"')
+    is_plain = text.startswith('"') and plain not in {"", "null", "None"} and plain[0] not in "[{"
+    return plain if is_plain else ""
+
+
 def _launch_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
     return LAUNCH_ARGS.check(
         pd.DataFrame(
@@ -444,6 +460,7 @@ def _device_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
                 "group_size": _nullable(rows["group_size"]),
                 "message_dtype": _labelled(rows["message_dtype"], list(columns.dtypes)),
                 "process_group": _labelled(rows["process_group"], list(columns.groups)),
+                "annotation": _labelled(rows["annotation"], [_annotation(text) for text in columns.annotations]),
             },
             copy=False,
         )

@@ -214,6 +214,7 @@ def _float(value: object) -> float:
 
 
 _LARGEST_INT64 = 2**63 - 1
+_LONGEST_ANNOTATION = 500
 _MOST_CATEGORIES = 2000
 _MEMORY_NAME = "[memory]"
 _MEMORY_CATEGORIES = {"", NO_CATEGORY, "cpu_instant_event"}
@@ -270,7 +271,7 @@ class Columns:
         self.any_fraction = False
         self.categories, self.names, self.tracks = Codes(), Codes(), Codes()
         self.shapes, self.collectives, self.dtypes, self.kernels = Codes(), Codes(), Codes(), Codes()
-        self.groups = Codes()
+        self.groups, self.annotations = Codes(), Codes()
         self.ts_ns, self.dur_us = GrowingColumn("int64"), GrowingColumn("float64")
         self.category = CodedColumn(self.categories, "int16")
         self.name, self.track = CodedColumn(self.names), CodedColumn(self.tracks)
@@ -281,6 +282,7 @@ class Columns:
             collective=CodedColumn(self.collectives),
             message_dtype=CodedColumn(self.dtypes),
             process_group=CodedColumn(self.groups),
+            annotation=CodedColumn(self.annotations),
         )
         self.frames = Rows(("python_id",))
         self.memory = Rows(
@@ -446,6 +448,8 @@ class Columns:
         values = self._device_args.columns(raws)
         for name, sizes in (("blocks", "grid"), ("threads", "block")):
             values[name] = [math.prod(size or (ABSENT,)) for size in values[sizes]]
+        marks = zip(values["annotation"], values["annotation_text"], strict=True)
+        values["annotation"] = [(bytes(mark) or bytes(text))[:_LONGEST_ANNOTATION] for mark, text in marks]
         self._add_rows(self.devices, values, len(raws))
 
     def _add_frames(self, raws: list[msgspec.Raw]) -> None:

@@ -101,6 +101,8 @@ class DeviceArgs(msgspec.Struct, gc=False):
     process_group: str = msgspec.field(name="Process Group Name", default="")
     ascend_stream: int = msgspec.field(name="Stream Id", default=ABSENT)
     mtia_size: int = msgspec.field(name="size", default=ABSENT)
+    annotation: msgspec.Raw = NOTHING
+    annotation_text: msgspec.Raw = msgspec.field(name="str", default=NOTHING)
 
 
 class FrameArgs(msgspec.Struct, gc=False):

@@ -529,7 +529,7 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
             "launch_ts_us": launch_us,
             "launch_end_us": launch_us + launch_dur_us,
             "step": step_at(window, np.where(launched, to_ns(np.nan_to_num(launch_us)), np.iinfo(np.int64).min)),
-            "module": labelled(places.module.code, places.module.labels),
+            "module": labelled(*_modules_or_marks(places.module, args["annotation"], issued.replayed)),
             "source": labelled(places.source.code, places.source.labels),
             **_traits(trace, issued),
             **_grid(trace, args, call),
@@ -540,6 +540,16 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
         copy=False,
     )
     return KERNELS.check(frame[list(KERNELS.columns)])
+
+
+def _modules_or_marks(module: Labels, marks: pd.Series, replayed: Flags) -> tuple[Integers, Sequence[str]]:
+    """Codes and labels of modules; of replayed work without one, those of the marks set as its graph was captured."""
+    mark = marks.cat.codes.to_numpy().astype(np.int64)
+    marked = replayed & (module.code < 0) & (mark >= 0)
+    if not marked.any():
+        return module.code, module.labels
+    labels = [*module.labels, *marks.cat.categories]
+    return np.where(marked, mark + len(module.labels), module.code), labels
 
 
 def _grid(trace: Trace, args: pd.DataFrame, call: Integers) -> dict[str, object]:

@@ -385,3 +385,31 @@ def test_an_annotation_that_is_open_at_the_last_mark_ends_there(tmp_path: Path) 
     assert spans["dur_us"].tolist() == [30, 50]
     whole = link(trace, whole_window(trace)).trace.events.query("category == 'annotation'")
     assert whole["dur_us"].tolist() == [30, 900]
+
+
+@pytest.mark.parametrize(
+    ("args", "module"),
+    [
+        ({"annotation": '[{"name": "layer 3"}, {"name": "attention"}]'}, "layer 3.attention"),
+        ({"annotation": [{"name": "attention"}]}, "attention"),
+        ({"annotation": "{'str': 'attention', 'stream': 8}"}, "attention"),
+        ({"annotation": "attention"}, "attention"),
+        ({"str": "attention"}, "attention"),
+        ({"annotation": "[]"}, None),
+        ({"annotation": "null"}, None),
+        ({"annotation": None}, None),
+        ({"annotation": 7}, None),
+        ({}, None),
+    ],
+)
+def test_marks_of_a_graph_are_the_modules_of_its_kernels(
+    tmp_path: Path, args: dict[str, object], module: str | None
+) -> None:
+    events = [launch(1, 0, 5, "cudaGraphLaunch"), *(kernel(1, 10 + 10 * row, 9, args=args) for row in range(2))]
+    found = linked(tmp_path, events).kernels["module"].astype(object)
+    assert [each if isinstance(each, str) else None for each in found] == [module] * 2
+
+
+def test_marks_of_kernels_outside_graphs_are_no_modules(tmp_path: Path) -> None:
+    events = [launch(1, 0, 5), kernel(1, 10, 9, args={"annotation": "attention"})]
+    assert linked(tmp_path, events).kernels["module"].isna().all()
