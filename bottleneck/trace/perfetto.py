@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _EXTRA = "install the extra perfetto: pip install perfetto protobuf, or '.[perfetto]' in a clone"
 # Messages in memory are some 50 times as large as the smallest ones in a file.
-_LARGEST_PACKET_BYTES, _BATCH_BYTES, _TEXT_BYTES = 4 * 1024**2, 2 * 1024**2, 512 * 1024
+_LARGEST_PACKET_BYTES, _BATCH_BYTES, _TEXT_BYTES = 2 * 1024**2, 2 * 1024**2, 512 * 1024
 _COMPRESSED, _ZSTD = "compressed_packets", "zstd_compressed_packets"
 _COMPRESSED_FIELD = 50
 
@@ -258,6 +258,11 @@ def _cut(stretch: bytes, most_bytes: int = _BATCH_BYTES) -> Iterator[bytes]:
 # Limits on what is kept until it is used. Kineto's own builder makes a track per event.
 _MOST_STRINGS_BYTES, _MOST_OPEN, _MOST_TRACKS, _MOST_SEQUENCES = 512 * 1024**2, 1_000_000, 8_000_000, 100_000
 _MOST_WAITING = 50_000
+# Torch gives an event some twenty arguments; a packet of two megabytes could hold a million.
+_MOST_ARGUMENTS = 1000
+# Traces of other programs, and files that inflate to millions of tiny packets, hold little else.
+_USED = {"track_event", "track_descriptor", "clock_snapshot"}
+_MOST_UNUSED, _UNUSED_PER_USED = 1_000_000, 20
 # An interned string costs so much beside its text.
 _STRING_BYTES = 100
 _CLEARED = 1
@@ -345,6 +350,7 @@ class _ChromeEvents:
         self._base_ns: int | None = None
         self._real_ns: int | None = None
         self._facts: dict[str, Any] = {}
+        self._used = self._unused = 0
         self.any_event = False
 
     def header(self) -> bytes:
@@ -359,6 +365,10 @@ class _ChromeEvents:
     def of(self, packet: Any) -> list[bytes]:
         """The events that a packet ends."""
         sequence, kind = self._sequence(packet), packet.WhichOneof("data")
+        if kind in _USED:
+            self._used += 1
+        else:
+            self._note_unused()
         if kind == "clock_snapshot":
             self._learn_clocks(packet.clock_snapshot, sequence)
         if packet.HasField("interned_data"):
@@ -391,6 +401,15 @@ class _ChromeEvents:
         if packet.sequence_flags & _CLEARED or packet.incremental_state_cleared:
             sequence.clear()
         return sequence
+
+    def _note_unused(self) -> None:
+        self._unused += 1
+        if self._unused > max(_MOST_UNUSED, _UNUSED_PER_USED * self._used):
+            raise TraceError(
+                f"{self._path} is hardly a trace of PyTorch",
+                why=f"of its first {self._used + self._unused:,} packets {self._used:,} belong to events",
+                fix="pass the trace that torch.profiler's export_chrome_trace wrote",
+            )
 
     def _too_much(self, what: str) -> TraceError:
         fix = "record fewer steps, or export JSON: prof.export_chrome_trace('trace.json')"
@@ -604,7 +623,8 @@ class _ChromeEvents:
 
     def _args(self, event: Any, sequence: _PacketSequence) -> dict[str, Any]:
         args: dict[str, Any] = {}
-        for each in event.debug_annotations:
+        annotations = event.debug_annotations
+        for each in annotations if len(annotations) <= _MOST_ARGUMENTS else annotations[:_MOST_ARGUMENTS]:
             name = _argument_name(each, sequence)
             value = _value(each, sequence)
             if name == "metadata" and isinstance(value, str):

@@ -300,3 +300,21 @@ def test_blocks_of_any_size_give_the_same_trace(tmp_path: Path, monkeypatch: pyt
     for size in (1, 7, 100):
         monkeypatch.setattr(inflate, "BLOCK_BYTES", size)
         assert_same(read(tmp_path, packets), expected)
+
+
+def test_millions_of_packets_without_events_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto, "_MOST_UNUSED", 50)
+    idle = trace_of([packet()] * 2000)
+    error = refusal(tmp_path, trace_of([*converted(EVENTS), packet(compressed_packets=zlib.compress(idle))]))
+    assert "belong to events" in error.why
+    few = trace_of([*converted(EVENTS), *[packet()] * 100])
+    (tmp_path / "few.pftrace").write_bytes(few)
+    assert len(read_trace(tmp_path / "few.pftrace").events) == len(EVENTS)
+
+
+def test_of_a_million_arguments_the_first_are_read(tmp_path: Path) -> None:
+    packets = converted([op("aten::relu", 10.001, 5, external_id=3)])
+    begun = next(each for each in packets if each.track_event.name)
+    for number in range(5000):
+        begun.track_event.debug_annotations.add(name=f"more {number}", int_value=number)
+    assert read(tmp_path, packets).op_args["external_id"].tolist() == [3]
