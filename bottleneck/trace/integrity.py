@@ -223,8 +223,8 @@ def _graph_kernels(linked: Linked) -> list[Check]:
     share = lost / whole if whole else 0.0
     if lost:
         fact = (
-            f"{short:,} of {len(contents):,} lack {lost:,} of {whole:,} kernels ({format_share(share)}) that others of "
-            "the same graph have"
+            f"{short:,} of {len(contents):,} lack {counted(lost, 'kernel')} that others of the same graph have, "
+            f"{format_share(share)} of {whole:,}"
         )
         return [check(_status(share), fact, _LOSES_OF_GRAPHS, _NEWER_ROCM, share=share, decides=True)]
     if str(trace.facts.get("hip_runtime_version", "")).startswith(_HIP_7_2):
