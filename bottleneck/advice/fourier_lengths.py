@@ -91,13 +91,14 @@ def _slow_length(work: KernelWork, signature: int, name: str) -> int | None:
 def _is_padded(evidence: Evidence, roots: list[int], length: int) -> bool:
     """True if no call that transforms numbers takes a signal of this length: all are padded to it."""
     ops, work = evidence.linked.ops, work_of(evidence)
+    names = {row: str(ops["name"].iloc[row]) for row in roots}
     takes = [
         length in size
-        for row in roots
-        if not str(ops["name"].iloc[row]).startswith("aten::fft_i")
+        for row, name in names.items()
+        if not name.startswith("aten::fft_i")
         for size in work.tensors_of(int(as_integers(ops["signature"])[row]))[:1]
     ]
-    return bool(takes) and not any(takes)
+    return bool(takes) and not any(takes) and all(name.startswith("aten::fft_") for name in names.values())
 
 
 def prime_factors(number: int) -> list[int]:

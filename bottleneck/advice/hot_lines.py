@@ -28,6 +28,7 @@ _LONGEST_QUOTE = 50
 _NEXT_LINES = 4
 # Of the step: less time is not given to another line.
 _LEAST_MOVED = 0.1
+_DRAWS = re.compile(r"\b(?:integers|randint|random_integers)\(")
 # An array that is indexed by another, or by names: `table[:, rows]`.
 _INDEXES = re.compile(r"\w\[[^\[\]'\"]*[A-Za-z_]\w*[^\[\]'\"]*\]")
 _NUMBER = re.compile(r"\(\d{1,9}\): ")
@@ -137,12 +138,15 @@ def _moved_on(evidence: Evidence, found: Mapping[str, HotLine], known_us: Mappin
     """The lines, with time that samples show in the next ones given to those.
 
     What indexes an array before it calls anything leaves no mark of its own: its time seems to be that of the line
-    before. Samples are late at lines that do not let go of the interpreter, so that only such an index takes time on.
+    before. Samples are late at lines that do not let go of the interpreter, so that only a line that draws some whole
+    numbers, which is soon done, gives its time to such an index.
     """
     run, step_us, lines = evidence.analysis.run, evidence.step_us, dict(found)
     for source, line in found.items():
         place = place_of(source)
         if run is None or place is None or place.is_function or line.us < _LEAST_MOVED * step_us:
+            continue
+        if _DRAWS.search(line.text) is None:
             continue
         own_us = math.fsum(each.share for each in run.lines if each.source == source) * step_us
         file = source.rpartition(":")[0]

@@ -13,7 +13,7 @@ from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import issued_by, main_source, removal_of, top_rows, with_python
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.source_text import parse_line
 from bottleneck.schema.tables import as_integers
@@ -29,7 +29,7 @@ _MOST_WRITTEN, _MOST_IN_MASK, _LEAST = 0.25, 0.125, 0.05
 # Of the copies so much goes at least; of those by a mask the mask is still gone through.
 _SURE, _SURE_OF_MASK = 0.8, 0.4
 # Ops after a clone in which it is written to.
-_NEXT = 4
+_NEXT = 8
 
 
 class _WholeCopy(Struct, frozen=True):
@@ -95,14 +95,20 @@ def whole_tensor_copy(evidence: Evidence) -> Draft | None:
     )
 
 
-def _copies(evidence: Evidence) -> list[_WholeCopy]:
+def whole_copy_rows(evidence: Evidence) -> frozenset[int]:
+    """The outermost ops that copy a whole tensor to write few of its rows: of no such row samples tell anything."""
+    return frozenset(copy.row for copy in _copies(evidence))
+
+
+@remembered
+def _copies(evidence: Evidence) -> tuple[_WholeCopy, ...]:
     calls = _top_calls(evidence, work_of(evidence))
     found = []
     for at, call in enumerate(calls):
         copy = _out_of_place(call) or _by_mask(call) or _into_clone(call, calls[at + 1 : at + 1 + _NEXT])
         if copy is not None:
             found.append(copy)
-    return found
+    return tuple(found)
 
 
 def _top_calls(evidence: Evidence, work: KernelWork) -> list[_TopCall]:

@@ -33,6 +33,10 @@ def test_a_length_that_is_a_prime_is_padded_to_small_factors(tmp_path: Path) -> 
 def test_a_spectrum_of_another_length_is_another_spectrum(tmp_path: Path) -> None:
     draft = slow_fft_length(case(tmp_path, 8072, signal=8072))
     assert draft is not None and draft.changes_results and "8072, which is 2 x 2 x 2 x 1009" in draft.advice
+    outer = op("aten::stft", 110, 400, dims=[[8, 80000], [], [], [1009]])
+    inner = op("aten::_fft_r2c", 112, 396, dims=[[8, 313, 1009], [], [], []], concrete=["", "[2]", "0", "True"])
+    draft = slow_fft_length(two_steps(tmp_path / "stft", [program_line(19, 100, 420), outer, inner]))
+    assert draft is not None and draft.changes_results and "pad to 1024 in place of 1009" in draft.advice
 
 
 def test_the_length_of_an_inverse_transform_is_that_of_its_result(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import RunSteps, SampledLine, SearchedContainer
 from bottleneck.schema.records import replace
 from bottleneck.schema.source_text import parse_line, searched_in
-from tests.advice.cases import case_of, cpu_events, idle_row, with_analysis, with_ledger
+from tests.advice.cases import case_of, cpu_events, idle_row, with_analysis, with_ledger, with_recording
 from tests.builders import frame, op, step
 
 SEEN = SearchedContainer("history[u]", "list", 1523)
@@ -230,18 +230,24 @@ def test_a_transaction_is_known_by_what_is_executed_in_it() -> None:
 
 
 def test_an_index_takes_the_time_that_samples_give_it_from_the_line_before(tmp_path: Path) -> None:
+    draw_text = "rows = rng.integers(0, n, size=k)"
     rows = [idle_row("python", 60_000.0, "train.py:34"), idle_row("python", 1_000.0, "train.py:35")]
     gather = SampledLine("train.py:35", 0.55, "<module>", "xb = torch.from_numpy(table[:, rows].T)")
-    draft = slow_call(python(tmp_path / "gather", rows, gather, BACKWARD))
+    texts = {"train.py:34": draw_text}
+    draft = slow_call(with_recording(python(tmp_path / "gather", rows, gather, BACKWARD), source_texts=texts))
     assert draft is not None and draft.gain_us is not None and "Keep one row per sample" in draft.advice
     assert "train.py:35 (`xb = torch.from_numpy(table[:, rows].T)`)" in draft.advice
     assert draft.gain_us.high == pytest.approx(61_000.0)
     # Samples at the line itself, and a call that samples may only have come to late.
-    draw = SampledLine("train.py:34", 0.5, "<module>", "rows = rng.integers(0, n, size=k)")
+    draw = SampledLine("train.py:34", 0.5, "<module>", draw_text)
     call = replace(gather, text="y = model(x)")
     for name, lines in (("itself", (draw, gather)), ("call", (call,))):
-        hottest = hot_lines(python(tmp_path / name, rows, *lines), "python")[0]
+        hottest = hot_lines(with_recording(python(tmp_path / name, rows, *lines), source_texts=texts), "python")[0]
         assert hottest.source == "train.py:34"
+    # What may well take the time itself keeps it.
+    stacks = python(tmp_path / "stacks", rows, gather)
+    stacks = with_recording(stacks, source_texts={"train.py:34": "x = np.stack([s[i:i + 9] for i in starts])"})
+    assert hot_lines(stacks, "python")[0].source == "train.py:34"
 
 
 def test_a_line_that_runs_ops_is_not_told_by_what_its_text_says_of_numbers() -> None:
