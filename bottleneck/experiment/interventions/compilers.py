@@ -18,6 +18,7 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.torch_private import is_compiled, is_constant_input, version_of
 
 
 def compile_parts(subject: Subject, **options: Any) -> Step:
@@ -75,12 +76,7 @@ def runs_on_gpu(subject: Subject) -> bool:
 
 
 def _is_compiled(module: Any) -> bool:
-    return any(
-        each._compiled_call_impl is not None
-        or type(each).__name__ == "OptimizedModule"
-        or hasattr(each.forward, "_torchdynamo_orig_callable")
-        for each in module.modules()
-    )
+    return any(map(is_compiled, module.modules()))
 
 
 def _need_inductor(subject: Subject) -> None:
@@ -229,7 +225,7 @@ def _with_weights(torch: Any, captured: Any, inputs: Sequence[Any]) -> Graph:
     places = []
     placeholders = [node for node in copied.nodes if node.op == "placeholder"]
     for place, (node, value) in enumerate(zip(placeholders, inputs, strict=True)):
-        if not isinstance(value, torch.nn.Parameter) and not hasattr(value, "_dynamo_static_input_type"):
+        if not isinstance(value, torch.nn.Parameter) and not is_constant_input(value):
             places.append(place)
             continue
         module.register_buffer(f"_constant_{place}", value.detach())
@@ -251,12 +247,12 @@ def _require_purity(torch: Any, graph: Graph) -> None:
     """Raises NotApplicable for a graph that writes into what it is given: an engine would give back results only."""
     copies = tuple(each.detach().clone() for each in graph.inputs)
     kept = dict(graph.module.named_buffers())
-    versions = {name: each._version for name, each in kept.items()}
-    before = [each._version for each in copies]
+    versions = {name: version_of(each) for name, each in kept.items()}
+    before = [version_of(each) for each in copies]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph.module(*copies)
-    is_pure = [each._version for each in copies] == before
-    if not is_pure or any(each._version != versions[name] for name, each in kept.items()):
+    is_pure = [version_of(each) for each in copies] == before
+    if not is_pure or any(version_of(each) != versions[name] for name, each in kept.items()):
         raise NotApplicable("needs a graph that changes none of its inputs in place")
 
 
