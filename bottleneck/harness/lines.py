@@ -183,7 +183,7 @@ def _is_own_frame(name: str) -> bool:
 
 
 def find_lines(
-    siblings: Iterable[list[Any]], activities: Iterable[Any], operators: OperatorLines | None = None
+    siblings: Sequence[list[Any]], activities: Iterable[Any], operators: OperatorLines | None = None
 ) -> list[Line]:
     """The lines from which code of the program called something; calls from one line that follow each other are one.
 
@@ -196,7 +196,10 @@ def find_lines(
     for frame in frames:
         if frame and frame[-1].end_ns - frame[0].start_ns >= _OPEN_ALL_ALONG * whole_ns:
             _stretch(frame)
-    place = _places({call.thread: call for call in reversed(calls)}, activities)
+    first = {
+        (call.start_ns, call.first): thread for thread, call in {each.thread: each for each in reversed(calls)}.items()
+    }
+    place = _places({**_first_ops(siblings), **first}, activities)
     # A nanosecond more on both sides, so that the call lies inside its line.
     return [
         Line(call.label, call.start_ns - 1, call.end_ns + 1, *place[call.thread])
@@ -296,15 +299,24 @@ def _label(event: Any) -> str | None:
     return f"{caller.file_name}({caller.line_number}): {caller.function_name}"
 
 
-def _places(wanted: dict[int, _Call], activities: Iterable[Any]) -> dict[int, tuple[int, int]]:
+def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
+    """The profiler's own number of each thread, by start and name of an op in it: torch before 2.13 tells ops alone."""
+    found: dict[int, tuple[int, str]] = {}
+    for event in itertools.chain.from_iterable(siblings):
+        if _is_op(event):
+            found.setdefault(event.start_tid, (event.start_time_ns, event.name))
+    return {key: thread for thread, key in found.items()}
+
+
+def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -> dict[int, tuple[int, int]]:
     """Process and thread, as activities name them, of each of the profiler's own numbers of threads."""
-    number = {(call.start_ns, call.first): thread for thread, call in wanted.items()}
     found: dict[int, tuple[int, int]] = {}
+    wanted = len({*threads.values()})
     for activity in activities:
-        thread = number.get((activity.timestamp(), activity.name()))
+        thread = threads.get((activity.timestamp(), activity.name()))
         if thread is not None:
             found[thread] = (activity.device_id(), activity.resource_id())
-            if len(found) == len(wanted):
+            if len(found) == wanted:
                 break
     return found
 

@@ -1,7 +1,7 @@
 """Exports a window under a torch older than 2.13, whose own exporter is written in C++ and knows none of our lines.
 
-Its file is valid JSON only while no name holds a quotation mark, so that names are mended first. Then our lines are added
-to its text, which is never parsed: the events of a window take a hundred megabytes.
+Its file is valid JSON only while no name holds a quotation mark, so that names are mended first. Then our lines are
+added to its text, which is never parsed: the events of a window take a hundred megabytes.
 """
 
 import gzip

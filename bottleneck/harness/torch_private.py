@@ -201,7 +201,7 @@ def count_modes() -> int | None:
 
 
 def version_of(tensor: Any) -> int:
-    """How often a tensor has been written; 0 where that is not counted."""
+    """The number of times that a tensor was written; 0 where that is not counted."""
     return 0 if tensor.is_inference() else int(_attribute(tensor, "._version", 0))
 
 
