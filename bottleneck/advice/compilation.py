@@ -27,12 +27,14 @@ from bottleneck.advice.quantities import (
     idle_lines,
     is_compiled,
     issue_us,
+    outermost_frames,
 )
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import main_source
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags
-from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.schema.op_names import BACKWARD_NODE, BACKWARD_OF, at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
@@ -318,7 +320,11 @@ _MOST_OF_STEP = 0.3
 
 _RECOMPUTES = re.compile(r"^CheckpointFunctionBackward$|evaluate_function: CheckpointFunctionBackward")
 _NESTED = re.compile(r"^autograd::engine::evaluate_function")
+# The other kind of checkpoint runs the forward pass again where the backward pass unpacks what was not kept.
+_UNPACKS = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py\(\d+\): unpack_hook$")
 _MOST_USED = 0.7
+# Of a CPU's step: from here on what is computed twice is the first thing to say, whatever the noise.
+_FIRST_FROM = 0.1
 
 
 @requires_gain
@@ -326,44 +332,65 @@ def recomputation(evidence: Evidence) -> Draft | None:
     """Rule 35: the backward pass computes activations again although memory has space for them.
 
     The work of a checkpoint's backward op before the nested backward pass begins is the repeated forward pass. Gain:
-    at most that, from half of it.
+    at most that, from half of it. The memory of a host is not known: there the advice says so.
     """
     work = work_of(evidence)
     peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     rows = _recomputed(work)
-    if work.share(rows) < _LEAST_SHARE or not peak or not capacity or peak > _MOST_USED * capacity:
+    has_room = bool(peak and capacity and peak <= _MOST_USED * capacity)
+    if work.share(rows) < _LEAST_SHARE or not (has_room or (evidence.is_host_only and not peak)):
         return None
-    less = np.where(rows, work.us, 0.0)
+    less, line = np.where(rows, work.us, 0.0), _checkpoint_line(evidence, work, rows)
     return Draft(
         slug="recomputation",
-        title="Activations are worked out twice although memory has room",
+        title="Activations are worked out twice although memory has room"
+        if has_room
+        else "Activations are worked out twice (checkpointing)",
         evidence=(
-            f"{format_us(float(less.sum()))} per step ({format_share(work.share(rows))}) repeat the forward pass",
-            f"peak memory is {format_share(peak / capacity)} of the device's",
+            f"{format_us(float(less.sum()))} per step ({format_share(work.share(rows))}) repeat the forward pass"
+            + _at(line),
+            *((f"peak memory is {format_share(peak / capacity)} of the device's",) if peak and capacity else ()),
             *work.describe(rows),
         ),
-        advice="Checkpoint fewer layers, or use the room for a larger batch.",
+        advice=f"Checkpoint fewer layers{_at(line)}, or use the room for a larger batch."
+        if has_room
+        else f"Leave torch.utils.checkpoint out{_at(line)}, or checkpoint fewer layers, where memory holds "
+        "the activations: with it the backward pass runs the forward pass of these layers again.",
         gain_us=work.gain(less / 2, less),
         claims=work.claims(less),
+        removes=True,
+        comes_first=evidence.is_host_only and work.share(rows) >= _FIRST_FROM,
         code="x = layer(x) if keep_activations else checkpoint(layer, x, use_reentrant=False)",
     )
 
 
 def _recomputed(work: KernelWork) -> Flags:
-    """Rows issued in a checkpoint's backward op before the first backward op nested in it."""
+    """Rows issued in a checkpoint's backward op before the first one nested in it, or where it unpacks what it kept."""
     ops = work.evidence.linked.ops
+    at_us = np.append(ops["ts_us"].to_numpy(), np.nan)[work.op]
+    unpacked = outermost_frames(work.evidence, _UNPACKS).hold(at_us)
     recomputes, nested_in = (text_matches(ops["name"], pattern.search, 200) for pattern in (_RECOMPUTES, _NESTED))
     start, dur = ops["ts_us"].to_numpy(), ops["dur_us"].to_numpy()
     opens = np.flatnonzero(recomputes)
     if not opens.size:
-        return np.zeros(work.row.size, dtype=bool)
+        return np.asarray(unpacked)
     nested = np.sort(start[nested_in & ~recomputes])
     following = np.append(nested, np.inf)[np.searchsorted(nested, start[opens], side="right")]
     order = np.argsort(start[opens], kind="stable")
     begins, ends = start[opens][order], np.minimum(start[opens] + dur[opens], following)[order]
-    at_us = np.append(start, np.nan)[work.op]
     before = np.searchsorted(begins, at_us, side="right") - 1
-    return np.asarray((before >= 0) & (at_us < ends[np.maximum(before, 0)]))
+    return np.asarray(unpacked | ((before >= 0) & (at_us < ends[np.maximum(before, 0)])))
+
+
+def _checkpoint_line(evidence: Evidence, work: KernelWork, rows: Flags) -> str | None:
+    """The line whose layers are computed again: that of the most time."""
+    source = main_source(evidence, np.unique(work.op[rows & (work.op >= 0)]).tolist())
+    return None if source is None else source.removeprefix(BACKWARD_OF)
+
+
+def _at(line: str | None) -> str:
+    """' at train.py:11', to stand behind other words; '' for no line."""
+    return "" if line is None else f" {at_source(line)}"
 
 
 _BACKENDS_CPU = ("torchscript", "backend-openvino", "backend-onnxrt", "backend-tvm")

@@ -58,6 +58,14 @@ OP_KINDS: Sequence[OpKind] = (
         "values = scores.topk(k, sorted=False).values  # in place of a sort of all",
     ),
     _kind(
+        r"bilinear|trilinear",
+        "bilinear forms (x W y)",
+        "multiply by matrices (x @ W laid out as inputs x (outputs * inputs), then with y) in place of nn.Bilinear, "
+        "and factorise it (a weight for each pair of features and output): (U x) * (V y) with few rows is a "
+        "low-rank form of the same",
+        "z = torch.einsum('bi,oij->boj', x, w); out = torch.einsum('boj,bj->bo', z, y)  # or u(x) * v(y): low rank",
+    ),
+    _kind(
         r"cdist\w*|pdist\w*|euclidean_dist|pairwise_distance|cosine_similarity",
         "distances between all pairs",
         "compare by a product of matrices (|a|^2 + |b|^2 - 2 a @ b.T, without the root where only the order counts), "
@@ -182,7 +190,7 @@ OP_KINDS: Sequence[OpKind] = (
 
 # Calls of layers, whose work is what a network is for.
 _LAYERS = re.compile(
-    r"^aten::(?:linear|_?conv\w*|matmul|b?mm|addmm|baddbmm|einsum|bilinear|layer_norm|batch_norm|group_norm|instance_norm"
+    r"^aten::(?:linear|_?conv\w*|matmul|b?mm|addmm|baddbmm|einsum|layer_norm|batch_norm|group_norm|instance_norm"
     r"|rms_norm|(?:alpha_|feature_)?dropout|scaled_dot_product_attention|_native_multi_head_attention"
     r"|_transformer_encoder_layer_fwd|lstm|gru|rnn_\w+|(?:lstm|gru)_cell|rnn_\w+_cell)$"
 )
@@ -238,9 +246,10 @@ def _dominant(evidence: Evidence) -> _DominantLine | None:
         return None
     source, rows, forward = longest
     us = work.us_of(rows)
-    if work.us_of(rows & work.family(*PRODUCTS)) >= _PRODUCTS_TAKE * us:
-        return None
     kind = _main_kind(evidence, work, forward if forward.any() else rows)
+    is_bilinear = kind is not None and kind.names.search("aten::bilinear") is not None
+    if not is_bilinear and work.us_of(rows & work.family(*PRODUCTS)) >= _PRODUCTS_TAKE * us:
+        return None
     return None if kind is None else _DominantLine(source, rows, us, kind)
 
 

@@ -412,7 +412,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         slug="python-call",
         title="The framework's own loop takes a part of each step"
         if is_framework
-        else "Something in Python takes a part of each step",
+        else _python_title(evidence, rows[0].source, spent_us),
         evidence=(
             format_per_step(evidence, spent_us),
             *_places(rows),
@@ -423,8 +423,9 @@ def python_call(evidence: Evidence) -> Draft | None:
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
-            else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step (computed once and kept, or in "
-            "another thread), or do it for the whole batch at once."
+            else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step: compute it once and keep it "
+            "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
+            "batch at once with NumPy or torch, in place of Python for each item."
         ),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
@@ -432,6 +433,14 @@ def python_call(evidence: Evidence) -> Draft | None:
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
     )
+
+
+def _python_title(evidence: Evidence, source: str | None, us: float) -> str:
+    """'Python in encode() takes 62 % of each step', as far as the function is known."""
+    line = hottest_line(evidence, source, "python")
+    named = "" if line is None else line.named[-1]
+    place = f"in {named.partition(' (')[0]}" if "() (" in named else at_source(source) if source else "between ops"
+    return f"Python {place} takes {format_share(evidence.share_of_step(us))} of each step"
 
 
 def _hottest(evidence: Evidence, source: str | None) -> str:
@@ -499,11 +508,22 @@ def waiting(evidence: Evidence) -> Draft | None:
         evidence=(format_per_step(evidence, spent_us), *_places(rows)),
         advice=f"Start the process that the step waits for {where} earlier, and read its result one step later."
         if _FOR_A_PROCESS.search(rows[0].detail or "")
+        else "Do at once for the whole batch (NumPy, torch), or in processes, what threads do for which the step waits "
+        f"{where}, and make the pool once, before the loop: of the threads of Python one computes at a time."
+        if _GIVES_TO_THREADS.search(_text_at(evidence, rows[0].source))
         else f"Begin the work that the step waits for {where} earlier, or give it more threads.",
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, WAIT, most_us=spent_us),
         transformation=Transformation(("remove host:wait",)),
     )
+
+
+_GIVES_TO_THREADS = re.compile(r"ThreadPool|\.(?:map|submit|result|apply_async|imap\w*|starmap|join|shutdown)\(")
+
+
+def _text_at(evidence: Evidence, source: str | None) -> str:
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    return texts.get(source or "", "")
 
 
 def other_threads(evidence: Evidence) -> Draft | None:

@@ -401,7 +401,7 @@ class KernelWork(Struct, frozen=True):
         return found
 
     def text_column(self, column: str, signature: int) -> tuple[object, ...]:
-        """One text of CALLS ('dims', 'types', 'concrete', 'strides') as a tuple; () where it was not recorded."""
+        """A text of CALLS ('dims', 'types', 'concrete', 'strides', 'result') as a tuple; () where there is none."""
         return _list_in(_texts_of(self.evidence)[column][signature]) if signature >= 0 else ()
 
     def elements(self, rows: Flags) -> Floats:
@@ -431,7 +431,7 @@ class KernelWork(Struct, frozen=True):
 def _texts_of(evidence: Evidence) -> Mapping[str, Sequence[object]]:
     """The texts of each column of CALLS."""
     calls = evidence.linked.trace.signatures
-    return {name: calls[name].to_list() for name in ("dims", "types", "concrete", "strides")}
+    return {name: calls[name].to_list() for name in ("dims", "types", "concrete", "strides", "result")}
 
 
 @lru_cache(maxsize=4096)

@@ -48,6 +48,8 @@ _LEAST_SHARE = 0.05
 _LEAST_RUNS = 0.05
 # The part of a loop's time that its ops do not compute: below, the loop is not what holds it back.
 _MOSTLY_OVERHEAD = 0.5
+# The same where the loop steps a recurrent cell, or has so many rounds, and takes so much of the step.
+_SOME_OVERHEAD, _MOST_OF_STEP, _MANY_ROUNDS = 0.15, 0.4, 64
 # Of a loop's time what one op for all rows saves at least (its arithmetic stays): a speaker loss of 384 rounds took
 # 52 % of its step, and next to nothing as one product (torch 2.13, EPYC, one thread).
 _LEAST_OF_LOOP = 0.6
@@ -59,7 +61,7 @@ _OF_FOREACH = (0.5, 0.95)
 # Traversing state_dict() detaches each tensor.
 _TRAVERSES = "aten::detach"
 _RUNS_BACKWARD = re.compile(r"(?:^|> )run_backward$")
-_BACKWARD_CALL = re.compile(r"^<built-in method run_backward|autograd[/\\]__init__\.py\(\d+\): backward$")
+BACKWARD_CALL = re.compile(r"^<built-in method run_backward|autograd[/\\]__init__\.py\(\d+\): backward$")
 # What makes the text of a tensor.
 _FORMATS = re.compile(r"torch[/\\]_tensor_str\.py\(\d+\): _str$")
 
@@ -87,14 +89,14 @@ class OpLoop(Struct, frozen=True):
 
 
 @remembered
-def _program_ops(evidence: Evidence) -> pd.DataFrame:
+def program_ops(evidence: Evidence) -> pd.DataFrame:
     """Outermost ops of the program's own lines in the window: no backward pass, optimizer or loader."""
     ops = evidence.linked.ops
     outer = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy() & ops["source"].notna().to_numpy()
     outer &= ~text_matches(ops["source"], lambda source: source.startswith(BACKWARD_OF))
     outer &= ~text_matches(ops["name"], lambda name: name.startswith(AUTOGRAD_PREFIX))
     rows = np.flatnonzero(outer & ops["signature"].notna().to_numpy())
-    frames = (outermost_frames(evidence, pattern) for pattern in (_BACKWARD_CALL, _FORMATS))
+    frames = (outermost_frames(evidence, pattern) for pattern in (BACKWARD_CALL, _FORMATS))
     for spans in (outermost_spans(evidence, _NOT_THE_PROGRAMS), *frames):
         rows = rows[~spans.hold(ops["ts_us"].to_numpy()[rows])]
     return ops.iloc[rows][["source", "name", "module", "signature", "thread", "step"]].reset_index(drop=True)
@@ -103,7 +105,7 @@ def _program_ops(evidence: Evidence) -> pd.DataFrame:
 @remembered
 def tensor_loop(evidence: Evidence) -> OpLoop | None:
     """Lines that change tensor after tensor in place, outside of any module: parameters, gradients or averages."""
-    work, ops = work_of(evidence), _program_ops(evidence)
+    work, ops = work_of(evidence), program_ops(evidence)
     ops = ops[ops["module"].isna()]
     mine = ops[text_matches(ops["name"], _IN_PLACE.search)]
     whole = {each: bool(next(iter(work.sizes_of(each)), ())) for each in mine["signature"].unique().tolist()}
@@ -118,7 +120,7 @@ def tensor_loop(evidence: Evidence) -> OpLoop | None:
     traversed = ops[text_matches(ops["name"], lambda name: name == _TRAVERSES)]
     walks = _per_source(traversed.groupby(["source", "name", "step"], observed=True).size(), evidence.steps)
     beside = [source for source in walks if (place := place_of(source)) is not None and place.file in files]
-    return _loop_of(evidence, often, (*often, *beside))
+    return loop_of(evidence, often, (*often, *beside))
 
 
 @remembered
@@ -128,7 +130,7 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
     Layers that one line calls one after the other are different modules. Loops over parameters are ``tensor_loop`` and
     ``reading_loop``.
     """
-    ops = _program_ops(evidence)
+    ops = program_ops(evidence)
     others = {
         line for loop in (tensor_loop(evidence), reading_loop(evidence)) if loop is not None for line in loop.lines
     }
@@ -136,7 +138,7 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
     often = _per_source(ops.groupby(same, observed=True, dropna=False).size(), evidence.steps)
     often = {source: count for source, count in often.items() if source not in others}
     # Where only the function is known, its lines may do the same one after the other.
-    return _loop_of(evidence, often, tuple(often)) if any(map(_is_line, often)) else None
+    return loop_of(evidence, often, tuple(often)) if any(map(_is_line, often)) else None
 
 
 def _per_source(counts: "pd.Series[int]", steps: int) -> dict[str, tuple[float, float]]:
@@ -172,7 +174,8 @@ def _has_backward(evidence: Evidence, source: str) -> bool:
     return any(fold.name == f"{BACKWARD_OF}{source}" for fold in evidence.analysis.lines)
 
 
-def _loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sources: Sequence[str]) -> OpLoop:
+def loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sources: Sequence[str]) -> OpLoop:
+    """The loop that these lines are, each with its runs of one op and of all ops per step."""
     names = {name for source in sources for name in (source, f"{BACKWARD_OF}{source}")}
     folds = [fold for fold in evidence.analysis.lines if fold.name in names]
     part = _part_of_backward(evidence, folds)
@@ -200,30 +203,50 @@ def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:
 def _looped_ops(evidence: Evidence) -> Draft | None:
     """Rule 8 where loops are nested, or pick nothing: lines that run the same small ops for row after row.
 
-    Gain: the time of these lines, with their part of the backward pass, less one round of it; from 60 % of that.
+    Gain: the time of these lines, with their part of the backward pass, less one round of it; from 60 % of that, and
+    less where they compute.
     """
     loop = op_loop(evidence)
-    if loop is None or loop.overhead < _MOSTLY_OVERHEAD or find_server(evidence) or is_compiled(evidence):
+    if loop is None or find_server(evidence) or is_compiled(evidence):
         return None  # the pieces of a compiled program, and the layers that a server calls, are no rows
+    is_mostly = loop.overhead >= _MOSTLY_OVERHEAD
+    if not is_mostly and not _costs_much(evidence, loop):
+        return None
     high_us = loop.us * (1 - 1 / loop.count)
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
-    remedy = _remedy_of_loop(evidence, loop)
+    remedy, source = _remedy_of_loop(evidence, loop), _head_of_loop(evidence, loop)
     return Draft(
         slug="looped-op",
         title=remedy.title,
         evidence=(
-            f"{loop.source} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
+            f"{source} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
             f"{format_per_step(evidence, loop.us)} goes into the lines of the loop and their backward pass, "
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
-        advice=remedy.advice.format(at=at_source(loop.source)),
+        advice=remedy.advice.format(at=at_source(source)),
         code=remedy.code,
-        gain_us=Interval(_LEAST_OF_LOOP * high_us, high_us),
-        claims=_claims(evidence, high_us),
+        gain_us=Interval(_LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us, high_us),
+        claims=loop_claims(evidence, high_us),
         removes=True,
         lines=loop.lines,
     )
+
+
+def _head_of_loop(evidence: Evidence, loop: OpLoop) -> str:
+    """The loop's line, or the `for` in the next one: a comparison of tensors calls nothing that tells its own line."""
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    place = place_of(loop.source)
+    if place is None or place.is_function or texts.get(loop.source, "").startswith(("for ", "while ")):
+        return loop.source
+    following = f"{place.file.rpartition('/')[2]}:{place.line + 1}"
+    return following if texts.get(following, "").startswith("for ") else loop.source
+
+
+def _costs_much(evidence: Evidence, loop: OpLoop) -> bool:
+    """True for a loop of many rounds, or over a recurrent cell, that takes most of the step and has some overhead."""
+    is_most = evidence.share_of_step(loop.us) >= _MOST_OF_STEP and loop.overhead >= _SOME_OVERHEAD
+    return is_most and (loop.count >= _MANY_ROUNDS or _cell_of(evidence, loop.source) is not None)
 
 
 class _LoopRemedy(Struct, frozen=True):
@@ -263,6 +286,13 @@ _DIFFERENTIATED = _LoopRemedy(
     "are zero. torch.func.vmap over jacrev does it for all outputs at once, and so does vectorize=True.",
     "jac = torch.func.vmap(torch.func.jacrev(function))(x)  # x: (batch, n); jac: (batch, m, n)",
 )
+_SPECTRAL = re.compile(r"SpectralNorm_\d{1,9}$")
+_POWER_ITERATIONS = _LoopRemedy(
+    "Spectral normalisation takes many power iterations for each weight",
+    "Take one power iteration per step (n_power_iterations=1) for the layers {at}: the vector is kept from step to "
+    "step, so that one is enough for weights that change slowly.",
+    "layer = torch.nn.utils.parametrizations.spectral_norm(layer, n_power_iterations=1)",
+)
 # Rows of a call: more are a batch, and the loop over calls another one, such as one over time.
 FEW_ROWS = 4
 
@@ -271,12 +301,12 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     """Row by row, or what the line of the loop is known to do."""
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     text = texts.get(loop.source, "")
-    if _CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF:
-        return _SAMPLE_BY_SAMPLE
-    if _CLIPS.search(text):
-        return _CLIPPED
     if _DIFFERENTIATES.search(text):
         return _DIFFERENTIATED
+    if _CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF:
+        return _SAMPLE_BY_SAMPLE
+    if _CLIPS.search(text) or _iterates(evidence, loop.source):
+        return _CLIPPED if _CLIPS.search(text) else _POWER_ITERATIONS
     kind = _cell_of(evidence, loop.source)
     if kind is not None:
         return _LoopRemedy(
@@ -300,27 +330,35 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     )
 
 
+def _iterates(evidence: Evidence, source: str) -> bool:
+    """True where most ops of a line that repeat run in spectral normalisation."""
+    ops = program_ops(evidence)
+    modules = [str(each) for each in ops["module"][(ops["source"] == source).to_numpy()].tolist()]
+    return 2 * sum(_SPECTRAL.search(each) is not None for each in modules) > len(modules)
+
+
 def _backward_calls(evidence: Evidence) -> float:
     """Backward passes per step."""
-    return outermost_frames(evidence, _BACKWARD_CALL).start.size / evidence.steps
+    return outermost_frames(evidence, BACKWARD_CALL).start.size / evidence.steps
 
 
 def _cell_of(evidence: Evidence, source: str) -> str | None:
     """RNN, GRU or LSTM, where the ops of this line run in a cell of it."""
-    ops = _program_ops(evidence)
+    ops = program_ops(evidence)
     modules = ops["module"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()].unique()
     return next((found["kind"] for each in modules.tolist() if (found := _CELL.search(str(each)))), None)
 
 
 def rows_of_call(evidence: Evidence, source: str) -> int | None:
     """The rows of the input of the first op that modules run at this line; null where none is known."""
-    ops = _program_ops(evidence)
+    ops = program_ops(evidence)
     mine = ops["signature"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()]
     sizes = next((each[0] for signature in mine.tolist() if (each := work_of(evidence).sizes_of(signature))), ())
     return None if not sizes else 1 if len(sizes) == 1 else int(sizes[0])
 
 
-def _claims(evidence: Evidence, high_us: float) -> dict[str, float]:
+def loop_claims(evidence: Evidence, high_us: float) -> dict[str, float]:
+    """The accounts that the time of a loop's lines comes from, up to so much."""
     accounts = (*ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", *UNMODELLED_ACCOUNTS)
     return claims_of(evidence, *accounts, most_us=high_us)
 
@@ -347,7 +385,7 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
         code="averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
         "torch._foreach_lerp_(averages, weights, 1 - decay)  # in each step",
         gain_us=Interval(low * loop.us, high * loop.us),
-        claims=_claims(evidence, high * loop.us),
+        claims=loop_claims(evidence, high * loop.us),
         removes=True,
         lines=loop.lines,
     )
@@ -367,7 +405,7 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
     Outside of modules, backward pass and optimizer. The program changes none of these tensors in place, so that all the
     function makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
     """
-    sizes, work, ops = parameter_sizes(evidence), work_of(evidence), _program_ops(evidence)
+    sizes, work, ops = parameter_sizes(evidence), work_of(evidence), program_ops(evidence)
     # What has a gradient is a loss, whose sizes may be those of a parameter by chance.
     ops = ops[ops["module"].isna() & ~ops["source"].map(lambda source: _has_backward(evidence, source)).astype(bool)]
     if not sizes or ops.empty:
@@ -389,7 +427,7 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
         if often >= LOOP_OF:
             lines = _lines_of_reading(evidence, mine)
             if lines:
-                found.append(_loop_of(evidence, lines, (*lines, *_beside(evidence, str(function), tuple(lines)))))
+                found.append(loop_of(evidence, lines, (*lines, *_beside(evidence, str(function), tuple(lines)))))
     return max(found, key=lambda loop: loop.us, default=None)
 
 
@@ -528,7 +566,7 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
         if is_logged
         else "if step % 100 == 0:\n    print(step, out.shape, out.mean().item())  # not the tensor itself",
         gain_us=Interval(0.9 * us, us),
-        claims=_claims(evidence, us),
+        claims=loop_claims(evidence, us),
         removes=True,
     )
 
@@ -646,7 +684,7 @@ def class_by_class(evidence: Evidence) -> Draft | None:
 
     Lines without a backward pass. Gain: the time of the lines that run ops of these sizes as often, less four passes.
     """
-    ops, work = _program_ops(evidence), work_of(evidence)
+    ops, work = program_ops(evidence), work_of(evidence)
     pairs = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
     compared = ops[text_matches(ops["name"], _EQUALS.__contains__)]
     compared = compared[compared["signature"].map(lambda each: _with_a_number(pairs[each])).to_numpy(dtype=bool)]
@@ -678,7 +716,7 @@ def class_by_class(evidence: Evidence) -> Draft | None:
         code="matrix = torch.bincount((target * classes + prediction).flatten(), minlength=classes**2)\n"
         "matrix = matrix.view(classes, classes)  # other lookups by key: sort by the key once, or scatter_add",
         gain_us=Interval(_LEAST_OF_CLASSES * high_us, high_us),
-        claims=_claims(evidence, high_us),
+        claims=loop_claims(evidence, high_us),
         removes=True,
         lines=tuple(fold.name for fold in folds),
         comes_first=evidence.share_of_step(us) >= _MOST_CLASSES_FIRST,

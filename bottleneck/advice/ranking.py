@@ -81,6 +81,8 @@ _GENERAL = frozenset(
         "slow-cpu-products",
         "channels-first",
         "larger-batch",
+        "unfused-optimizer",
+        "host-overhead",
     }
 )
 # Of the step: a finding of needless work that gains less at least does not stand before general advice.

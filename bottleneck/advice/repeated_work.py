@@ -25,8 +25,9 @@ from bottleneck.advice.removal import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.schema.measurements import RepeatedModule
 from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.tables import as_integers, text_matches
 
 # The frames in which a parametrized weight is computed: of torch.nn.utils.parametrize, and of the older hooks.
 _COMPUTES_WEIGHT = re.compile(
@@ -137,4 +138,107 @@ def repeated_parametrization(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (repeated_parametrization,)
+# Of the step: what calls take that give the same in each step, to be worth a change, and to be the first thing to say.
+_LEAST_OF_MODULES, _FIRST = 0.05, 0.2
+_NAMED = 4
+
+
+def repeated_module(evidence: Evidence) -> Draft | None:
+    """Modules had the same inputs and gave the same in two steps that were looked at, while others had new inputs.
+
+    Gain: the time of their ops and of Python at their lines, from 90 % of it.
+    """
+    known = () if evidence.recording is None else evidence.recording.repeated_modules
+    by_module = {each: rows for each in known if (rows := _rows_of_module(evidence, each))}
+    rows = sorted({row for mine in by_module.values() for row in mine})
+    if not rows:
+        return None
+    whole = [*rows, *backward_of(evidence, rows)]
+    removal, work = with_python(evidence, removal_of(evidence, whole), rows), work_of(evidence)
+    if evidence.share_of_step(removal.us) < _LEAST_OF_MODULES:
+        return None
+    us = evidence.linked.ops["dur_us"].to_numpy()
+    order = sorted(by_module, key=lambda each: -float(us[by_module[each]].sum()))
+    first = order[0]
+    name, place = first.label.rpartition("_")[0], _line_with_text(evidence, first.source)
+    return Draft(
+        slug="repeated-module",
+        title=f"{name} computes the same result again in each step",
+        evidence=(
+            "in two steps in a row, the inputs and the results of "
+            f"{', '.join(each.label for each in order[:_NAMED])} were the same, as far as samples of them show, while "
+            "other modules had new inputs",
+            f"that takes {format_per_step(evidence, removal.us)}: {_line_with_text(evidence, first.source)}",
+            *work.describe(issued_by(evidence, work, whole)),
+        ),
+        advice=f"Call {name} once, before the loop, and keep its result for all steps, in place of the call in each "
+        f"step {place}: its inputs and its weights do not change from step to step.",
+        code="with torch.no_grad():\n    features = encoder(prompts)  # once, before the loop\n"
+        "for batch in loader:\n    out = model(batch, features)  # in place of encoder(prompts) in each step",
+        gain_us=removal.gain,
+        claims=removal.claims,
+        removes=True,
+        comes_first=evidence.share_of_step(removal.us) >= _FIRST,
+    )
+
+
+# Of the step: what lines take that give the same in each step.
+_LEAST_OF_LINES = 0.1
+
+
+def repeated_result(evidence: Evidence) -> Draft | None:
+    """The ops at some lines gave the same in two steps that were looked at, while others had new inputs.
+
+    Gain: the time of these ops and of Python at their lines, from 90 % of it. What modules do is another rule's.
+    """
+    known = frozenset(() if evidence.recording is None else evidence.recording.repeated_lines)
+    if not known or repeated_module(evidence) is not None:
+        return None
+    top = top_rows(evidence)
+    source = evidence.linked.ops["source"]
+    rows = [int(row) for row in top[text_matches(source, known.__contains__)[top]]]
+    if not rows:
+        return None
+    removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
+    if evidence.share_of_step(removal.us) < _LEAST_OF_LINES:
+        return None
+    us = evidence.linked.ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
+    lines = [str(each) for each in us.index][:_NAMED]
+    return Draft(
+        slug="repeated-result",
+        title="The same result is computed again in each step",
+        evidence=(
+            f"in two steps in a row, the ops at {', '.join(lines)} gave the same, as far as samples of their results "
+            "show, while others had new inputs",
+            f"they take {format_per_step(evidence, removal.us)}",
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"Compute once, before the loop, and keep what is computed {_line_with_text(evidence, lines[0])}: "
+        "its inputs do not change from step to step.",
+        code="kept = normalize(adjacency)  # once, before the loop\nfor batch in loader:\n    out = model(batch, kept)",
+        gain_us=removal.gain,
+        claims=removal.claims,
+        removes=True,
+        comes_first=evidence.share_of_step(removal.us) >= _FIRST,
+    )
+
+
+def _line_with_text(evidence: Evidence, source: str | None) -> str:
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    text = texts.get(source or "", "")
+    return f"{at_source(source)}{f' (`{text}`)' if text else ''}"
+
+
+def _rows_of_module(evidence: Evidence, module: RepeatedModule) -> list[int]:
+    """The outermost ops of the calls of a module that give the same."""
+    ops, top = evidence.linked.ops, top_rows(evidence)
+    inside = text_matches(ops["module"], lambda path: module.label in path.split("."))[top]
+    if module.repeated:
+        spans = outermost_frames(evidence, re.compile(rf"^nn\.Module: {re.escape(module.label)}$"))
+        at_us = ops["ts_us"].to_numpy()[top]
+        number = (np.searchsorted(spans.start, at_us, side="right") - 1) % max(module.calls, 1)
+        inside = inside & np.isin(number, module.repeated)
+    return [int(row) for row in top[inside]]
+
+
+RULES = (repeated_parametrization, repeated_module, repeated_result)

@@ -118,6 +118,15 @@ def _draws_from_many(line: HotLine) -> bool:
     return any(_has_keyword(line, "choice|choices", keyword) for keyword in ("replace", "p", "weights"))
 
 
+_MAKES_TENSOR = called(r"torch\.(?:tensor|as_tensor|stack|\w*Tensor)|(?:np|numpy)\.(?:array|asarray|stack)")
+
+
+def _draws_only(names: str) -> Recognise:
+    """Recognises such a call in a line that does not make a tensor of what it draws, which takes longer."""
+    draws = called(names)
+    return lambda line: draws(line) and not _MAKES_TENSOR(line)
+
+
 def _moves_all(line: HotLine) -> bool:
     """True for ``items.pop(0)`` and ``items.insert(0, item)``."""
     statement = parse_line(line.text)
@@ -325,6 +334,18 @@ SLOW_CALLS: Sequence[SlowCall] = (
         called(r"requests\.\w+|urlopen|urlretrieve|httpx\.\w+|redis\.\w+|sendall|recv"),
     ),
     SlowCall(
+        "A folder is listed again {often}",
+        "List the folder once, in __init__ or before the loop, and keep the list of paths: {place} goes through all of "
+        "its files {often}.",
+        'self.paths = sorted(glob.glob("data/*.npy"))  # once, in __init__; self.paths[index]',
+        re.compile(
+            r"(?:^|/)(?:glob\.py: |fnmatch\.py: |os\.py: (?:walk|_walk)$"
+            r"|pathlib(?:/\w+)?\.py: (?:iterdir|r?glob|_\w*glob\w*)$)"
+        ),
+        called(r"i?glob|rglob|listdir|scandir|iterdir|os\.walk|fwalk"),
+        least=0.8,
+    ),
+    SlowCall(
         "Files are read again {often}",
         "Read once, and keep in memory or map into it, what {place} reads {often}; where it does not fit, read it in "
         "the loader's workers.",
@@ -339,8 +360,8 @@ SLOW_CALLS: Sequence[SlowCall] = (
         ),
         called(
             r"open|read_text|read_bytes|readlines?|np\.load|numpy\.load|torch\.load|loadtxt|genfromtxt|fromfile|memmap"
-            r"|loadmat|read_parquet|read_sql|read_csv|(?:cursor|conn\w*|db)\.execute|urlopen|listdir|scandir|glob|rglob"
-            r"|exists|isfile"
+            r"|loadmat|read_parquet|read_sql|read_csv|(?:cursor|conn\w*|db)\.execute|urlopen|exists|isfile"
+            r"|getsize|stat"
         ),
     ),
     SlowCall(
@@ -483,14 +504,14 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "once with NumPy or torch.",
         "memory[position % size] = move  # a list as a ring; random.sample(memory, n) is then quick",
         re.compile(r"(?:^|/)random\.py: (?:sample|choices?|shuffle)$"),
-        called(r"random\.(?:sample|choices?|shuffle)"),
+        _draws_only(r"random\.(?:sample|choices?|shuffle)"),
     ),
     SlowCall(
         "Random numbers are drawn one by one",
         "Draw for the whole batch at once, with NumPy or torch, what {place} draws number by number.",
         "drawn = torch.randint(0, count, (size,))  # or rng.integers(0, count, size)",
         re.compile(r"(?:^|/)random\.py: (?:randrange|randint|_randbelow\w*|uniform|gauss|normalvariate|\w+variate)$"),
-        called(r"random\.(?:random|randrange|randint|uniform|gauss|normalvariate)"),
+        _draws_only(r"random\.(?:random|randrange|randint|uniform|gauss|normalvariate)"),
     ),
     SlowCall(
         "A list is searched from its start for one item",

@@ -21,6 +21,7 @@ from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.other_threads import ThreadLook, threads_between
 from bottleneck.harness.padding import PaddingSampler
+from bottleneck.harness.repeated_modules import RepeatLook
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_private import losses
 from bottleneck.harness.torch_state import describe_compilation, search_path
@@ -91,6 +92,7 @@ class Session:
         self._debugging = DebugWatch()
         self._padding = PaddingSampler()
         self._values = ValueLook()
+        self._repeats = RepeatLook()
         self._memory: MemoryLook | None = None
         self._threads: ThreadLook | None = None
         # Of lines that no window shows.
@@ -170,6 +172,8 @@ class Session:
                 self._padding.start(sys.modules.get("torch"), on_devices=self.options.inspect_padding)
         with contextlib.suppress(Exception):
             self._values.start(sys.modules.get("torch"))
+        with contextlib.suppress(Exception):
+            self._repeats.start(sys.modules.get("torch"))
 
     def end_debugged_step(self, step: object = None, *, is_last: bool = False) -> bool:
         """Ends that step, if one has begun; true where the next one is such a step too, which ``is_last`` prevents."""
@@ -179,12 +183,23 @@ class Session:
                 self.look_at_values(step)
         if self._padding.is_on:
             self.note(padding=self._padding.stop())
+        if self._repeats.is_on:
+            self._end_repeats(is_last=is_last or step is not None)
+        self._repeats.release()
         if not self._debugging.is_timing:
             return False
         self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
         if not is_last:
             self._begin_looks()
         return not is_last
+
+    def _end_repeats(self, *, is_last: bool) -> None:
+        """Ends a step of that look. It goes on in the next one, unless the harness repeats the step with its inputs."""
+        with contextlib.suppress(Exception):
+            found = self._repeats.end_step(is_last=is_last)
+            if found is not None:
+                self.note(repeated_modules=found.modules, repeated_lines=found.lines)
+                self._show_text((*(each.source for each in found.modules), *found.lines))
 
     def look_at_values(self, step: object = None) -> None:
         """Looks again at the values of what the program holds, at a step boundary outside of what is measured."""

@@ -1,4 +1,4 @@
-"""Looks at the values of tensors in the host's memory: subnormal numbers, NaN, and gradients that nobody uses.
+"""Looks at values of tensors in the host's memory: subnormal numbers, NaN, zeros, and gradients that nobody uses.
 
 It looks in and after one step that is not measured, at what the program's frames, modules and optimizers hold. Nothing
 of the program is called or changed, and a bound on the time ends the look.
@@ -35,6 +35,9 @@ _MOST_ODD = 6
 # Of the numbers: fewer subnormal ones cost nothing.
 _LEAST_SHARE = 1e-5
 _MOST_NAMES, _MOST_CALLS = 6, 5000
+# Zeros of a matrix of so many numbers that are worth telling; one of nothing else is still to be filled.
+_LEAST_ZEROS, _LEAST_MATRIX = 0.95, 2**16
+_MATRICES: frozenset[ValuePlace] = frozenset({"variable", "parameter", "buffer", "input"})
 # As integers: the sign cut off, and the bits of the exponent.
 _BITS = {
     "torch.float32": ("int32", 0x7FFFFFFF, 0x7F800000),
@@ -54,6 +57,7 @@ class ValueLook:
         self._seen: set[tuple[object, ...]] = set()
         self._numbers, self._is_busy = 0, False
         self._odd: dict[tuple[str, str], OddTensor] = {}
+        self._zeros: dict[tuple[str, str], OddTensor] = {}
         self._before: _Gradients | None = None
         self._spare: SpareGradients | None = None
         self._own: dict[str, bool] = {}
@@ -111,8 +115,11 @@ class ValueLook:
         """The finds so far; null where no tensor was looked at."""
         if not self._numbers:
             return None
+        zeros = sorted(self._zeros.values(), key=lambda each: -math.prod(each.sizes))
         odd = sorted(self._odd.values(), key=lambda each: (-each.nan_share, -each.subnormal_share))
-        return ValuesLook(self._numbers, _flushes(self._torch), tuple(odd[:_MOST_ODD]), self._spare)
+        return ValuesLook(
+            self._numbers, _flushes(self._torch), tuple(odd[:_MOST_ODD]), self._spare, tuple(zeros[:_MOST_ODD])
+        )
 
     def _before_call(self, module: Any, arguments: Any) -> None:
         if self._is_busy or self._left_s <= 0:
@@ -202,13 +209,18 @@ class ValueLook:
         with torch.no_grad():
             numbers = _sample(tensor.detach())
             subnormal, nan = _odd_numbers(torch, numbers)
+            filled = int(torch.count_nonzero(numbers))
         count = numbers.numel()
         self._numbers += count
+        sizes = tuple(int(each) for each in tensor.shape)
+        is_matrix = len(sizes) == 2 and tensor.numel() >= _LEAST_MATRIX and place in _MATRICES
+        if is_matrix and 0 < filled <= (1 - _LEAST_ZEROS) * count:
+            held = OddTensor(place, name, sizes=sizes, source=source(), zero_share=1 - filled / count)
+            self._zeros.setdefault((place, name), held)
         known = self._odd.get((place, name))
         is_more = known is None or subnormal / count > known.subnormal_share
         if (subnormal < _LEAST_SHARE * count and not nan) or not is_more:
             return
-        sizes = tuple(int(each) for each in tensor.shape)
         self._odd[place, name] = OddTensor(place, name, subnormal / count, nan / count, sizes, source())
 
     def _is_watched(self) -> bool:

@@ -155,7 +155,7 @@ ValuePlace = Literal["parameter", "buffer", "gradient", "state", "variable", "in
 
 @dataclass(frozen=True)
 class OddTensor:
-    """A tensor in the host's memory that held subnormal numbers, nearer to 0 than the smallest normal one, or NaN.
+    """A tensor in the host's memory that held subnormal numbers (below the smallest normal one), NaN or zeros.
 
     ``name`` is that of the parameter, buffer or variable ('Net.decay', 'trace'), or the class of the module that got or
     gave it. ``source`` is the line that makes it, or that called the module; null where none is known. ``sizes`` are
@@ -168,6 +168,7 @@ class OddTensor:
     nan_share: float = 0.0
     sizes: tuple[int, ...] = ()
     source: str | None = None
+    zero_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -193,13 +194,29 @@ class SpareGradients:
 class ValuesLook:
     """Finds of a look at the values of tensors in the host's memory, in and after one step that was not measured.
 
-    ``numbers`` were looked at; ``flushes`` tells whether the processor takes subnormal numbers for 0.
+    ``numbers`` were looked at; ``flushes`` tells whether the processor takes subnormal numbers for 0. ``zeros`` are
+    large matrices that held next to nothing but zeros.
     """
 
     numbers: int
     flushes: bool = False
     odd: tuple[OddTensor, ...] = ()
     spare: SpareGradients | None = None
+    zeros: tuple[OddTensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class RepeatedModule:
+    """A module that had the same inputs and gave the same result in two steps, in which others got new inputs.
+
+    ``label`` is its name in a trace, by the order of first calls ('TextTower_0'), ``source`` the line that calls it.
+    ``calls`` counts its calls per step; ``repeated`` are the numbers of those that gave the same, empty for all.
+    """
+
+    label: str
+    source: str | None
+    calls: int = 1
+    repeated: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bottleneck.schema.measurements import (
     MemoryGrowth,
     OtherThreads,
     Padding,
+    RepeatedModule,
     Timing,
     ValuesLook,
 )
@@ -101,7 +102,8 @@ class Measured(Extras):
     ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'. ``debug_modes``
     are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``padding``
     unless it was asked for, ``other_threads`` where no other Python thread ran or the system does not tell, ``values``
-    where those of no tensor were looked at.
+    where those of no tensor were looked at. ``repeated_modules``, and the ops at
+    ``repeated_lines``, gave the same in two steps.
     """
 
     step_name: str | None = None
@@ -120,6 +122,8 @@ class Measured(Extras):
     padding: Padding | None = None
     other_threads: OtherThreads | None = None
     values: ValuesLook | None = None
+    repeated_modules: tuple[RepeatedModule, ...] = ()
+    repeated_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
 from tests.analysis.frames import CPU
-from tests.builders import op, step
+from tests.builders import complete, frame, op, step
 
 PRODUCTS = {"name": "aten::mm", "dims": [[8, 8], [8, 8]]}
 
@@ -133,10 +133,30 @@ def test_a_forward_pass_that_is_repeated_although_memory_has_room(tmp_path: Path
     assert draft.gain_us.high == pytest.approx(300, rel=0.02)
 
 
-def test_recomputation_is_right_where_memory_is_short_or_unknown(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_reentrant_is_known_by_what_it_unpacks(tmp_path: Path) -> None:
+    line, size = complete("train.py(11): forward", "python_line", 5, 310), [[500, 500], [500, 500]]
+    node = "autograd::engine::evaluate_function: AddmmBackward0"
+    events = [
+        frame("train.py(1): <module>", 0, 1000), step(0, 0, 1000), line,
+        op("aten::mm", 10, 300, dims=size),
+        op(node, 320, 660),
+        frame("torch/utils/checkpoint.py(1159): unpack_hook", 325, 310),
+        op("aten::mm", 330, 300, dims=size),
+        op("aten::mm", 650, 310, dims=size),
+    ]  # fmt: skip
+    draft = recomputation(case_of(tmp_path / "on", events))
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert draft.gain_us.high == pytest.approx(300, rel=0.02)
+    assert "Leave torch.utils.checkpoint out" in draft.advice
+    events = [event for event in events if "checkpoint" not in event["name"]]
+    assert recomputation(case_of(tmp_path / "off", events)) is None
+
+
+def test_recomputation_is_right_where_memory_is_short_and_told_with_reserve_where_unknown(tmp_path: Path) -> None:
     case = checkpointed(tmp_path, 0.9)
     assert recomputation(case) is None
-    assert recomputation(with_analysis(case, totals=replace(case.analysis.totals, peak_memory_bytes=None))) is None
+    draft = recomputation(with_analysis(case, totals=replace(case.analysis.totals, peak_memory_bytes=None)))
+    assert draft is not None and "where memory holds the activations" in draft.advice
 
 
 def test_eager_inference_in_products_is_worth_comparing_compilers(tmp_path: Path) -> None:

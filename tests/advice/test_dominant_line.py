@@ -53,6 +53,12 @@ def test_a_kind_of_op_has_words_and_a_way(tmp_path: Path, name: str, words: str,
     assert draft.gain_us is None and draft.gain_reason is not None and "at most the" in draft.gain_reason
 
 
+def test_a_bilinear_form_is_told_though_it_runs_products(tmp_path: Path) -> None:
+    (draft,) = with_dominant_line(case(tmp_path / "form", "aten::bilinear", work="aten::mm"), [])
+    assert "bilinear forms" in draft.title and "low-rank" in draft.advice
+    assert with_dominant_line(case(tmp_path / "layer", "aten::linear", work="aten::mm"), []) == []
+
+
 def test_a_line_that_nothing_explains_is_named_first(tmp_path: Path) -> None:
     finding = advise(case(tmp_path, "aten::sort"))[0]
     assert finding.slug == "dominant-line" and finding.comes_first and finding.predicted_gain_us is None

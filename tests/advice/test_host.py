@@ -239,6 +239,17 @@ def test_a_wait_for_others_is_worth_at_most_its_time(tmp_path: Path, call: str, 
     assert draft.gain_us is not None and (draft.gain_us.low, draft.gain_us.high) == (2000.0, 4000.0)
 
 
+def test_a_wait_for_threads_that_compute_in_python_names_what_lets_only_one_of_them_run(tmp_path: Path) -> None:
+    row = idle_row("wait", 4000, "train.py:9", detail="threading.py: wait")
+    case = cpu(tmp_path, {"memory": 1000.0, "overhead.wait": 4000.0}, row)
+    draft = host.waiting(with_recording(case, source_texts={"train.py:9": "rows = [f.result() for f in futures]"}))
+    assert (
+        draft is not None
+        and "at train.py:9, and make the pool once" in draft.advice
+        and "one computes at a time" in draft.advice
+    )
+
+
 def test_a_step_that_hardly_waits_or_serves_requests_has_nothing_to_remove(tmp_path: Path) -> None:
     short, poll = (idle_row("wait", us, "train.py:9", detail=call) for us, call in ((15.0, "sleep"), (4000.0, "poll")))
     assert host.sleeping(cpu(tmp_path / "short", {"memory": 1000.0, "overhead.wait": 15.0}, short)) is None

@@ -83,6 +83,15 @@ def test_a_model_that_is_called_for_each_sample_is_to_be_called_for_the_batch(tm
     assert batches is not None and batches.title == "A Python loop works on tensors row by row"
 
 
+def test_a_loop_that_begins_in_the_next_line_is_named_by_it(tmp_path: Path) -> None:
+    texts = {"train.py:22": "pred = net(x).argmax(1)", "train.py:23": "for p, t in zip(pred, y):"}
+    draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
+    assert draft is not None and "at train.py:23" in draft.advice and draft.evidence[0].startswith("train.py:23")
+    texts["train.py:23"] = "loss.backward()"
+    draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
+    assert draft is not None and "at train.py:22" in draft.advice
+
+
 def test_gradients_that_are_clipped_one_by_one_are_clipped_together(tmp_path: Path) -> None:
     texts = {"train.py:22": "norm = torch.nn.utils.clip_grad_norm_([p], 1.0)"}
     draft = looped_op(case(tmp_path, loop(80), source_texts=texts))

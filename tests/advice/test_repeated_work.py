@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.repeated_work import repeated_parametrization
+from bottleneck.advice.repeated_work import repeated_module, repeated_parametrization, repeated_result
+from bottleneck.schema.measurements import RepeatedModule
 from tests.advice.cases import program_line, two_steps
 from tests.builders import Event, complete, frame, op
 
@@ -49,3 +50,55 @@ def test_a_weight_that_is_computed_once_per_update_is_left_alone(tmp_path: Path)
 def test_weights_of_several_layers_are_no_repetition(tmp_path: Path) -> None:
     body = [*computed(100, layer="Linear_0"), *computed(300, layer="Linear_1", size=32)]
     assert repeated_parametrization(two_steps(tmp_path, body)) is None
+
+
+def encoded(ts: float, label: str, number: int = 43) -> list[Event]:
+    """A call of a module whose ops take 200 us."""
+    return [
+        program_line(number, ts, 210),
+        frame(f"nn.Module: {label}", ts + 1, 208),
+        op("aten::linear", ts + 4, 200, dims=[[64, 64], [64, 64]]),
+    ]
+
+
+def test_a_module_that_gave_the_same_in_two_steps_is_called_once_before_the_loop(tmp_path: Path) -> None:
+    found = RepeatedModule("TextTower_0", "train.py:43")
+    body = [*encoded(100, "TextTower_0"), *encoded(400, "ImageTower_0", 44)]
+    evidence = two_steps(
+        tmp_path, body, repeated_modules=(found,), source_texts={"train.py:43": "text = encode(prompts)"}
+    )
+    draft = repeated_module(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.comes_first
+    assert "train.py:43 (`text = encode(prompts)`)" in draft.advice and "once, before the loop" in draft.advice
+    assert 170 < draft.gain_us.low < draft.gain_us.high < 260
+    assert advise(evidence)[0].slug == "repeated-module"
+
+
+def test_only_the_calls_that_repeat_count(tmp_path: Path) -> None:
+    found = RepeatedModule("Encoder_0", "train.py:43", calls=2, repeated=(1,))
+    body = [*encoded(100, "Encoder_0"), *encoded(400, "Encoder_0", 44)]
+    draft = repeated_module(two_steps(tmp_path, body, repeated_modules=(found,)))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high < 260
+
+
+def test_without_such_a_module_or_with_a_small_one_nothing_is_said(tmp_path: Path) -> None:
+    body = encoded(100, "TextTower_0")
+    assert repeated_module(two_steps(tmp_path / "none", body)) is None
+    other = RepeatedModule("Pos_0", None)
+    assert repeated_module(two_steps(tmp_path / "other", body, repeated_modules=(other,))) is None
+    small = RepeatedModule("TextTower_0", None)
+    assert repeated_module(two_steps(tmp_path / "small", body, 9000.0, repeated_modules=(small,))) is None
+
+
+def test_lines_that_gave_the_same_in_two_steps_are_computed_once(tmp_path: Path) -> None:
+    product = [program_line(27, 100, 310), op("aten::mul", 104, 300, dims=[[640, 640], [640, 640]])]
+    other = [program_line(30, 500, 60), op("aten::mm", 504, 50, dims=[[64, 64], [64, 64]])]
+    text = {"train.py:27": "return d[:, None] * a"}
+    evidence = two_steps(tmp_path, [*product, *other], repeated_lines=("train.py:27",), source_texts=text)
+    draft = repeated_result(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.comes_first
+    assert "at train.py:27 (`return d[:, None] * a`)" in draft.advice and "before the loop" in draft.advice
+    assert 260 < draft.gain_us.low < draft.gain_us.high < 360
+    assert advise(evidence)[0].slug == "repeated-result"
+    assert repeated_result(two_steps(tmp_path / "small", [*product, *other], repeated_lines=("train.py:30",))) is None
+    assert repeated_result(two_steps(tmp_path / "none", [*product, *other])) is None

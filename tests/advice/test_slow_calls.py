@@ -59,6 +59,7 @@ def test_a_function_without_samples_or_with_little_time_stays_a_function(tmp_pat
     assert slow_call(unsampled) is None
     found = host.python_call(unsampled)
     assert found is not None and "Take what runs in draw() (train.py:30) out" in found.advice
+    assert found.title == "Python in draw() takes 80.0 % of each step"
     short = idle_row("python", 9_000.0, "draw() (train.py:30)")
     assert [line.source for line in hot_lines(python(tmp_path / "short", [short], TEST), "python")] == [short.source]
 
@@ -128,6 +129,8 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
         ("for _, row in frame.iterrows():", "data frame"),
         ("item = json.loads(text)", "parsed"),
         ("with open(path) as file:", "Files are read"),
+        ('path = sorted(glob.glob(os.path.join(d, "*.npy")))[k]', "folder is listed"),
+        ("names = os.listdir(folder)", "folder is listed"),
         ("image = Image.open(path)", "Images are opened"),
         ("tokens = text.lower().split()", "tokenised"),
         ("first = queue.pop(0)", "moved or searched"),
@@ -141,6 +144,7 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
         ("a, b = scipy.optimize.linear_sum_assignment(cost)", "library for the CPU"),
         ("rows = np.random.choice(count, size, replace=False)", "whole population"),
         ("batch = random.sample(memory, 128)", "Drawing samples"),
+        ("waves = torch.tensor([decode(random.choice(clips)) for _ in range(32)])", "made of Python numbers"),
         ("g = np.exp(-((xs - x) ** 2) / s)", "Arrays of NumPy"),
         ("buffer += chunk", "copied to add"),
         ("if word in stops:", "may look through"),

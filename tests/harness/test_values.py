@@ -46,6 +46,14 @@ def test_normal_numbers_zeros_and_infinities_are_not_odd_and_nan_is() -> None:
     assert (found.subnormal_share, found.nan_share) == (0.0, 0.5)
 
 
+def test_large_matrices_of_which_next_to_nothing_is_not_zero_are_told() -> None:
+    links, dense, empty = torch.zeros(400, 400), torch.ones(400, 400), torch.zeros(500, 400)
+    links[::40] = 0.5
+    found = values_of(links, dense, empty, torch.zeros(8, 8)).zeros
+    assert {each.sizes for each in found} == {(400, 400)} and "input" in {each.place for each in found}
+    assert found[0].zero_share == pytest.approx(0.975, abs=0.005)
+
+
 def test_a_part_of_a_large_tensor_stands_for_it_whatever_its_layout() -> None:
     numbers = torch.ones(1024, 1024)
     numbers[:, 512:] = 1e-42

@@ -1,0 +1,309 @@
+"""Rule of layers that compute the same rows many times over, since their input was spread before them."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import KernelWork, Size, is_size, work_of
+from bottleneck.advice.quantities import format_count, format_per_step
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import (
+    BYTES_OF_NUMBER,
+    LEAST_SHARE,
+    backward_of,
+    issued_by,
+    main_source,
+    moved_us,
+    removal_of,
+    top_rows,
+)
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.op_names import at_source
+from bottleneck.schema.tables import as_integers
+
+_LAYER = re.compile(r"^aten::(?:linear|addmm|matmul|mm|conv[123]d|convolution)$")
+_JOINS, _ADDS = re.compile(r"^aten::(?:cat|concat|concatenate|hstack)$"), re.compile(r"^aten::(?:add|sub)$")
+_VIEWS = re.compile(
+    r"^aten::(?:view|reshape|flatten|unflatten|_unsafe_view|contiguous|clone|to|_to_copy|squeeze|unsqueeze|transpose"
+    r"|permute|movedim|t|detach|expand|slice|select|alias)$"
+)
+_COPIES = re.compile(r"^aten::(?:reshape|contiguous|clone|flatten)$")
+_REPEATS = re.compile(r"^aten::(?:repeat|tile|repeat_interleave)$")
+_BY_ROW = re.compile(
+    r"^aten::(?:linear|relu_?|gelu|silu_?|mish|tanh_?|sigmoid_?|elu_?|leaky_relu_?|softplus|layer_norm|rms_norm|view)$"
+)
+_SPREADS = re.compile(r"^aten::(?:repeat|repeat_interleave|tile|index|index_select|gather|expand_as|expand)$")
+# Ops that a joined tensor passes on its way to the layer, and ops back in which an operand was spread, at most.
+_MOST_BETWEEN, _MOST_BACK = 4, 24
+# Each row is there so many times, at least.
+_TIMES = 4.0
+_LEAST_NUMBERS = 2**16
+# Passes over the result that add the parts up, with the backward pass.
+_PASSES = 3
+_AT_WORST = 0.5
+_NEARLY_WHOLE = 0.99
+
+
+class _SpreadLayer(Struct, frozen=True):
+    """A layer whose input was spread: its rows in OPS, how it was made, and sizes.
+
+    ``part`` of its input's width is there ``times`` times; ``kind`` is 'joined', 'added' or 'repeated'.
+    """
+
+    layer: int
+    maker: int | None
+    kind: str
+    part: float
+    times: float
+    size: Size
+    result_numbers: float
+
+
+def _calls(evidence: Evidence) -> list[tuple[int, str, int]]:
+    """Row, name and signature of the outermost ops outside of the backward pass."""
+    ops, top = evidence.linked.ops, top_rows(evidence)
+    names = ops["name"].astype(object).to_numpy()[top].tolist()
+    return list(zip(top.tolist(), map(str, names), as_integers(ops["signature"])[top].tolist(), strict=True))
+
+
+def _copies(size: object, stride: object) -> float:
+    """The number of times that a tensor has each of its numbers, by strides of zero."""
+    if not is_size(size) or not is_size(stride) or len(size) != len(stride):
+        return 1.0
+    return float(math.prod(length for length, step in zip(size, stride, strict=True) if step == 0))
+
+
+def _input_of(work: KernelWork, name: str, signature: int) -> tuple[Size, Size, int] | None:
+    """Sizes of a layer's input and weight, and the dimension of its features; null for other calls."""
+    sizes = work.tensors_of(signature)
+    if name == "aten::addmm":
+        sizes = sizes[1:]
+    if len(sizes) < 2 or len(sizes[0]) < 2:
+        return None
+    if "conv" in name:
+        is_pointwise = all(each == 1 for each in sizes[1][2:])
+        return (sizes[0], sizes[1], 1) if is_pointwise and len(sizes[1]) > 2 else None
+    return (sizes[0], sizes[1], len(sizes[0]) - 1) if len(sizes[1]) == 2 else None
+
+
+def _times_of(work: KernelWork, before: Sequence[tuple[int, str, int]], size: Size, axis: int) -> float:
+    """The number of times that an operand has each row, by the latest op that may have spread it; 1 where none has."""
+    for _, name, signature in reversed(before[-_MOST_BACK:]):
+        source = next(iter(work.tensors_of(signature)), ()) if _SPREADS.search(name) else ()
+        if len(source) < 2 or size[axis] not in (source[1], source[-1]) or not math.prod(source):
+            continue
+        times = math.prod(size) / math.prod(source)
+        if _makes(work, name, signature, source, size):
+            return max(1.0, times)
+    return 1.0
+
+
+def _makes(work: KernelWork, name: str, signature: int, source: Size, size: Size) -> bool:
+    """True if an op may have made a tensor of this size: by what is known of its result, or of the rows it picks."""
+    if result := work.text_column("result", signature):
+        return is_size(list(result)) and math.prod(result) == math.prod(size)  # type: ignore[arg-type]
+    if "index" in name or "gather" in name:
+        return any(math.prod(each) * source[-1] == math.prod(size) for each in work.tensors_of(signature)[1:])
+    return math.prod(size) % math.prod(source) == 0
+
+
+def _joined(evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int) -> tuple[float, float, Size] | None:
+    """Part of a joined tensor's features that was spread, how often, and the tensor's size; null where none was."""
+    work, signature = work_of(evidence), calls[at][2]
+    parts, strides = (next(iter(work.text_column(name, signature)), None) for name in ("dims", "strides"))
+    if not isinstance(parts, list) or len(parts) < 2 or not all(is_size(each) and len(each) > 1 for each in parts):
+        return None
+    rank = len(parts[0])
+    differs = [axis for axis in range(rank) if len({tuple(each)[axis : axis + 1] for each in parts}) > 1]
+    text = "".join(str(each) for each in work.text_column("concrete", signature)[1:2])
+    axis = (int(text) if re.fullmatch(r"-?\d{1,2}", text) else rank - 1) % rank
+    if differs not in ([], [axis]):
+        return None
+    width = sum(each[axis] for each in parts)
+    known = strides if isinstance(strides, list) and len(strides) == len(parts) else [None] * len(parts)
+    spread, times = 0, 0.0
+    for each, stride in zip(parts, known, strict=True):
+        mine = max(_copies(each, stride), _times_of(work, calls[:at], tuple(each), axis))
+        if mine >= _TIMES:
+            spread, times = spread + each[axis], max(times, mine) if not times else min(times, mine)
+    size = (*parts[0][:axis], width, *parts[0][axis + 1 :])
+    return (spread / width, times, size) if spread else None
+
+
+def _added(work: KernelWork, signature: int) -> tuple[float, float, Size] | None:
+    """The same for the sum of two tensors that were broadcast against each other."""
+    sizes = [each for each in work.tensors_of(signature)[:2] if len(each) > 1]
+    strides = work.text_column("strides", signature)[:2]
+    if len(sizes) < 2:
+        return None
+    rank = max(map(len, sizes))
+    padded = [(1,) * (rank - len(size)) + size for size in sizes]
+    result = tuple(max(column) for column in zip(*padded, strict=True))
+    copies = [_copies(list(size), stride) for size, stride in zip(sizes, (*strides, None, None), strict=False)]
+    times = min(math.prod(result) / max(math.prod(size), 1) * copy for size, copy in zip(sizes, copies, strict=True))
+    return (1.0, times, result) if times >= _TIMES and all(size[-1] == result[-1] for size in sizes) else None
+
+
+def _repeated(work: KernelWork, name: str, signature: int) -> tuple[float, float, Size] | None:
+    """The same for a copy of an expanded tensor, and for repeat, tile and repeat_interleave."""
+    size = next(iter(work.tensors_of(signature)), ())
+    if len(size) < 2:
+        return None
+    if _COPIES.search(name):
+        times = max((_copies(list(size), each) for each in work.text_column("strides", signature)[:1]), default=1.0)
+        return (1.0, times, size) if times >= _TIMES else None
+    counts = re.findall(r"\d{1,6}", " ".join(str(each) for each in work.text_column("concrete", signature)[1:2]))
+    by = math.prod(map(int, counts))
+    return (1.0, float(by), (by * math.prod(size[:-1]), size[-1])) if by >= _TIMES else None
+
+
+def _layer_after(
+    evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int, size: Size
+) -> tuple[int, float] | None:
+    """The layer that takes this tensor as it is, or its views, and the numbers of its result; null for none."""
+    work = work_of(evidence)
+    for row, name, signature in calls[at + 1 : at + 2 + _MOST_BETWEEN]:
+        if _VIEWS.search(name):
+            continue
+        if not _LAYER.search(name) or (found := _input_of(work, name, signature)) is None:
+            return None
+        taken, weight, axis = found
+        if math.prod(taken) != math.prod(size) or taken[axis] not in size:
+            return None
+        out = weight[1] if name in ("aten::matmul", "aten::mm", "aten::addmm") else weight[0]
+        return row, math.prod(taken) / max(taken[axis], 1) * out
+    return None
+
+
+def _spread_layers(evidence: Evidence) -> list[_SpreadLayer]:
+    calls, work = _calls(evidence), work_of(evidence)
+    found = []
+    for at, (row, name, signature) in enumerate(calls):
+        kind, made = _spread_by(evidence, calls, at)
+        if made is not None and math.prod(made[2]) >= _LEAST_NUMBERS:
+            after = _layer_after(evidence, calls, at, made[2])
+            if after is not None:
+                found.append(_SpreadLayer(after[0], row, kind, made[0], made[1], made[2], after[1]))
+        if kind:
+            continue
+        layer = _input_of(work, name, signature) if _LAYER.search(name) else None
+        if layer is None or math.prod(layer[0]) < _LEAST_NUMBERS:
+            continue
+        at_input = 1 if name == "aten::addmm" else 0
+        stride = work.text_column("strides", signature)[at_input : at_input + 1]
+        times = max((_copies(list(layer[0]), each) for each in stride), default=1.0)
+        if times >= _TIMES:
+            numbers = math.prod(layer[0]) / layer[0][layer[2]] * layer[1][0]
+            found.append(_SpreadLayer(row, None, "repeated", 1.0, times, layer[0], numbers))
+    return found
+
+
+def _that_follow(evidence: Evidence, calls: Sequence[tuple[int, str, int]], layer: int, size: Size) -> list[int]:
+    """The ops after a layer on repeated rows that work on each row by itself: they give the same for each copy too."""
+    work, rows = work_of(evidence), math.prod(size[:-1])
+    at = next(place for place, call in enumerate(calls) if call[0] == layer)
+    found = []
+    for row, name, signature in calls[at + 1 :]:
+        taken = next(iter(work.tensors_of(signature)), ())
+        if not _BY_ROW.search(name) or len(taken) < 2 or math.prod(taken) != rows * taken[-1]:
+            break
+        found.append(row)
+    return found
+
+
+def _spread_by(
+    evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int
+) -> tuple[str, tuple[float, float, Size] | None]:
+    """The kind of spreading that an op does, with part, number and size of its rows; '' for other ops."""
+    _, name, signature = calls[at]
+    if _JOINS.search(name):
+        return "joined", _joined(evidence, calls, at)
+    if _ADDS.search(name):
+        return "added", _added(work_of(evidence), signature)
+    if _COPIES.search(name) or _REPEATS.search(name):
+        return "repeated", _repeated(work_of(evidence), name, signature)
+    return "", None
+
+
+_WORDS = {
+    "joined": (
+        "A layer works on all pairs of rows, each of which is joined from few",
+        "Do not build the joined rows {place}: a linear layer of a concatenation is the sum of one product for each "
+        "part. Split the layer's weight by columns, apply each piece to the rows as they are before they are expanded, "
+        "repeated or gathered, and add the results by broadcasting (or gather the results): each part then has "
+        "{times} times fewer rows.",
+        "left, right = layer.weight.split(h.size(-1), dim=1)\n"
+        "y = F.linear(h, left, layer.bias).unsqueeze(2) + F.linear(h, right).unsqueeze(1)  # no cat of n x n pairs",
+    ),
+    "added": (
+        "A layer works on all pairs of rows, each of which is a sum of two",
+        "Apply the layer before the sum {place}: a linear layer of a sum is the sum of the layer's results, which "
+        "are added by broadcasting. Each operand has {times} times fewer rows than the sum.",
+        "y = layer(a).unsqueeze(2) + F.linear(b, layer.weight).unsqueeze(1)  # in place of layer(a[:, :, None] + "
+        "b[:, None])",
+    ),
+    "repeated": (
+        "A layer computes the same rows many times over",
+        "Apply the layer {place} before its input is expanded, and expand the result: each row is there {times} times, "
+        "and the layer gives the same for each copy. What follows row by row may stand before the expansion too.",
+        "y = layer(x).unsqueeze(1).expand(-1, n, -1)  # in place of layer(x.unsqueeze(1).expand(-1, n, -1))",
+    ),
+}
+
+
+def spread_layer(evidence: Evidence) -> Draft | None:
+    """The input of a linear layer has each of its rows, or of their parts, four times and more: they were spread first.
+
+    Gain: the time of what joins or adds them, and of the spread part of the layer, with their backward nodes, less
+    three passes over the result; from half of it.
+    """
+    found = _spread_layers(evidence)
+    if not found:
+        return None
+    first = max(found, key=lambda one: math.prod(one.size) * one.result_numbers)
+    mine = [one for one in found if one.kind == first.kind]
+    calls = _calls(evidence)
+    layers = [one.layer for one in mine]
+    if first.kind == "repeated":
+        layers += [row for one in mine for row in _that_follow(evidence, calls, one.layer, one.size)]
+        layers = list(dict.fromkeys(layers))
+    makers = [one.maker for one in mine if one.maker is not None]
+    rows = [*layers, *makers, *backward_of(evidence, [*layers, *makers])]
+    work = work_of(evidence)
+    removal = removal_of(evidence, rows, certain=1.0)
+    of_layers = removal_of(evidence, [*layers, *backward_of(evidence, layers)], certain=1.0)
+    left_us = of_layers.gain.high * (1 - first.part * (1 - 1 / first.times))
+    passes_us = moved_us(evidence, _PASSES * BYTES_OF_NUMBER * math.fsum(one.result_numbers for one in mine))
+    high_us = removal.gain.high - left_us - passes_us
+    if evidence.share_of_step(high_us) < 2 * LEAST_SHARE:
+        return None
+    title, advice, code = _WORDS[first.kind]
+    if first.part < _NEARLY_WHOLE:
+        title = "A layer works on rows of which a part is the same for many"
+    line = main_source(evidence, makers or layers)
+    layer_line = main_source(evidence, layers)
+    place = at_source(line) + (f" (the layer: {layer_line})" if layer_line not in (None, line) else "")
+    size = "x".join(map(str, first.size))
+    part = "" if first.part >= _NEARLY_WHOLE else f"{100 * first.part:.0f} % of the features of "
+    return Draft(
+        slug="spread-layer",
+        title=title,
+        evidence=(
+            f"the layer's input of {size} numbers {at_source(line)} has {part}each row "
+            f"{format_count(first.times)} times",
+            f"that takes {format_per_step(evidence, removal.us)}"
+            + (", with the backward pass" if len(rows) > len(layers) + len(makers) else ""),
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=advice.format(place=place, times=format_count(first.times)),
+        code=code,
+        gain_us=Interval(_AT_WORST * high_us, high_us),
+        claims=removal.claims,
+        removes=True,
+    )
+
+
+RULES = (spread_layer,)

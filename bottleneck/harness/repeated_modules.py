@@ -1,0 +1,302 @@
+"""Finds modules and lines with the same result in two steps, neither of them measured, while others have new inputs.
+
+Of each call the inputs and the output are kept in short: their sizes, and a sample of their numbers. Nothing of the
+program is called or changed, and a bound on the time ends the look.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from bottleneck.harness.lines import is_own_file
+from bottleneck.harness.machine import compiled_frames, is_on_gpu
+from bottleneck.schema.measurements import RepeatedModule
+
+# Processor time of the look, over both steps; calls of modules that are kept of one.
+_MOST_SECONDS, _MOST_CALLS = 0.3, 2000
+# Numbers that are kept of one tensor, tensors of one call, and levels of lists and dicts that are looked into.
+_MOST_NUMBERS, _MOST_TENSORS, _DEEPEST = 1024, 16, 3
+_MOST_FRAMES, _MOST_FOUND, _MOST_LINES = 60, 8, 40
+_OURS = os.path.dirname(__file__)  # noqa: PTH120 - as plain text
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class _TensorSample:
+    """A tensor in short: type, sizes, and evenly spaced numbers of it."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    numbers: Any
+
+    def is_like(self, other: object) -> bool:
+        """True for the same numbers, as far as they were kept."""
+        if not isinstance(other, _TensorSample) or (self.kind, self.sizes) != (other.kind, other.sizes):
+            return False
+        return bool(self.numbers.equal(other.numbers))
+
+
+# What a call was given, or gave: samples of tensors, and plain values as they are.
+_Values = tuple[object, ...]
+# A module by its address, and which call of it in its step.
+_Key = tuple[int, int]
+# A line, and which call of torch from it in its step.
+_Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _SeenCall:
+    """A call of a module in a step: the calls around it, its name in a trace, its line, its inputs and its output."""
+
+    around: tuple[_Key, ...]
+    label: str
+    line: str | None
+    given: _Values
+    gave: _Values
+
+    def gives_tensors(self) -> bool:
+        """True if the output holds a tensor."""
+        return any(isinstance(each, _TensorSample) for each in self.gave)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The modules, and the lines all of whose calls of torch, gave the same in both steps."""
+
+    modules: tuple[RepeatedModule, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+def _watching(torch: Any, note: Callable[[Any, Any, Any], None]) -> Any:
+    """A mode that tells each call of torch and what it gave; inside of it, calls go on as they are."""
+
+    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            output = function(*args, **(kwargs or {}))
+            note(function, (args, kwargs or {}), output)
+            return output
+
+    return Watch()
+
+
+class RepeatLook:
+    """Looks at the calls of modules in the two steps from ``start`` on, each ended by ``end_step``."""
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock, self._left_s = clock, _MOST_SECONDS
+        self._torch: Any = None
+        self._removals: list[Any] = []
+        self._before: dict[_Key, _SeenCall] | None = None
+        self._now: dict[_Key, _SeenCall] = {}
+        self._open: list[_Key] = []
+        self._made: Counter[int] = Counter()
+        self._labels: dict[int, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._own: dict[str, bool] = {}
+        self._mode: Any = None
+        self._at_lines: dict[_Place, _SeenCall] = {}
+        self._at_lines_before: dict[_Place, _SeenCall] = {}
+        self._at_line: Counter[str] = Counter()
+        self._is_cut = False
+        # Addresses name modules only while these live.
+        self._kept: list[Any] = []
+        self._is_done = False
+
+    @property
+    def is_on(self) -> bool:
+        """True from ``start`` to the end of the second step."""
+        return bool(self._removals)
+
+    def start(self, torch: Any) -> None:
+        """Begins, but where a device would be waited for, or torch.compile would trace the hooks."""
+        if torch is None or compiled_frames() or is_on_gpu(torch) or self._removals or self._is_done:
+            return
+        self._torch = torch
+        module = torch.nn.modules.module
+        # Older versions of torch know no inputs by name here: then nothing is looked at.
+        self._removals.append(module.register_module_forward_hook(self._after_call, with_kwargs=True))
+        self._removals.append(module.register_module_forward_pre_hook(self._before_call))
+        # On top of a mode of the program it would not be the one that is taken off first.
+        if not torch._C._len_torch_function_stack():
+            self._mode = _watching(torch, self._note_call)
+            self._mode.__enter__()
+
+    def release(self) -> None:
+        """Takes off the watch of calls of torch once it is over, unless a mode of the program is open inside it."""
+        if self._mode is not None and self._is_done:
+            stack = self._torch.overrides._get_current_function_mode_stack()
+            if stack and stack[-1] is self._mode:
+                self._mode.__exit__(None, None, None)
+                self._mode = None
+
+    def end_step(self, *, is_last: bool = False) -> Repeats | None:
+        """Ends the first step, which gives null, or the second one, with what gave the same in both."""
+        before, now = self._before, self._now
+        if before is None and not is_last and self._left_s > 0:
+            self._before, self._now = now, {}
+            self._at_lines_before, self._at_lines = self._at_lines, {}
+            for each in (self._open, self._made, self._at_line):
+                each.clear()
+            return None
+        for removal in self._removals:
+            removal.remove()
+        is_whole = before is not None and self._left_s > 0
+        found = Repeats(
+            tuple(_repeated(before, now)) if before is not None and is_whole else (),
+            tuple(_repeated_lines(self._at_lines_before, self._at_lines)) if is_whole and not self._is_cut else (),
+        )
+        self._removals, self._before, self._now, self._kept, self._is_done = [], None, {}, [], True
+        self._at_lines, self._at_lines_before = {}, {}
+        self.release()
+        return found
+
+    def _before_call(self, module: Any, _arguments: Any) -> None:
+        if self._left_s <= 0 or not self._is_usual():
+            return
+        if id(module) not in self._labels:
+            kind = type(module).__name__
+            self._labels[id(module)] = f"{kind}_{self._counts[kind]}"
+            self._counts[kind] += 1
+            self._kept.append(module)
+        self._open.append((id(module), self._made[id(module)]))
+        self._made[id(module)] += 1
+
+    def _after_call(self, module: Any, arguments: Any, keywords: Any, output: Any) -> None:
+        at = next((at for at in reversed(range(len(self._open))) if self._open[at][0] == id(module)), None)
+        if at is None:
+            return
+        key, around = self._open[at], tuple(self._open[:at])
+        del self._open[at:]
+        if self._left_s <= 0 or len(self._now) >= _MOST_CALLS or not self._is_usual():
+            return
+        began = self._clock()
+        try:
+            with self._torch._C.DisableTorchFunction():
+                given, gave = tuple(self._values_in((arguments, keywords))), tuple(self._values_in(output))
+            self._now[key] = _SeenCall(around, self._labels[key[0]], self._line(sys._getframe(1)), given, gave)
+        except Exception:  # ours, in the middle of the program's own call
+            return
+        finally:
+            self._left_s -= self._clock() - began
+
+    def _note_call(self, function: Any, given: Any, output: Any) -> None:
+        """Keeps a call of torch from a line of the program, without what reads or sets an attribute."""
+        name = getattr(function, "__name__", "")
+        if self._left_s <= 0 or self._is_done or self._is_cut or name in {"__get__", "__set__"}:
+            return
+        if not self._is_usual():
+            return
+        began = self._clock()
+        try:
+            line = self._line(sys._getframe(2), ours=True)
+            if line is None:
+                return
+            self._is_cut = len(self._at_lines) >= _MOST_CALLS
+            place = (line, self._at_line[line])
+            self._at_line[line] += 1
+            samples = tuple(self._values_in(output))
+            self._at_lines[place] = _SeenCall((), name, line, tuple(self._values_in(given)), samples)
+        except Exception:  # ours, in the middle of the program's own call
+            return
+        finally:
+            self._left_s -= self._clock() - began
+
+    def _is_usual(self) -> bool:
+        """True unless ops are answered by others than torch, as where a program traces or maps its model."""
+        torch = self._torch
+        try:
+            return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+        except AttributeError:  # another version of torch
+            return False
+
+    def _values_in(self, value: object, depth: int = 0) -> Iterator[object]:
+        torch, kind = self._torch, type(value)
+        if kind in (torch.Tensor, torch.nn.Parameter):
+            yield self._sample(value)
+        elif kind in _PLAIN:
+            yield value
+        elif isinstance(value, list | tuple) and depth < _DEEPEST:
+            for each in tuple(value)[:_MOST_TENSORS]:
+                yield from self._values_in(each, depth + 1)
+        elif isinstance(value, dict) and depth < _DEEPEST:
+            for name, each in list(dict.items(value))[:_MOST_TENSORS]:
+                yield name if type(name) is str else kind.__name__
+                yield from self._values_in(each, depth + 1)
+        else:
+            yield kind.__name__
+
+    def _sample(self, tensor: Any) -> object:
+        if tensor.layout is not self._torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            return object()  # like no other
+        with self._torch.no_grad():
+            flat = tensor.detach().reshape(-1)
+            # An odd distance, so that not all numbers are of one column.
+            numbers = flat[:: max(1, flat.numel() // _MOST_NUMBERS) | 1].clone()
+        return _TensorSample(str(tensor.dtype), tuple(int(each) for each in tensor.shape), numbers)
+
+    def _line(self, frame: FrameType | None, *, ours: bool = False) -> str | None:
+        """The innermost line of the program's own files; with ``ours``, null where a hook of ours calls torch."""
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                break
+            file = frame.f_code.co_filename
+            if ours and file.startswith(_OURS):
+                return None
+            if file not in self._own:
+                self._own[file] = is_own_file(file)
+            if self._own[file]:
+                return f"{os.path.basename(file)}:{frame.f_lineno}"  # noqa: PTH119 - as plain text
+            frame = frame.f_back
+        return None
+
+
+def _repeated(before: dict[_Key, _SeenCall], now: dict[_Key, _SeenCall]) -> list[RepeatedModule]:
+    """The outermost modules whose calls gave the same in both steps, where a call outside of them was given others."""
+    both = {key: (before[key], call) for key, call in now.items() if key in before}
+    same = {
+        key
+        for key, (one, other) in both.items()
+        if other.gives_tensors() and _are_alike(one.given, other.given) and _are_alike(one.gave, other.gave)
+    }
+    outer = [key for key in same if not same & {*now[key].around}]
+    is_varied = any(
+        not _are_alike(one.given, other.given) for key, (one, other) in both.items() if not same & {*other.around}
+    )
+    if not is_varied:
+        return []
+    found: list[RepeatedModule] = []
+    for number in dict.fromkeys(key[0] for key in now if key in outer):
+        mine = sorted(key[1] for key in outer if key[0] == number)
+        call = now[number, mine[0]]
+        calls = sum(key[0] == number for key in now)
+        found.append(RepeatedModule(call.label, call.line, calls, () if len(mine) == calls else tuple(mine)))
+    return found[:_MOST_FOUND]
+
+
+def _repeated_lines(before: dict[_Place, _SeenCall], now: dict[_Place, _SeenCall]) -> list[str]:
+    """The lines whose calls gave the same in both steps, from tensors, where calls at others were given new ones."""
+    is_varied, changed, read = False, set[str](), Counter[str]()
+    for (line, number), call in {**before, **now}.items():
+        one, other = before.get((line, number)), now.get((line, number))
+        if one is None or other is None or one.label != other.label:
+            changed.add(line)
+        elif not _are_alike(one.given, other.given):
+            is_varied = True
+            changed.add(line)
+        elif not _are_alike(one.gave, other.gave):
+            changed.add(line)
+        read[line] += any(isinstance(each, _TensorSample) for each in call.given) and call.gives_tensors()
+    lines = dict.fromkeys(line for line, _ in now if line not in changed and read[line])
+    return list(lines)[:_MOST_LINES] if is_varied else []
+
+
+def _are_alike(one: _Values, other: _Values) -> bool:
+    return len(one) == len(other) and all(
+        a.is_like(b) if isinstance(a, _TensorSample) else type(a) is type(b) and a == b
+        for a, b in zip(one, other, strict=True)
+    )

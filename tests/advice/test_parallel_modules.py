@@ -1,0 +1,37 @@
+"""Rule of modules of one kind that a loop calls one after the other."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.parallel_modules import parallel_modules
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import program_line, two_steps
+from tests.builders import Event, frame, op
+
+
+def called(folder: Path, text: str, modules: int = 12) -> Evidence:
+    """So many modules that are called at train.py:11, each with a small product in 10 of 60 us."""
+    events: list[Event] = [program_line(11, 50, 60 * modules)]
+    for number in range(modules):
+        at = 55.0 + 60 * number
+        events += [
+            frame(f"nn.Module: Linear_{number}", at, 50),
+            op("aten::linear", at + 20, 10, dims=[[8, 16], [4, 16], [4]]),
+        ]
+    return two_steps(folder, events, source_texts={"train.py:11": text})
+
+
+@pytest.mark.parametrize(
+    "text", ["out = torch.stack([m(x) for m in models])", "outs.append(head(x))", "y = f(x); outs.append(y)"]
+)
+def test_modules_that_a_loop_calls_each_for_itself_may_be_one(tmp_path: Path, text: str) -> None:
+    draft = parallel_modules(called(tmp_path, text))
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "at train.py:11" in draft.advice and "12 modules" in draft.evidence[0]
+    assert 0 < draft.gain_us.low < draft.gain_us.high <= 720
+
+
+def test_layers_one_after_the_other_and_few_modules_are_left_alone(tmp_path: Path) -> None:
+    assert parallel_modules(called(tmp_path / "stack", "x = layers(x)")) is None
+    assert parallel_modules(called(tmp_path / "few", "outs.append(head(x))", 3)) is None

@@ -1,0 +1,144 @@
+"""The look at modules that give the same result in two steps."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.harness.repeated_modules import RepeatLook, Repeats
+from bottleneck.schema.measurements import RepeatedModule
+from tests.harness.driver import record
+
+torch: Any = pytest.importorskip("torch")
+
+
+def found_in(step: Callable[[], object], **look: Any) -> tuple[RepeatedModule, ...]:
+    """The modules that the look finds in two such steps."""
+    watch = RepeatLook(**look)
+    watch.start(torch)
+    assert watch.is_on
+    step()
+    assert watch.end_step() is None
+    step()
+    found = watch.end_step()
+    assert found is not None and not watch.is_on
+    watch.start(torch)
+    assert not watch.is_on  # once is enough
+    assert not torch._C._len_torch_function_stack()
+    return found.modules
+
+
+def layers(*sizes: int) -> Any:
+    return torch.nn.Sequential(*(torch.nn.Linear(*pair) for pair in itertools.pairwise(sizes))).eval()
+
+
+def test_the_outermost_module_with_the_same_inputs_and_result_is_found_where_others_have_new_ones() -> None:
+    text, image, prompts = layers(8, 16, 8), layers(8, 8), torch.randn(4, 8)
+    found = found_in(lambda: image(torch.randn(2, 8)) @ text(prompts).T)
+    assert [(each.label, each.calls, each.repeated) for each in found] == [("Sequential_1", 1, ())]
+    assert found[0].source is None or found[0].source.startswith("test_repeated_modules.py:")
+
+
+def test_a_step_that_is_the_same_as_a_whole_is_a_measurement_and_no_fault() -> None:
+    model, x = layers(8, 16, 8), torch.randn(4, 8)
+    assert found_in(lambda: model(x)) == ()
+
+
+def test_modules_whose_weights_or_inputs_change_or_that_draw_numbers_give_new_results() -> None:
+    model, other, x = layers(8, 8), layers(8, 8), torch.randn(4, 8)
+
+    def train() -> None:
+        model(x)
+        other(torch.randn(2, 8))
+        with torch.no_grad():
+            model[0].weight.add_(0.1)
+
+    assert found_in(train) == ()
+    dropout = torch.nn.Dropout(0.5).train()
+    assert found_in(lambda: (dropout(x), other(torch.randn(2, 8)))) == ()
+
+
+def test_only_the_repeated_calls_of_a_module_that_has_others_are_named() -> None:
+    model, x = layers(8, 8), torch.randn(4, 8)
+    found = found_in(lambda: (model(torch.randn(2, 8)), model(x)))
+    assert [(each.calls, each.repeated) for each in found] == [(2, (1,))]
+
+
+def test_inputs_by_name_and_in_lists_and_results_in_dicts_count() -> None:
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, *, parts: Any) -> Any:
+            return {"sum": parts[0] + parts[1]}
+
+    net, other, x = Net(), layers(8, 8), torch.randn(4, 8)
+    assert [each.label for each in found_in(lambda: (net(parts=[x, x]), other(torch.randn(2, 8))))] == ["Net_0"]
+    assert found_in(lambda: (net(parts=[x, torch.randn(4, 8)]), other(torch.randn(2, 8)))) == ()
+
+
+def test_the_look_ends_when_its_time_is_spent_and_finds_nothing_then() -> None:
+    now = iter(range(100))
+    model, other, x = layers(8, 8), layers(8, 8), torch.randn(4, 8)
+    watch = RepeatLook(clock=lambda: float(next(now)))
+    watch.start(torch)
+    model(x)
+    other(torch.randn(2, 8))
+    assert watch.end_step() == Repeats() and not watch.is_on
+
+
+def test_lines_whose_ops_give_the_same_are_found_and_those_that_draw_or_read_new_numbers_are_not() -> None:
+    adjacency, watch = torch.rand(8, 8), RepeatLook()
+
+    def step() -> None:
+        scaled = adjacency / adjacency.sum(1)
+        x = torch.randn(8, 4)
+        _ = (x > -100).all()
+        scaled @ x
+
+    first = step.__code__.co_firstlineno
+    watch._own[__file__] = True  # a test is no program
+    watch.start(torch)
+    step()
+    watch.end_step()
+    step()
+    found = watch.end_step()
+    assert found is not None and found.lines == (f"test_repeated_modules.py:{first + 1}",)
+
+
+def test_a_mode_that_the_program_has_open_stays_on_top() -> None:
+    watch = RepeatLook()
+    with torch.device("cpu"):
+        watch.start(torch)
+        assert torch._C._len_torch_function_stack() == 1
+    watch.end_step(is_last=True)
+    watch = RepeatLook()
+    watch.start(torch)
+    with torch.device("cpu"):
+        watch.end_step(is_last=True)
+        assert torch._C._len_torch_function_stack() == 2
+    watch.release()
+    assert not torch._C._len_torch_function_stack()
+
+
+PROGRAM = """
+import torch
+
+torch.manual_seed(0)
+text, image = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+prompts = torch.randn(32, 64)
+optimizer = torch.optim.SGD(image.parameters(), lr=0.1)
+for _ in range(60):
+    with torch.no_grad():
+        features = text(prompts)
+    (image(torch.randn(16, 64)) @ features.T).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(float(image.weight.sum()))
+"""
+
+
+def test_a_recording_keeps_the_modules_that_repeat_with_their_lines(tmp_path: Path) -> None:
+    run = record(tmp_path, PROGRAM, "--steps", "2")
+    assert run.status == 0
+    assert run.recording.repeated_modules == (RepeatedModule("Linear_0", "program.py:9"),)
+    assert run.recording.source_texts["program.py:9"] == "features = text(prompts)"
