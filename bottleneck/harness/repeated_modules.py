@@ -14,7 +14,8 @@ from types import FrameType
 from typing import Any
 
 from bottleneck.harness.lines import is_own_file
-from bottleneck.harness.machine import compiled_frames, is_on_gpu
+from bottleneck.harness.machine import is_on_gpu
+from bottleneck.harness.torch_private import compiled_frames
 from bottleneck.schema.measurements import RepeatedModule
 
 # Processor time of the look, over both steps; calls of modules that are kept of one.

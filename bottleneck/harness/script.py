@@ -28,7 +28,7 @@ from bottleneck.harness.rank_coordination import SharedWindow, WindowAt, WindowK
 from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
-from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT
+from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, refuse_old
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
@@ -349,6 +349,10 @@ class Script:
         if not is_pytorch(torch):
             place = getattr(torch, "__file__", None) or "a folder without __init__.py"
             self._without_torch = f"the module torch is not PyTorch ({place}): there is nothing to profile"
+            return
+        refusal = refuse_old(torch)
+        if refusal is not None:
+            self._without_torch = refusal
             return
         self._torch = torch
         try:

@@ -7,6 +7,7 @@ verify, calibrate) raise.
 """
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -66,6 +67,9 @@ COMPILING_FILES = (("torch", "_dynamo", "convert_frame.py"), ("torch", "_inducto
 READ_BY_LOADER = "_profile_name"
 READ_BY_COMPILED = "_compiled_call_impl"
 
+# The oldest version that the tests ran with (docs/reference/versions.md).
+OLDEST = (2, 4)
+
 _lost: dict[str, str] = {}
 
 
@@ -120,6 +124,14 @@ def losses() -> tuple[str, ...]:
     """One caveat for each thing that was asked for in this process and that this torch does not tell."""
     version = getattr(sys.modules.get("torch"), "__version__", "of this version")
     return tuple(f"torch {version} does not tell {lost}" for lost in dict.fromkeys(_lost.values()))
+
+
+def refuse_old(torch: Any) -> str | None:
+    """The reason why this torch cannot be measured, which is its age; null where it can."""
+    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:
+        return None
+    return f"torch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that can be measured"
 
 
 def torch_module(path: str) -> Any:
