@@ -301,6 +301,12 @@ def compiled_frames() -> Mapping[Any, int]:
     return found if isinstance(found, Mapping) else {}
 
 
+def note_untold_kernels() -> None:
+    """Keeps the caveat of a torch that compiles without the module by which kernels are described (before 2.6)."""
+    if INDUCTOR_GRAPHS not in sys.modules and INDUCTOR_CONFIG in sys.modules:
+        _lost[INDUCTOR_GRAPHS] = "which ops are in the kernels of compiled code"
+
+
 def is_compiled(module: Any) -> bool:
     """True if `torch.compile` has been applied to this module itself or to its forward."""
     is_wrapped = type(module).__name__ == "OptimizedModule" or hasattr(module.forward, "_torchdynamo_orig_callable")

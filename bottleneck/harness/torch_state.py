@@ -10,7 +10,7 @@ from typing import Any
 
 from bottleneck.harness.lines import is_program
 from bottleneck.harness.machine import is_on_gpu
-from bottleneck.harness.torch_private import DYNAMO, compiled_frames, private
+from bottleneck.harness.torch_private import DYNAMO, compiled_frames, note_untold_kernels, private
 from bottleneck.schema.measurements import Compilation, GraphBreak
 
 _LONGEST_REASON = 200
@@ -37,6 +37,8 @@ def describe_compilation(folder: str) -> Compilation | None:
 def _describe(folder: str) -> Compilation:
     counters = private("torch._dynamo.utils.counters")
     breaks = sum(counters["graph_break"].values())
+    if counters["stats"]["unique_graphs"]:
+        note_untold_kernels()
     return Compilation(
         graphs=int(counters["stats"]["unique_graphs"]),
         graph_breaks=breaks,
