@@ -134,14 +134,6 @@ def refuse_old(torch: Any) -> str | None:
     return f"torch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that can be measured"
 
 
-def torch_module(path: str) -> Any:
-    """A module of torch, imported; null where this version has none of this name."""
-    try:
-        return importlib.import_module(path)
-    except ImportError:
-        return None
-
-
 # The profiler.
 
 

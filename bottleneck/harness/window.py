@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 import os
-import resource
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from bottleneck.harness.main_thread import run_in_main_thread
 from bottleneck.harness.messages import RecordOptions
 from bottleneck.harness.module_paths import Held, attribute_paths, find_modules
 from bottleneck.schema.op_names import MODULE_PATHS, OWN_STRETCH
+from bottleneck.system.process_usage import peak_bytes
 
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
@@ -341,8 +341,3 @@ def resident_bytes() -> float:
     except (OSError, ValueError, IndexError):
         return math.inf
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
-
-
-def peak_bytes() -> float:
-    """The most memory that this process has ever had in use."""
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
