@@ -10,7 +10,14 @@ from typing import Any
 
 from bottleneck.harness.inductor import SpelledArgument, spelled_columns, trace_type
 from bottleneck.harness.lines import is_program
-from bottleneck.harness.torch_private import autograd_number, dispatch_mode_class, private, schema_of, storage_key
+from bottleneck.harness.torch_private import (
+    autograd_number,
+    dispatch_mode_class,
+    is_written,
+    private,
+    schema_of,
+    storage_key,
+)
 from bottleneck.schema.step_calls import BEFORE_THE_STEP, Phase, StepCall, Storage, StorageKind, TensorUse
 
 # c10::ScalarType by number, as a trace holds dtype arguments.
@@ -335,7 +342,7 @@ def _tensors(value: Any) -> Iterator[Any]:
 def _mutated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
     """The tensors that an op without a result writes."""
     values = zip(schema_of(func).arguments, _in_order(func, args, options), strict=True)
-    return [tensor for argument, value in values if argument.is_write for tensor in _tensors(value)]
+    return [tensor for argument, value in values if is_written(argument) for tensor in _tensors(value)]
 
 
 def _in_order(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:

@@ -224,6 +224,12 @@ def schema_of(op: Any) -> Any:
     return _attribute(op, "._schema")
 
 
+def is_written(argument: Any) -> bool:
+    """True if an op writes into what it is given as this argument of its schema."""
+    known = getattr(argument, "is_write", None)  # from torch 2.5 on
+    return bool(argument.alias_info is not None and argument.alias_info.is_write if known is None else known)
+
+
 def autograd_number(node: Any) -> int:
     """The number that autograd gave a node of its graph, rising with time."""
     return int(node._sequence_nr())

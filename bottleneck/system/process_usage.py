@@ -1,4 +1,4 @@
-"""What this process has used so far, where the system tells it: `resource` is a module of POSIX systems only."""
+"""Tells the usage of this process so far, where the system tells it: `resource` is a module of POSIX systems only."""
 
 import math
 import sys
