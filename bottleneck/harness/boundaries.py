@@ -15,7 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 from bottleneck.harness import marks
-from bottleneck.harness.torch_private import batches_given, dataset_of, private
+from bottleneck.harness.torch_private import (
+    batches_given,
+    call_code,
+    dataset_of,
+    exported_module,
+    loader_iterator,
+    optimized_module,
+)
 from bottleneck.schema.recording import StepSource
 
 Removal = Callable[[], None]
@@ -40,7 +47,7 @@ def is_optimizer_made() -> bool:
 
 def is_nested_call(torch: Any) -> bool:
     """True if the module call that is being told of runs inside that of another module; walks up the stack."""
-    called = torch.nn.Module._call_impl.__code__
+    called = call_code(torch)
     frame, depth = sys._getframe(1), 0
     while frame is not None and depth < 2:
         depth += frame.f_code is called
@@ -216,7 +223,7 @@ class Boundaries:
     def watch_loaders(self) -> None:
         """Listens to loaders as well, once the program has imported them."""
         if self._removals and "loader" not in self._removals and not self._is_worse("loader"):
-            kind = private("torch.utils.data.dataloader._BaseDataLoaderIter")
+            kind = loader_iterator()
             self._watch("loader", kind, READ_BY_LOADER, self._before_batch)
 
     def watch_compiled(self) -> None:
@@ -226,17 +233,16 @@ class Boundaries:
             self._removals["module"] = lambda: None
             self._is_compiled = self._is_narrow = True
             # The hook of all modules would not do for these: torch warns of it.
-            self._watch_calls("torch._dynamo.eval_frame.OptimizedModule")
+            self._watch_calls(optimized_module())
             self.watch_exported()
 
     def watch_exported(self) -> None:
         """Listens to the modules of exported programs too, once the program has imported them."""
         if self._is_compiled and "module" in self._removals:
-            self._watch_calls("torch.export._unlift._StatefulGraphModule")
+            self._watch_calls(exported_module())
 
-    def _watch_calls(self, path: str) -> None:
+    def _watch_calls(self, kind: Any) -> None:
         """Watches the calls of one more class of modules; the program may not have imported it yet."""
-        kind = private(path)
         if kind is None or READ_BY_COMPILED in vars(kind):
             return
         before, added = (

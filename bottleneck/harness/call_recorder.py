@@ -12,9 +12,10 @@ from bottleneck.harness.inductor import SpelledArgument, spelled_columns, trace_
 from bottleneck.harness.lines import is_program
 from bottleneck.harness.torch_private import (
     autograd_number,
+    current_node,
     dispatch_mode_class,
     is_written,
-    private,
+    newest_number,
     schema_of,
     storage_key,
 )
@@ -277,14 +278,14 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         """Module, line and phase of the call: in a backward pass those of the forward call that it belongs to."""
         if self.in_optimizer:
             return (None, self._source()), "optimizer"
-        node = private("torch._C._current_autograd_node")()
+        node = current_node()
         if node is not None:
             self.gradients = True
             return self._forward_places.get(autograd_number(node), (None, None)), "backward"
         place = (self.modules[-1] if self.modules else None, self._source())
         # The node of this call was made just before, and has the number before the next one. Calls that make none
         # come later than the one whose number they find.
-        self._forward_places.setdefault(private("torch.autograd._get_sequence_nr")() - 1, place)
+        self._forward_places.setdefault(newest_number(), place)
         return place, "forward"
 
     def _source(self) -> str | None:

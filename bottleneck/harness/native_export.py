@@ -17,7 +17,9 @@ from typing import Any
 from bottleneck.harness.torch_private import event_tree
 
 _GZIP_LEVEL = 5
-_NAME = re.compile(rb'(?P<before>"name": ")(?P<name>.*?)(?P<after>", "pid": )', re.DOTALL)
+_NAME = re.compile(
+    rb'(?P<before>\n  \{\n    "ph": "X", "cat": "[^"\n]*", "name": ")(?P<name>.*?)(?P<after>", "pid": )', re.DOTALL
+)
 # Kineto writes each event over several lines, of which the last one holds a brace alone. None but its own marks of the
 # end of the window comes last.
 _FRAME = re.compile(

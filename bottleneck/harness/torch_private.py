@@ -7,6 +7,7 @@ verify, calibrate) raise.
 """
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,9 @@ PRIVATE: Mapping[str, str | None] = {
     ".experimental_event_tree": "the lines from which code of the program called something",
     ".trace_activities": None,
     # Dispatch, autograd and tensors.
+    "torch._C._len_torch_function_stack": "which lines give the same result in each step",
+    "torch._C._functorch.peek_interpreter_stack": "which modules give the same result in each step",
+    "torch.overrides._get_current_function_mode_stack": None,
     "torch._C._len_torch_dispatch_stack": "which tensors hold denormal numbers or NaN",
     "torch.utils._python_dispatch._get_current_dispatch_mode_stack": "which modes watch every operation",
     "torch._C._current_autograd_node": None,
@@ -204,6 +208,31 @@ def count_modes() -> int | None:
     return _answer(path, private(path))  # type: ignore[no-any-return]
 
 
+def function_modes() -> int | None:
+    """The number of modes that see every function of torch; null where this torch does not count them."""
+    path = "torch._C._len_torch_function_stack"
+    return _answer(path, private(path))  # type: ignore[no-any-return]
+
+
+def innermost_function_mode() -> Any:
+    """The mode that sees functions of torch first; null where there is none."""
+    path = "torch.overrides._get_current_function_mode_stack"
+    modes = _answer(path, private(path), default=())
+    return modes[-1] if modes else None
+
+
+def without_functions(torch: Any) -> AbstractContextManager[Any]:
+    """A context in which no mode sees functions of torch."""
+    return torch._C.DisableTorchFunction()  # type: ignore[no-any-return]
+
+
+def is_transformed() -> bool | None:
+    """True where `torch.func` answers for torch, as in a mapped model; null where this torch does not tell."""
+    path = "torch._C._functorch.peek_interpreter_stack"
+    peek = private(path)
+    return None if peek is None else _answer(path, lambda: peek() is not None)
+
+
 def version_of(tensor: Any) -> int:
     """The number of times that a tensor was written; 0 where that is not counted."""
     return 0 if tensor.is_inference() else int(_attribute(tensor, "._version", 0))
@@ -228,6 +257,21 @@ def is_written(argument: Any) -> bool:
     """True if an op writes into what it is given as this argument of its schema."""
     known = getattr(argument, "is_write", None)  # from torch 2.5 on
     return bool(argument.alias_info is not None and argument.alias_info.is_write if known is None else known)
+
+
+def current_node() -> Any:
+    """The node of the graph of gradients that is at work; null outside a backward pass."""
+    return _answer("torch._C._current_autograd_node", private("torch._C._current_autograd_node"))
+
+
+def newest_number() -> int:
+    """The number of the node that autograd made last."""
+    return int(_answer("torch.autograd._get_sequence_nr", private("torch.autograd._get_sequence_nr"), default=0)) - 1
+
+
+def network_function(name: str) -> Any:
+    """An op of networks that torch has under no other name, such as `gelu`; null where there is none."""
+    return getattr(private("torch._C._nn"), name, None)
 
 
 def autograd_number(node: Any) -> int:
@@ -293,6 +337,57 @@ def use_foreach_for(kind: type) -> None:
 # The compiler.
 
 
+def compile_counters() -> Mapping[str, Mapping[str, int]] | None:
+    """The counts of the compiler by name, as unique graphs and graph breaks; null where it does not tell."""
+    return private("torch._dynamo.utils.counters")  # type: ignore[no-any-return]
+
+
+def break_reasons() -> Sequence[Any]:
+    """The reasons for which graphs broke; empty where the compiler keeps none."""
+    return private("torch._dynamo.utils.graph_break_reasons") or ()
+
+
+def compiler_settings() -> Any:
+    """The settings of the compiler; null where the program has not imported it."""
+    return private("torch._dynamo.config")
+
+
+def own_cache(torch: Any) -> Mapping[str, bool]:
+    """The option of `torch.compile` by which a compiled thing keeps entries of its own; none in torch before 2.13."""
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+
+
+def graphs_compiled() -> int:
+    """The graphs that were compiled so far. Imports the compiler."""
+    return int(importlib.import_module("torch._dynamo.utils").counters["stats"]["unique_graphs"])
+
+
+def backend_failure() -> type[Exception]:
+    """The exception in which the compiler wraps one of a backend, as its ``inner_exception``. Imports the compiler."""
+    return importlib.import_module("torch._dynamo.exc").BackendCompilerFailed  # type: ignore[no-any-return]
+
+
+def has_cpp_compiler() -> bool:
+    """True if Inductor finds a compiler of C++."""
+    builder = importlib.import_module("torch._inductor.cpp_builder")
+    try:
+        builder.get_cpp_compiler()
+    except importlib.import_module("torch._inductor.exc").InvalidCxxCompiler:
+        return False
+    return True
+
+
+def optimized_module() -> Any:
+    """The class of compiled modules; null until the program has imported the compiler."""
+    return private("torch._dynamo.eval_frame.OptimizedModule")
+
+
+def exported_module() -> Any:
+    """The class of the modules of exported programs; null until the program has imported it."""
+    return private("torch.export._unlift._StatefulGraphModule")
+
+
 def compiled_frames() -> Mapping[Any, int]:
     """Times that torch's compiler has compiled each frame; empty where it never ran. It is not imported for this."""
     found = private("torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER")
@@ -317,6 +412,11 @@ def is_constant_input(value: Any) -> bool:
 
 
 # Data loaders.
+
+
+def loader_iterator() -> Any:
+    """The class of the iterators of data loaders; null until the program has imported them."""
+    return private("torch.utils.data.dataloader._BaseDataLoaderIter")
 
 
 def dataset_of(iterator: Any) -> Any:
@@ -359,6 +459,16 @@ def loader_like(torch: Any, iterator: Any) -> Any:
 
 
 # Modules and optimizers.
+
+
+def call_code(torch: Any) -> Any:
+    """The code that runs in every call of a module."""
+    return torch.nn.Module._call_impl.__code__
+
+
+def convolution_class(torch: Any) -> Any:
+    """The class above all convolutions."""
+    return torch.nn.modules.conv._ConvNd
 
 
 def has_hooks(module: Any) -> bool:

@@ -10,7 +10,13 @@ from typing import Any
 
 from bottleneck.harness.lines import is_program
 from bottleneck.harness.machine import is_on_gpu
-from bottleneck.harness.torch_private import DYNAMO, compiled_frames, note_untold_kernels, private
+from bottleneck.harness.torch_private import (
+    DYNAMO,
+    break_reasons,
+    compile_counters,
+    compiled_frames,
+    note_untold_kernels,
+)
 from bottleneck.schema.measurements import Compilation, GraphBreak
 
 _LONGEST_REASON = 200
@@ -35,7 +41,7 @@ def describe_compilation(folder: str) -> Compilation | None:
 
 
 def _describe(folder: str) -> Compilation:
-    counters = private("torch._dynamo.utils.counters")
+    counters = compile_counters() or {}
     breaks = sum(counters["graph_break"].values())
     if counters["stats"]["unique_graphs"]:
         note_untold_kernels()
@@ -43,7 +49,7 @@ def _describe(folder: str) -> Compilation:
         graphs=int(counters["stats"]["unique_graphs"]),
         graph_breaks=breaks,
         recompiles=sum(max(0, times - 1) for times in compiled_frames().values()),
-        breaks=_breaks(private("torch._dynamo.utils.graph_break_reasons") or (), folder) if breaks else (),
+        breaks=_breaks(break_reasons(), folder) if breaks else (),
     )
 
 

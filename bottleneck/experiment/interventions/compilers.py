@@ -18,7 +18,15 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
-from bottleneck.harness.torch_private import is_compiled, is_constant_input, version_of
+from bottleneck.harness.torch_private import (
+    backend_failure,
+    graphs_compiled,
+    has_cpp_compiler,
+    is_compiled,
+    is_constant_input,
+    own_cache,
+    version_of,
+)
 
 
 def compile_parts(subject: Subject, **options: Any) -> Step:
@@ -34,13 +42,13 @@ def compile_parts(subject: Subject, **options: Any) -> Step:
     if not subject.modules:
         return compile_whole(subject, **options)
     for module in subject.modules:
-        module.forward = torch.compile(module.forward, isolate_recompiles=True, **options)
+        module.forward = torch.compile(module.forward, **own_cache(subject.torch), **options)
     return checked(subject.step, "needs a module that the step calls as a whole; try compile-step")
 
 
 def compile_whole(subject: Subject, **options: Any) -> Step:
     """The step compiled as one function, with breaks where it leaves torch (and at `backward()`)."""
-    run = subject.torch.compile(lambda: subject.step(), isolate_recompiles=True, **options)  # noqa: PLW0108
+    run = subject.torch.compile(lambda: subject.step(), **own_cache(subject.torch), **options)  # noqa: PLW0108
     return checked(run, "needs operations of torch that can be captured in a graph")
 
 
@@ -49,20 +57,19 @@ def checked(run: Step, need: str) -> Step:
 
     An exception of our own backends is taken out of torch's wrapping.
     """
-    dynamo = importlib.import_module("torch._dynamo")
-    stats = importlib.import_module("torch._dynamo.utils").counters["stats"]
+    failure: Any = backend_failure()
     is_first = True
 
     def first() -> Any:
         nonlocal is_first
-        before = stats["unique_graphs"]
+        before = graphs_compiled()
         try:
             result = run()
-        except dynamo.exc.BackendCompilerFailed as exc:
+        except failure as exc:
             if isinstance(exc.inner_exception, NotApplicable | Missing):
                 raise exc.inner_exception from None
             raise
-        if stats["unique_graphs"] == before:
+        if graphs_compiled() == before:
             raise NotApplicable(need)
         is_first = False
         return result
@@ -85,10 +92,8 @@ def _need_inductor(subject: Subject) -> None:
         if importlib.util.find_spec("triton") is None:
             raise Missing("Triton: pip install triton")
         return
-    try:
-        importlib.import_module("torch._inductor.cpp_builder").get_cpp_compiler()
-    except importlib.import_module("torch._inductor.exc").InvalidCxxCompiler:
-        raise Missing("a C++ compiler: install g++ (apt install g++) or name one in CXX") from None
+    if not has_cpp_compiler():
+        raise Missing("a C++ compiler: install g++ (apt install g++) or name one in CXX")
 
 
 def _compile(subject: Subject) -> Step:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
-from bottleneck.harness.torch_private import has_hooks, is_view
+from bottleneck.harness.torch_private import convolution_class, has_hooks, is_view
 
 
 def use_channels_last(subject: Subject) -> Step:
@@ -51,7 +51,7 @@ def search_for_kernels(subject: Subject) -> Step:
 
 
 def _weights(subject: Subject) -> list[Any]:
-    convolution = subject.torch.nn.modules.conv._ConvNd
+    convolution = convolution_class(subject.torch)
     parts = (part for module in subject.modules for part in module.modules())
     return [part.weight for part in parts if issubclass(type(part), convolution)]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bottleneck.experiment.pieces.specs import OpCallSpec
-from bottleneck.harness.torch_private import private, schema_of
+from bottleneck.harness.torch_private import network_function, schema_of
 
 # Kineto's names of dtypes, and torch's.
 _DTYPES = {
@@ -171,7 +171,7 @@ def _quick_call(
     if base.endswith("_") and not base.endswith("__"):
         known = getattr(torch.Tensor, base, None)
     else:
-        known = getattr(torch, base, None) or getattr(private("torch._C._nn"), base, None)
+        known = getattr(torch, base, None) or network_function(base)
     if known is None:
         return found
     try:
