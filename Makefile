@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO ?= examples/mlp.py
 
-.PHONY: demo test test-slow lint gate docs clean
+.PHONY: demo test test-slow test-torch lint gate docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bottleneck run $(DEMO)
@@ -23,6 +23,15 @@ test: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow --hypothesis-profile thorough
+
+# The commands under another torch, in an environment of its own, which pip fills with whatever CUDA that torch brings:
+# make test-torch TORCH=2.6.0 [PYTHON=python3.12]
+TORCH_VENV ?= .venv-torch-$(TORCH)
+test-torch:
+	$(if $(TORCH),,$(error name a version: make test-torch TORCH=2.6.0))
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' '.[run]' pytest hypothesis $(WITH)
+	$(TORCH_VENV)/bin/python -m pytest -m slow tests/any_torch
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -252,7 +252,9 @@ def _report_failure(failure: Exception) -> int:
     if isinstance(failure, OSError) and failure.errno == errno.ENAMETOOLONG:
         _print_error(UsageError("a name is too long", why="no file can have it", fix="check the command line"))
         return UsageError.exit_code
-    with tempfile.NamedTemporaryFile("w", prefix="bottleneck-crash-", suffix=".txt", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="bottleneck-crash-", suffix=".txt", delete=False
+    ) as file:
         traceback.print_exc(file=file)
     _print_error(
         BottleneckError(

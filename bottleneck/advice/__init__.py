@@ -21,8 +21,10 @@ from bottleneck.advice import (
     distributed,
     distributions,
     dominant_line,
+    fourier_lengths,
     fusion,
     host,
+    log_domain,
     machine,
     masked_losses,
     matrix_products,
@@ -53,6 +55,7 @@ from bottleneck.advice import (
     unused_results,
     wasted_work,
     weight_work,
+    whole_copies,
     zero_matrices,
 )
 from bottleneck.advice.interval_table import RuleTrial, read_table, refine
@@ -71,6 +74,9 @@ RULES: tuple[Rule, ...] = (
     *wasted_work.RULES,
     *needless_ops.RULES,
     *constants.RULES,
+    *whole_copies.RULES,
+    *fourier_lengths.RULES,
+    *log_domain.RULES,
     *decompositions.RULES,
     *derivatives.RULES,
     *distributions.RULES,

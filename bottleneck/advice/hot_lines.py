@@ -6,6 +6,7 @@ tell where in such a function the time is.
 
 import math
 import re
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -24,6 +25,12 @@ _MOST_OF_LINE = 0.5
 # Below this part of the step it is not looked for what a line calls.
 _LEAST_TO_LOOK = 0.05
 _LONGEST_QUOTE = 50
+_NEXT_LINES = 4
+# Of the step: less time is not given to another line.
+_LEAST_MOVED = 0.1
+_DRAWS = re.compile(r"\b(?:integers|randint|random_integers)\(")
+# An array that is indexed by another, or by names: `table[:, rows]`.
+_INDEXES = re.compile(r"\w\[[^\[\]'\"]*[A-Za-z_]\w*[^\[\]'\"]*\]")
 _NUMBER = re.compile(r"\(\d{1,9}\): ")
 
 
@@ -32,7 +39,8 @@ class HotLine(Struct, frozen=True):
 
     ``named`` are the sources that the trace has the time at: the line itself, and the function that it is in.
     ``callees`` are functions of libraries that hold most of its time. ``share`` is the part of the samples in that
-    function. ``ops_us`` is the time of ops at these sources, which is not part of ``us``.
+    function. ``ops_us`` is the time of ops at these sources, which is not part of ``us``. ``following`` are the texts
+    of the next lines, as far as known.
     """
 
     source: str
@@ -43,6 +51,7 @@ class HotLine(Struct, frozen=True):
     searched: SearchedContainer | None = None
     share: float | None = None
     ops_us: float = 0.0
+    following: tuple[str, ...] = ()
 
     def where(self) -> str:
         """'at train.py:35 (`while j in seen`)'; 'in draw() (train.py:30)'."""
@@ -113,10 +122,49 @@ def _hot_lines(evidence: Evidence, cause: str) -> tuple[HotLine, ...]:
                 line.searched, line.share / whole,
             )  # fmt: skip
     ops_us = {fold.name: fold.us for fold in evidence.analysis.lines}
+    found = _moved_on(evidence, found, known_us)
     lines = (
-        replace(line, ops_us=math.fsum(ops_us.get(name, 0.0) for name in set(line.named))) for line in found.values()
+        replace(
+            line,
+            ops_us=math.fsum(ops_us.get(name, 0.0) for name in set(line.named)),
+            following=_following(evidence, line.source),
+        )
+        for line in found.values()
     )
     return tuple(sorted(lines, key=lambda line: -line.us))
+
+
+def _moved_on(evidence: Evidence, found: Mapping[str, HotLine], known_us: Mapping[str, float]) -> dict[str, HotLine]:
+    """The lines, with time that samples show in the next ones given to those.
+
+    What indexes an array before it calls anything leaves no mark of its own: its time seems to be that of the line
+    before. Samples are late at lines that do not let go of the interpreter, so that only a line that draws some whole
+    numbers, which is soon done, gives its time to such an index.
+    """
+    run, step_us, lines = evidence.analysis.run, evidence.step_us, dict(found)
+    for source, line in found.items():
+        place = place_of(source)
+        if run is None or place is None or place.is_function or line.us < _LEAST_MOVED * step_us:
+            continue
+        if _DRAWS.search(line.text) is None:
+            continue
+        own_us = math.fsum(each.share for each in run.lines if each.source == source) * step_us
+        file = source.rpartition(":")[0]
+        following = {f"{file}:{place.line + more}" for more in range(1, _NEXT_LINES + 1)}
+        excess = {
+            each: each.share * step_us - known_us.get(each.source, 0.0)
+            for each in run.lines
+            if each.source in following and _INDEXES.search(each.text or "")
+        }
+        to = max(excess, key=lambda each: excess[each], default=None)
+        if to is None or own_us > line.us / 2 or excess[to] < line.us / 2:
+            continue
+        before_us = lines[to.source].us if to.source in lines else 0.0
+        lines[to.source] = HotLine(
+            to.source, (to.source, source), before_us + line.us, to.text or "", to.callees, to.searched
+        )
+        del lines[source]
+    return lines
 
 
 def _traced(evidence: Evidence, source: str, us: float, sampled: SampledLine | None) -> HotLine:
@@ -128,6 +176,16 @@ def _traced(evidence: Evidence, source: str, us: float, sampled: SampledLine | N
     return HotLine(
         source, (source,), us, _text(evidence, source, sampled), callees, None if sampled is None else sampled.searched
     )  # fmt: skip
+
+
+def _following(evidence: Evidence, source: str) -> tuple[str, ...]:
+    """Texts of the next lines of the file, as far as they are known."""
+    texts, place = {} if evidence.recording is None else evidence.recording.source_texts, place_of(source)
+    if place is None or place.is_function:
+        return ()
+    file = source.rpartition(":")[0]
+    near = (texts.get(f"{file}:{place.line + more}") for more in range(1, _NEXT_LINES + 1))
+    return tuple(text for text in near if text)
 
 
 def _text(evidence: Evidence, source: str, sampled: SampledLine | None) -> str:

@@ -242,3 +242,59 @@ def starts_over(line: HotLine) -> bool:
         and any(isinstance(each, ast.Call) and dotted(each.func) == "iter" for each in call.args)
         for call in calls_in(line)
     )
+
+
+def cuts_windows(text: str) -> bool:
+    """True for ``[x[i:i + width] for i in …]`` and ``windows.append(x[i:i + width])``."""
+    statement = parse_line(text)
+    if statement is None:
+        return False
+    cut: list[ast.expr] = []
+    for node in ast.walk(statement):
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            cut += node.elt.elts if isinstance(node.elt, ast.Tuple) else [node.elt]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+            cut += node.args
+    return any(isinstance(each, ast.Subscript) and any(map(_is_window, _slices_in(each))) for each in cut)
+
+
+def _slices_in(node: ast.Subscript) -> list[ast.Slice]:
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return [each for each in parts if isinstance(each, ast.Slice)]
+
+
+def _is_window(part: ast.Slice) -> bool:
+    """True for ``i:i + width``: both ends move together."""
+    if part.lower is None or part.upper is None:
+        return False
+    low, high = ({each.id for each in ast.walk(end) if isinstance(each, ast.Name)} for end in (part.lower, part.upper))
+    return bool(low & high)
+
+
+def gathers_columns(line: HotLine) -> bool:
+    """True for ``table[:, rows]`` that is read, and for ``np.take(table, rows, axis=-1)``."""
+    statement = parse_line(line.text)
+    if statement is None:
+        return False
+    return any(
+        isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_of_last_axis(node.slice)
+        for node in ast.walk(statement)
+    ) or any(
+        re.search(r"(?:^|\.)take$", dotted(call.func)) is not None
+        and any(each.arg == "axis" and ast.unparse(each.value) in {"1", "-1", "2"} for each in call.keywords)
+        for call in calls_in(line)
+    )
+
+
+def _is_of_last_axis(index: ast.expr) -> bool:
+    """True for ``:, rows``: all of the first dimensions, and a name, or what a call gives, for the last one."""
+    if not isinstance(index, ast.Tuple) or len(index.elts) < 2:
+        return False
+    *first, last = index.elts
+    return isinstance(last, ast.Name | ast.Attribute | ast.Call | ast.Subscript) and all(map(_is_whole, first))
+
+
+def _is_whole(part: ast.expr) -> bool:
+    if isinstance(part, ast.Slice):
+        return part.lower is None and part.upper is None
+    return isinstance(part, ast.Constant) and part.value is Ellipsis

@@ -13,6 +13,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import is_size, work_of
+from bottleneck.advice.line_patterns import cuts_windows
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -301,8 +302,8 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     """Row by row, or what the line of the loop is known to do."""
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     text = texts.get(loop.source, "")
-    if _DIFFERENTIATES.search(text):
-        return _DIFFERENTIATED
+    if _DIFFERENTIATES.search(text) or cuts_windows(text):
+        return _DIFFERENTIATED if _DIFFERENTIATES.search(text) else _WINDOW_BY_WINDOW
     if _CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF:
         return _SAMPLE_BY_SAMPLE
     if _CLIPS.search(text) or _iterates(evidence, loop.source):
@@ -741,6 +742,20 @@ def looped_op(evidence: Evidence) -> Draft | None:
     return max(drafts, key=lambda draft: 0.0 if draft.gain_us is None else draft.gain_us.high, default=None)
 
 
+_PICK_BY_PICK = _LoopRemedy(
+    "A Python loop works on a tensor row by row",
+    "Do {at} for the whole tensor at once what the loop does row by row.",
+    "out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
+)
+_WINDOW_BY_WINDOW = _LoopRemedy(
+    "Windows of a tensor are cut one by one in a Python loop",
+    "Take all windows {at} in one call in place of a slice for each: x.unfold(0, width, 1) is a view of all of them, "
+    "and x[starts[:, None] + torch.arange(width)] gathers those at any starts. Where the tensor is the same in later "
+    "steps, make the windows once, before the loop.",
+    "windows = x.unfold(0, width, 1)  # (len(x) - width + 1, width), a view: in place of x[i:i + width] for each i",
+)
+
+
 def _looped_picks(evidence: Evidence) -> Draft | None:
     """One line picks row after row out of a tensor, or unbinds it, and works on each of them alone.
 
@@ -762,15 +777,17 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
     high_us = min(lost_us, (count - 1) * each_us)
     if evidence.share_of_step(high_us) < _LEAST_PICKED:
         return None
+    text = "" if evidence.recording is None else evidence.recording.source_texts.get(source, "")
+    remedy = _WINDOW_BY_WINDOW if cuts_windows(text) else _PICK_BY_PICK
     return Draft(
         slug="looped-op",
-        title="A Python loop works on a tensor row by row",
+        title=remedy.title,
         evidence=(
             f"{source} calls {name} {counted(format_count(count), 'time')} per step",
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
-        advice=f"Do {at_source(source)} for the whole tensor at once what the loop does row by row.",
-        code="out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
+        advice=remedy.advice.format(at=at_source(source)),
+        code=remedy.code,
         gain_us=Interval(high_us / 2, high_us),
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
     )

@@ -22,6 +22,7 @@ from bottleneck.advice.removal import (
     top_rows,
     with_python,
 )
+from bottleneck.advice.whole_copies import whole_copy_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Floats, Integers
@@ -196,7 +197,8 @@ def repeated_result(evidence: Evidence) -> Draft | None:
         return None
     top = top_rows(evidence)
     source = evidence.linked.ops["source"]
-    rows = [int(row) for row in top[text_matches(source, known.__contains__)[top]]]
+    copies = whole_copy_rows(evidence)
+    rows = [int(row) for row in top[text_matches(source, known.__contains__)[top]] if int(row) not in copies]
     if not rows:
         return None
     removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)

@@ -21,8 +21,10 @@ from bottleneck.advice.line_patterns import (
     called_plainly,
     calls_by_row,
     converts_plainly,
+    cuts_windows,
     dotted,
     fills_table,
+    gathers_columns,
     given_function,
     grows,
     joins_onto_itself,
@@ -84,6 +86,27 @@ _ASKS = re.compile(r"\bexecute(?:many)?\(.*\bselect\b|\bread_sql\w*\(", re.IGNOR
 def _asks_database(line: HotLine) -> bool:
     """True for a question in SQL."""
     return bool(_ASKS.search(line.text))
+
+
+_WRITES = re.compile(
+    r"\bexecute(?:many|script)?\(.*\b(?:insert|update|delete|replace)\b|\bto_sql\(|\.bulk_\w+\(", re.IGNORECASE
+)
+_TRANSACTION = re.compile(r"^(?:async )?with ([\w.]+?)(?:\.(?:begin|transaction|atomic)\(\w*\))?(?: as \w+)?:$")
+
+_CONNECTION = re.compile(r"(?i)(?:^|[._])(?:db|con|conn|connection|database)$")
+
+
+def _commits(line: HotLine) -> bool:
+    """True for a change in SQL, and for a `with` of the connection that the next lines execute one on: it commits."""
+    if _WRITES.search(line.text):
+        return True
+    opened = _TRANSACTION.match(line.text)
+    if opened is None:
+        return False
+    if _CONNECTION.search(opened[1]):
+        return True
+    owner = re.escape(opened[1])
+    return any(_WRITES.search(text) and re.search(rf"(?<![\w.]){owner}\b", text) for text in line.following)
 
 
 def _looks_up_by_mask(line: HotLine) -> bool:
@@ -320,9 +343,10 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "A database writes each change by itself",
-        "Write many rows in one transaction: {place} commits {often}, and each commit waits for the disk.",
-        "connection.executemany(insert, rows)\nconnection.commit()  # once for many rows",
-        by_text=any_of(called(r"commit"), lambda line: "isolation_level=None" in line.text),
+        "Write many rows in one transaction: {place} writes or commits by itself, {often}, and each commit waits for "
+        "the disk. Open and close the transaction once per batch or less often, around the loop, or use executemany.",
+        "with connection:  # one transaction, one commit\n    connection.executemany(insert, rows)",
+        by_text=any_of(called(r"commit"), _commits, lambda line: "isolation_level=None" in line.text),
         least=0.7,
     ),
     SlowCall(
@@ -406,6 +430,32 @@ SLOW_CALLS: Sequence[SlowCall] = (
             r"(?:^|/)(?:subprocess|os)\.py: (?:run|Popen|__init__|_execute_child|check_output|call|popen|communicate)$"
         ),
         called(r"subprocess\.\w+|os\.system|os\.popen|getoutput"),
+    ),
+    SlowCall(
+        "The call stack is looked through {often}",
+        "Take only the caller's frame with sys._getframe(1) (its f_code.co_filename and f_lineno), or leave it out, in "
+        "place of what {place} collects {often}: inspect.stack() and traceback look up the file and the source text of "
+        "every frame.",
+        "caller = sys._getframe(1)  # caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name",
+        re.compile(
+            r"(?:^|/)inspect\.py: (?:stack|trace|get(?:outer|inner)frames|getframeinfo|findsource|getsource\w*"
+            r"|getmodule|getfile|getabsfile)$"
+            r"|(?:^|/)traceback\.py: (?:(?:extract|format|print)_stack|walk_stack|_extract_from_extended_frame_gen)$"
+        ),
+        called(
+            r"inspect\.(?:stack|trace|get(?:outer|inner)frames|getframeinfo|getsource\w*|getmodule)"
+            r"|traceback\.(?:extract|format|print)_stack|getouterframes|getframeinfo|extract_stack|format_stack"
+        ),
+        least=0.8,
+    ),
+    SlowCall(
+        "Data is forced out to the disk {often}",
+        "Flush once per many writes, or only at checkpoints, in place of what {place} forces out to the disk {often}: "
+        "each flush or fsync waits for the disk.",
+        "rows.append(row)  # in the step\nif step % 500 == 0:\n    write(rows)  # one write and one flush for all",
+        re.compile(r"(?:^|/)h5py/_hl/\w+\.py: flush$"),
+        called(r"fsync|fdatasync|msync|os\.sync|flush_to_disk"),
+        least=0.7,
     ),
     SlowCall(
         "Logging and printing take a part of each step",
@@ -662,6 +712,25 @@ SLOW_CALLS: Sequence[SlowCall] = (
         ),
         called(r"vectorize|frompyfunc|apply_along_axis|fromfunction"),
         least=0.8,
+    ),
+    SlowCall(
+        "Windows of an array are cut one by one",
+        "Take all windows in one call in place of the slices that {place} cuts one by one: "
+        "np.lib.stride_tricks.sliding_window_view (torch: x.unfold(0, width, 1)) is a view of all of them. Where the "
+        "series is the same in later steps, make the windows once, before the loop.",
+        "windows = np.lib.stride_tricks.sliding_window_view(x, width)  # a view: in place of x[i:i + width] for each i",
+        by_text=lambda line: cuts_windows(line.text),
+        without_ops=True,
+    ),
+    SlowCall(
+        "Samples are gathered along the last axis of an array",
+        "Keep one row per sample, so that what {place} gathers lies together: transpose the array once, before the "
+        "loop, and index its first axis. Along the last axis each value that is taken comes from another place in "
+        "memory. Or shuffle once, and take contiguous slices.",
+        "rows_first = np.ascontiguousarray(table.T)  # once, before the loop\nbatch = rows_first[rows]  # in place of "
+        "table[:, rows].T",
+        by_text=gathers_columns,
+        without_ops=True,
     ),
     SlowCall(
         "Random numbers are drawn by NumPy {often}",

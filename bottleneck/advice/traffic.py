@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from bottleneck.advice.hot_lines import HotLine
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, requires_gain, work_of
+from bottleneck.advice.line_patterns import gathers_columns
 from bottleneck.advice.needless_ops import copies_on_purpose
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -21,7 +23,7 @@ from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import REGIMES, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats, union
-from bottleneck.schema.op_names import IN_PLACE
+from bottleneck.schema.op_names import IN_PLACE, at_source
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -166,6 +168,23 @@ _OF_ROWS = (
     "Move whole rows in as few passes as possible: one index for gathering, none that adds where nothing repeats.",
     "sorted_rows = x.index_select(0, order)  # and back: out.index_copy_(0, order, rows)",
 )
+# Rows of a table that holds a sample in each column.
+_OF_COLUMNS = (
+    "Keep one row per sample, so that what is gathered {at} lies together: transpose the table once, before the loop, "
+    "and index its first dimension. Along the last one each number that is taken comes from another place in memory.",
+    "rows_first = table.t().contiguous()  # once, before the loop\nbatch = rows_first[rows]  # not table[:, rows].t()",
+)
+
+
+def _gathering_line(evidence: Evidence, rows: Flags) -> str | None:
+    """The line with most of these rows' time, where its text gathers along the last dimension: ``table[:, rows]``."""
+    us: dict[str, float] = {}
+    work, texts = work_of(evidence), {} if evidence.recording is None else evidence.recording.source_texts
+    sources = evidence.linked.kernels["source"].astype(object).to_numpy()[work.row[rows]]
+    for source, one_us in zip(sources.tolist(), work.us[rows].tolist(), strict=True):
+        us[str(source)] = us.get(str(source), 0.0) + one_us
+    most = max(us, key=lambda source: us[source], default="")
+    return most if gathers_columns(HotLine(most, (most,), 0.0, texts.get(most, ""))) else None
 
 
 @requires_gain
@@ -187,6 +206,9 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
     best = float(np.nan_to_num(work.roof("explained")[large]).max(initial=0.0))
     reached = np.where(large, np.clip(work.us - work.memory_us() / max(best, 1e-9), 0.0, less), 0.0)
     advice, code = (_OF_GRADIENTS if backward > us / 2 else _OF_EMBEDDINGS) if embedded else _OF_ROWS
+    line = _gathering_line(evidence, rows)
+    if line is not None and not embedded:
+        advice, code = _OF_COLUMNS[0].format(at=at_source(line)), _OF_COLUMNS[1]
     return Draft(
         slug="scattered-lookups",
         title="Lookups by index take a large part of the work",

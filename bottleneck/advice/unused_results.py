@@ -29,8 +29,8 @@ def _named(*names: str) -> frozenset[str]:
 
 
 # Ops that take a part of their operand.
-_TAKES = _named("slice", "select", "narrow", "index_select", "diagonal", "diag", "linalg_diagonal", "index")
-_DIAGONALS = _named("diagonal", "diag", "linalg_diagonal")
+_TAKES = _named("slice", "select", "narrow", "index_select", "diagonal", "diag", "linalg_diagonal", "trace", "index")
+_DIAGONALS = _named("diagonal", "diag", "linalg_diagonal", "trace")
 # Ops whose result has the sizes of their first operand; along the axis of the soft ones it is not to be cut before.
 _SAME = _named("to", "_to_copy", "clone", "contiguous", "float", "double", "half", "layer_norm", "dropout", "argsort")
 _SORTS = _named("sort", "argsort", "msort")
@@ -254,7 +254,7 @@ def unused_result(evidence: Evidence) -> Draft | None:
             f"making it takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=_advice(largest, line),
+        advice=_advice(largest, line, is_diagonal=_takes_diagonal(evidence, largest)),
         code=_code(largest),
         gain_us=gain,
         claims={name: (1 - kept) * us for name, us in removal.claims.items()},
@@ -267,8 +267,20 @@ def _by(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-def _advice(one: Unused, line: str) -> str:
+def _takes_diagonal(evidence: Evidence, one: Unused) -> bool:
+    """True for a product of matrices of which the diagonal is taken, or its sum."""
+    names = evidence.linked.ops["name"].iloc[list(one.takes)]
+    return one.name in _PRODUCTS and all(str(name) in _DIAGONALS for name in names)
+
+
+def _advice(one: Unused, line: str, *, is_diagonal: bool = False) -> str:
     where, name = at_source(line), one.name
+    if is_diagonal:
+        return (
+            f"Multiply row by row {where} in place of the full product: the diagonal of a @ b.T is "
+            f"(a * b).sum(-1), its sum (a trace) is (a * b).sum(). The product of {_by(one.size)} numbers, and its "
+            "backward pass, then need not be made."
+        )
     if name in _SORTS:
         return f"Take the few values that are used {where} with torch.topk, kthvalue, max or min: no sort is needed."
     if name in _named("index", "index_select"):

@@ -309,6 +309,8 @@ def tell_profiler_from_load(
 
 # Processors that were all at work, and of those that the program wanted, the part that it did not get.
 _FULL, _GOT_AT_MOST = 0.95, 0.9
+# With this part of its processor and more, waiting for it is little of a single thread's time, however long ops take.
+_GOT_MOST = 0.75
 _WORK_ACCOUNTS = ("compute", "memory", "overhead.launch_floor")
 _WORK = [tuple(ACCOUNTS).index(name) for name in _WORK_ACCOUNTS]
 # Where floors explain this much of the ops' time, waiting for a processor cannot be most of it.
@@ -326,7 +328,8 @@ def find_contention(
     Threads that compute together wait for the last of them: one that has to wait for a processor makes a tiny op last
     for a whole time slice of the system, and which op that is, is chance. A single thread waits for no other: what it
     waits for a processor falls on its ops by how long they work, so that their shares hold, and floors are held against
-    the time in which it had one. ``explained`` holds, for each row of KERNELS, the part of its time that a floor
+    the time in which it had one; where it had one for most of the time, ops that floors do not explain are slow by
+    themselves. ``explained`` holds, for each row of KERNELS, the part of its time that a floor
     explains (0-1, NaN unknown). Only for programs on the host, and only where the ops take enough of the step to change
     its verdict.
 
@@ -352,7 +355,7 @@ def find_contention(
     share = float((result.kernel_us * np.nan_to_num(explained))[works].sum()) / total_us if total_us > 0 else 1.0
     if work < _LEAST_WORK or share >= _EXPLAINED:
         return ()
-    if threads == 1 and share >= _EXPLAINED * got:
+    if threads == 1 and (share >= _EXPLAINED * got or got >= _GOT_MOST):
         message = (
             f"other programs used the processor while the steps ran: the program got {got:.2f} for its thread, so that "
             "times are longer than on a quiet machine; shares hold, since every op waited alike"

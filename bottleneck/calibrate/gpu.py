@@ -28,6 +28,7 @@ from bottleneck.calibrate.probes import (
 )
 from bottleneck.devices.catalogue import ridges
 from bottleneck.devices.match import match_device
+from bottleneck.harness.torch_private import gpu_function
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import quiet_profiler
 from bottleneck.schema.analysis import Caveat
@@ -108,7 +109,7 @@ class CudaBench:
         def take(look: Look) -> float:
             cuda = self.torch.cuda
             start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-            cuda._sleep(_SLEEP_CYCLES_PER_CALL * calls)
+            gpu_function(self.torch, "sleep")(_SLEEP_CYCLES_PER_CALL * calls)
             start.record()
             for _ in range(calls):
                 run()
@@ -207,12 +208,12 @@ def _product(bench: CudaBench, dtype: str, size: int) -> Callable[[], object]:
     kind = getattr(torch, product.dtype)
     if dtype == "int8":
         left, right = (torch.randint(-128, 127, (size, size), dtype=kind, device=bench.device) for _ in range(2))
-        return partial(torch._int_mm, left, right.t())
+        return partial(gpu_function(torch, "int8 product"), left, right.t())
     left, right = (torch.randn(size, size, device=bench.device).to(kind) for _ in range(2))
     if dtype == "fp8":
         one = torch.ones((), device=bench.device)
         kwargs = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-        return partial(torch._scaled_mm, left, right.t(), **kwargs)
+        return partial(gpu_function(torch, "fp8 product"), left, right.t(), **kwargs)
     out = torch.empty(size, size, dtype=kind, device=bench.device)
     multiply = partial(torch.mm, left, right, out=out)
     return multiply if product.fp32_precision is None else partial(_rounded, torch, product.fp32_precision, multiply)
@@ -238,7 +239,7 @@ def _vector(bench: CudaBench, dtype: str) -> Probe:
 def _chain(bench: CudaBench, dtype: str, count: int) -> Callable[[], object]:
     torch = bench.torch
     numbers = torch.rand(count, device=bench.device, dtype=getattr(torch, VECTORS[dtype]))
-    return partial(torch.cuda.jiterator._create_jit_fn(_FUSED), numbers)
+    return partial(gpu_function(torch, "jit")(_FUSED), numbers)
 
 
 def _streams(bench: CudaBench, level: str, size: float) -> list[Probe]:

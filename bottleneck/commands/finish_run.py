@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import termios
 import threading
 import time
 import traceback
@@ -364,6 +363,10 @@ def measured_ceilings(threads: int | None, *, is_quiet: bool = False) -> "Calibr
 
 def _is_taken_over() -> bool:
     """True if stderr is a terminal that a full-screen program draws on: what we write would spoil its picture."""
+    try:
+        import termios
+    except ImportError:  # not on every system
+        return False
     try:
         if not os.isatty(2):
             return False

@@ -13,8 +13,8 @@ from bottleneck.harness import program
 from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.messages import Program
 from bottleneck.harness.run_child import run_child
-from bottleneck.harness.script import COMPILER
 from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.torch_private import COMPILER, prefetched_by
 from bottleneck.harness.torch_state import TorchHook
 from bottleneck.schema.recording import StepSource
 
@@ -107,7 +107,7 @@ def _run(requested: Program, script: InterruptibleScript) -> dict[str, str]:
 def _prefetched() -> int:
     """The number of batches that the workers of active loaders may have ready, by their own settings."""
     loaders = [each for each in gc.get_objects() if type(each).__name__ == "_MultiProcessingDataLoaderIter"]
-    return max((int(each._num_workers) * int(each._prefetch_factor) for each in loaders), default=0)
+    return max(map(prefetched_by, loaders), default=0)
 
 
 def record_changed(plan_text: str, *arguments: str) -> None:

@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from bottleneck.errors import UsageError
 from bottleneck.harness import marks
@@ -13,6 +12,7 @@ from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session, Setting
+from bottleneck.harness.torch_private import is_profiling
 from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import GUARD, Detail
 
@@ -54,7 +54,7 @@ class BlockMeasurement:
         _INDUCTOR.resume()
         if torch is not None:
             # What the program profiled earlier is over; of what it profiles now we were not told.
-            GUARD.yielded = is_pytorch(torch) and _is_profiled(torch)
+            GUARD.yielded = is_pytorch(torch) and is_profiling()
             self._script.on_torch(torch)
 
     def finish(self) -> None:
@@ -104,12 +104,6 @@ class Turn:
 
 TURN = Turn()
 os.register_at_fork(after_in_child=TURN.renew)
-
-
-def _is_profiled(torch: Any) -> bool:
-    """True if the program runs a profiler now, in any thread."""
-    profiler = torch.autograd.profiler
-    return bool(getattr(profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
 
 
 def _leave_quietly() -> None:

@@ -15,14 +15,22 @@ from collections.abc import Callable
 from typing import Any
 
 from bottleneck.harness import marks
+from bottleneck.harness.torch_private import (
+    batches_given,
+    call_code,
+    dataset_of,
+    exported_module,
+    loader_iterator,
+    optimized_module,
+)
 from bottleneck.schema.recording import StepSource
 
 Removal = Callable[[], None]
 
 # The loader reads this at the start of each `next`, before it opens its own scope.
-_READ_BY_LOADER = "_profile_name"
+READ_BY_LOADER = "_profile_name"
 # A module reads this at each call, a compiled one too.
-_READ_BY_COMPILED = "_compiled_call_impl"
+READ_BY_COMPILED = "_compiled_call_impl"
 
 
 def is_optimizer_made() -> bool:
@@ -39,7 +47,7 @@ def is_optimizer_made() -> bool:
 
 def is_nested_call(torch: Any) -> bool:
     """True if the module call that is being told of runs inside that of another module; walks up the stack."""
-    called = torch.nn.Module._call_impl.__code__
+    called = call_code(torch)
     frame, depth = sys._getframe(1), 0
     while frame is not None and depth < 2:
         depth += frame.f_code is called
@@ -50,10 +58,10 @@ def is_nested_call(torch: Any) -> bool:
 def watch_class(torch: Any, kind: Any, before_call: Callable[[Any], None]) -> Removal | None:
     """Tells of every call of modules of one class; null where the class does not call as torch's own do."""
     module = torch.nn.Module
-    is_plain = kind.__call__ is module.__call__ and _READ_BY_COMPILED in vars(module)
-    if not is_plain or any(_READ_BY_COMPILED in vars(each) for each in kind.__mro__ if each is not module):
+    is_plain = kind.__call__ is module.__call__ and READ_BY_COMPILED in vars(module)
+    if not is_plain or any(READ_BY_COMPILED in vars(each) for each in kind.__mro__ if each is not module):
         return None
-    return _watch_attribute(kind, _READ_BY_COMPILED, before_call)
+    return _watch_attribute(kind, READ_BY_COMPILED, before_call)
 
 
 def _watch_attribute(kind: Any, name: str, call_back: Callable[[Any], None]) -> Removal:
@@ -215,8 +223,8 @@ class Boundaries:
     def watch_loaders(self) -> None:
         """Listens to loaders as well, once the program has imported them."""
         if self._removals and "loader" not in self._removals and not self._is_worse("loader"):
-            kind = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
-            self._watch("loader", kind, _READ_BY_LOADER, self._before_batch)
+            kind = loader_iterator()
+            self._watch("loader", kind, READ_BY_LOADER, self._before_batch)
 
     def watch_compiled(self) -> None:
         """Listens to compiled and exported modules instead of all: the compiler would trace the hook."""
@@ -225,22 +233,21 @@ class Boundaries:
             self._removals["module"] = lambda: None
             self._is_compiled = self._is_narrow = True
             # The hook of all modules would not do for these: torch warns of it.
-            self._watch_calls("torch._dynamo.eval_frame", "OptimizedModule")
+            self._watch_calls(optimized_module())
             self.watch_exported()
 
     def watch_exported(self) -> None:
         """Listens to the modules of exported programs too, once the program has imported them."""
         if self._is_compiled and "module" in self._removals:
-            self._watch_calls("torch.export._unlift", "_StatefulGraphModule")
+            self._watch_calls(exported_module())
 
-    def _watch_calls(self, module: str, name: str) -> None:
+    def _watch_calls(self, kind: Any) -> None:
         """Watches the calls of one more class of modules; the program may not have imported it yet."""
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is None or _READ_BY_COMPILED in vars(kind):
+        if kind is None or READ_BY_COMPILED in vars(kind):
             return
         before, added = (
             self._removals["module"],
-            _watch_attribute(kind, _READ_BY_COMPILED, self._safely(self._before_module)),
+            _watch_attribute(kind, READ_BY_COMPILED, self._safely(self._before_module)),
         )
 
         def remove() -> None:
@@ -364,9 +371,9 @@ class Boundaries:
         if self._is_worse("loader") or not self._is_here():
             return
         self._meet("loader")
-        if not self._is_wanted("loader", "DataLoader") or not self._loaders.takes_turn(iterator._dataset):
+        if not self._is_wanted("loader", "DataLoader") or not self._loaders.takes_turn(dataset_of(iterator)):
             return
-        was_first, self._is_first_of_epoch = self._is_first_of_epoch, iterator._num_yielded == 0
+        was_first, self._is_first_of_epoch = self._is_first_of_epoch, batches_given(iterator) == 0
         calls, self._calls_of_batch = self._calls_of_batch, 0
         # The last `next` of an epoch, which finds nothing, has ended its last step; the first of the next ends none.
         if self._is_first_of_epoch and not was_first:

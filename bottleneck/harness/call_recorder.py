@@ -8,10 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from bottleneck.harness.inductor import SpelledArgument, spelled_columns, trace_type
 from bottleneck.harness.lines import is_program
+from bottleneck.harness.torch_private import (
+    autograd_number,
+    current_node,
+    dispatch_mode_class,
+    is_written,
+    newest_number,
+    schema_of,
+    storage_key,
+)
 from bottleneck.schema.step_calls import BEFORE_THE_STEP, Phase, StepCall, Storage, StorageKind, TensorUse
 
 # c10::ScalarType by number, as a trace holds dtype arguments.
@@ -94,14 +101,14 @@ class _Memory:
 _CallPlace = tuple[str | None, str | None]
 
 
-class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
     """Sees every op below autograd. Memory is followed from the beginning, calls only between ``start`` and ``stop``.
 
     ``replaced`` are ops that a CUDA device does otherwise, which autograd has replaced already wherever it is on.
     """
 
     def __init__(self, torch: Any, replaced: Mapping[Any, Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: list[StepCall] = []
         self.host_ops = 0
         self.channels_last = False
@@ -136,7 +143,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def tag(self, tensors: Sequence[Any], kind: StorageKind) -> None:
         """Says what the memory of these tensors holds, as far as it was seen."""
         for tensor in tensors:
-            number = self._number_of.get(tensor.untyped_storage()._cdata)
+            number = self._number_of.get(storage_key(tensor.untyped_storage()))
             if number is not None:
                 self._memory[number].kind = kind
 
@@ -162,7 +169,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return self._replaced[func](*args, **options)
         # Without autograd ops that only call others come here whole.
-        if self._torch.is_inference_mode_enabled() and func._schema.name not in _KEPT:
+        if self._torch.is_inference_mode_enabled() and schema_of(func).name not in _KEPT:
             with self:
                 result = func.decompose(*args, **options)
             if result is not NotImplemented:
@@ -238,7 +245,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.host_ops += 1
         self._ops_since += 1
         (module, source), phase = self._place()
-        name = func._schema.name
+        name = schema_of(func).name
         written = list(_tensors(result)) if result is not None else _mutated(func, args, options)
         is_move = name == "aten::_to_copy" and _is_same(args[0], result)
         is_count = self.in_optimizer and all(tensor.dim() == 0 for tensor in written)
@@ -271,14 +278,14 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Module, line and phase of the call: in a backward pass those of the forward call that it belongs to."""
         if self.in_optimizer:
             return (None, self._source()), "optimizer"
-        node = self._torch._C._current_autograd_node()
+        node = current_node()
         if node is not None:
             self.gradients = True
-            return self._forward_places.get(node._sequence_nr(), (None, None)), "backward"
+            return self._forward_places.get(autograd_number(node), (None, None)), "backward"
         place = (self.modules[-1] if self.modules else None, self._source())
         # The node of this call was made just before, and has the number before the next one. Calls that make none
         # come later than the one whose number they find.
-        self._forward_places.setdefault(self._torch.autograd._get_sequence_nr() - 1, place)
+        self._forward_places.setdefault(newest_number(), place)
         return place, "forward"
 
     def _source(self) -> str | None:
@@ -301,7 +308,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse tensors
             return None
-        key = storage._cdata
+        key = storage_key(storage)
         number = self._number_of.get(key)
         if number is None:
             number = self._number_of[key] = len(self._memory)
@@ -335,15 +342,15 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 def _mutated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
     """The tensors that an op without a result writes."""
-    values = zip(func._schema.arguments, _in_order(func, args, options), strict=True)
-    return [tensor for argument, value in values if argument.is_write for tensor in _tensors(value)]
+    values = zip(schema_of(func).arguments, _in_order(func, args, options), strict=True)
+    return [tensor for argument, value in values if is_written(argument) for tensor in _tensors(value)]
 
 
 def _in_order(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
     """Arguments in the order of the schema, with the defaults of those not given."""
     return [
         args[position] if position < len(args) else options.get(argument.name, argument.default_value)
-        for position, argument in enumerate(func._schema.arguments)
+        for position, argument in enumerate(schema_of(func).arguments)
     ]
 
 

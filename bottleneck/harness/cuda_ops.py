@@ -7,9 +7,10 @@ Everything holds for the whole process, which runs the user's program for nothin
 """
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
+
+from bottleneck.harness import torch_private
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -186,7 +187,7 @@ class CudaChoices:
         for name in _FP32:
             packet = getattr(self._aten, name)
             for op in (getattr(packet, overload) for overload in packet.overloads()):
-                if any("Tensor" in str(argument.type) for argument in op._schema.arguments):
+                if any("Tensor" in str(argument.type) for argument in torch_private.schema_of(op).arguments):
                     self._cast(library, op, self._to_fp32)
         for name in _FP32_RESULT:
             packet, _, overload = name.partition(".")
@@ -200,7 +201,7 @@ class CudaChoices:
             start(this, "cpu", dtype, *rest, **options)
 
         def enter_region(this: Any) -> Any:
-            if this._enabled:
+            if torch_private.is_enabled(this):
                 self.autocast.add(str(this.fast_dtype).removeprefix("torch."))
             return enter(this)
 
@@ -208,13 +209,12 @@ class CudaChoices:
         return [library]
 
     def _cast(self, library: Any, op: Any, how: Callable[..., Any]) -> None:
-        takes_out = any(argument.is_out for argument in op._schema.arguments)
-        if takes_out or self._torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "AutocastCPU"):
+        takes_out = any(argument.is_out for argument in torch_private.schema_of(op).arguments)
+        if takes_out or torch_private.has_kernel(op, "AutocastCPU"):
             return
-        off = self._torch._C.DispatchKeySet(self._torch._C.DispatchKey.AutocastCPU)
 
         def kernel(*arguments: Any, **options: Any) -> Any:
-            with self._torch._C._ExcludeDispatchKeyGuard(off):
+            with torch_private.without_key("AutocastCPU"):
                 return how(op, arguments, options)
 
         library.impl(op, kernel)
@@ -224,7 +224,10 @@ class CudaChoices:
 
     def _with_fp32_result(self, op: Any, arguments: Any, options: Any) -> Any:
         if self._is_half(arguments[0]) and options.get("dtype") is None:
-            given = {argument.name: value for argument, value in zip(op._schema.arguments, arguments, strict=False)}
+            given = {
+                argument.name: value
+                for argument, value in zip(torch_private.schema_of(op).arguments, arguments, strict=False)
+            }
             if given.get("dtype") is None:
                 return op(**{**given, **options, "dtype": self._torch.float32})
         return op(*arguments, **options)
@@ -237,12 +240,7 @@ class CudaChoices:
 
     def _choose_foreach(self, fake_tensor: type) -> None:
         """Optimizers and gradient clipping take all parameters in one call, as they do by default for CUDA tensors."""
-        # By their names: torch.optim deletes this one from its namespace.
-        optimizer: Any = import_module("torch.optim.optimizer")
-        foreach: Any = import_module("torch.utils._foreach_utils")
-        for module in (optimizer, foreach):
-            module._get_foreach_kernels_supported_devices = lambda: ["cpu", "cuda"]
-            module._foreach_supported_types = [*optimizer._foreach_supported_types, fake_tensor]
+        torch_private.use_foreach_for(fake_tensor)
 
     def _stand_in_for_device(self) -> None:
         """Answers of `torch.cuda` on a machine with one GPU, for programs that choose their device by them."""

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from bottleneck.harness.lines import program_lines
+from bottleneck.harness.torch_private import dispatch_modes
 from bottleneck.harness.torch_state import ask
 from bottleneck.schema.measurements import DebugMode, DebugName
 
@@ -88,7 +89,7 @@ def _of_torch(torch: Any) -> Iterator[DebugMode]:
         yield DebugMode("deterministic-algorithms", "warn only" if warns else "")
     if _call(torch, "cuda.is_initialized") and _call(torch, "cuda.get_sync_debug_mode"):
         yield DebugMode("sync-warnings")
-    for mode in _call(torch, "utils._python_dispatch._get_current_dispatch_mode_stack") or ():
+    for mode in dispatch_modes():
         yield DebugMode("dispatch-mode", _class_name(mode))
     if ask(lambda: torch.version.debug):
         yield DebugMode("debug-build", "torch")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bottleneck.errors import UsageError, WorkloadError
-from bottleneck.harness import forms, program
+from bottleneck.harness import forms, program, torch_private
 from bottleneck.harness.lines import is_program
 from bottleneck.harness.messages import Program
 from bottleneck.harness.module_paths import find_modules
@@ -158,12 +158,12 @@ def _where(chain: Sequence[BaseException]) -> str | None:
 def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
     """The step, after some that made what a step finds; then the same at other batch sizes."""
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     from bottleneck.harness.cuda_ops import CudaChoices
 
-    choices = CudaChoices(torch, FakeTensor)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake_tensors = torch_private.fake_tensors()
+    choices = CudaChoices(torch, fake_tensors.FakeTensor)
+    mode = fake_tensors.FakeTensorMode(allow_non_fake_inputs=True)
     loads = _load_real_batches(torch, mode)
     session = _StepRecorder(torch, choices, loads)
     if asked.form == "script":
@@ -205,7 +205,6 @@ def _at_size(asked: Program, module: Any, size: int, usual: int | None) -> Progr
     if asked.form == "workload":
         settings = dict(asked.settings)
         return dataclasses.replace(asked, settings=(*{**settings, forms.BATCH: str(size)}.items(),))
-    from torch.utils import _pytree as trees
 
     def resized(tensor: Any) -> Any:
         if tensor.dim() == 0 or tensor.shape[0] != usual:
@@ -215,7 +214,7 @@ def _at_size(asked: Program, module: Any, size: int, usual: int | None) -> Progr
     kept = module.__dict__.setdefault("_bottleneck_inputs", module.inputs)
     import torch
 
-    module.inputs = trees.tree_map_only(torch.Tensor, resized, kept)
+    module.inputs = torch_private.trees().tree_map_only(torch.Tensor, resized, kept)
     return asked
 
 
@@ -224,24 +223,22 @@ def _load_real_batches(torch: Any, mode: Any) -> list[Any]:
 
     The list is of the loaders that the program uses.
     """
-    from torch.utils import _pytree as trees
-    from torch.utils._python_dispatch import _disable_current_modes
-
     from bottleneck.harness.cuda_ops import ON_HOST
 
+    trees, fake_tensor = torch_private.trees(), torch_private.fake_tensors().FakeTensor
     used: list[Any] = []
 
     def as_fake(value: Any) -> Any:
-        fake = value if isinstance(value, torch._subclasses.FakeTensor) else mode.from_tensor(value)
+        fake = value if isinstance(value, fake_tensor) else mode.from_tensor(value)
         setattr(fake, ON_HOST, True)
         return fake
 
     def batches(loader: Any) -> Iterator[Any]:
         used.append(loader)
-        with _disable_current_modes():
+        with torch_private.without_modes():
             iterator = theirs(loader)
         while True:
-            with _disable_current_modes():
+            with torch_private.without_modes():
                 batch = next(iterator, _NO_MORE)
             if batch is _NO_MORE:
                 return
@@ -294,7 +291,7 @@ class _StepRecorder:
             self._scales = True
             return optimizer.step(*arguments, **options)
 
-        self._torch.amp.GradScaler._maybe_opt_step = take_step
+        torch_private.replace_scaled_step(self._torch, take_step)
 
     def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._optimizers[id(optimizer)] = optimizer

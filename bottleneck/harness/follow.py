@@ -20,6 +20,7 @@ from bottleneck.harness.folder import NOTES_FILES, RankFiles
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session
+from bottleneck.harness.torch_private import HELPERS
 from bottleneck.harness.torch_state import TorchHook
 from bottleneck.harness.window import GUARD
 
@@ -29,7 +30,7 @@ _STARTUP = str(Path(__file__).with_name("startup"))
 
 _MOST_FOLLOWED = 64
 # Modules whose processes prepare something for others: workers of data loaders, servers of shared objects, compilers.
-_HELPERS = ("torch.utils.data", "torch._inductor", "multiprocessing.")
+_HELPERS = (*HELPERS, "multiprocessing.")
 _HELPER_COMMANDS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 _SPAWNED = "--multiprocessing-fork"
 

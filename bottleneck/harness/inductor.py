@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
 from typing import Any
 
+from bottleneck.harness.torch_private import INDUCTOR_CONFIG, INDUCTOR_CPP, INDUCTOR_GRAPHS, schema_of
 from bottleneck.schema.compiled_kernels import (
     COMPILED_SCHEMA,
     Compiled,
@@ -178,12 +179,12 @@ def _turns(leaf: Any) -> float:
 def _origins(leaf: Any) -> Iterable[Any]:
     node = leaf.node
     origins = node.get_origins() if hasattr(node, "get_origins") else node.origins
-    return [origin for origin in origins if origin.op == "call_function" and hasattr(origin.target, "_schema")]
+    return [origin for origin in origins if origin.op == "call_function" and schema_of(origin.target) is not None]
 
 
 def _op(origin: Any, turns: float) -> CompiledOp:
     """One op with its arguments in the order of its schema, and the part of it that ``turns`` loop turns can do."""
-    schema = origin.target._schema
+    schema = schema_of(origin.target)
     given = dict(origin.kwargs)
     values = [
         origin.args[position] if position < len(origin.args) else given.get(argument.name, argument.default_value)
@@ -265,9 +266,9 @@ class Inductor:
     def watchers(self) -> dict[str, Callable[[Any], None]]:
         """Functions to call once a module of the compiler is loaded, by the module's name."""
         return {
-            "torch._inductor.config": self._careful(self._name_kernels),
-            "torch._inductor.codegen.cpp": self._careful(self._watch_generation),
-            "torch._inductor.output_code": self._careful(self._watch_graphs),
+            INDUCTOR_CONFIG: self._careful(self._name_kernels),
+            INDUCTOR_CPP: self._careful(self._watch_generation),
+            INDUCTOR_GRAPHS: self._careful(self._watch_graphs),
         }
 
     def resume(self) -> None:
@@ -313,7 +314,7 @@ class Inductor:
             self.is_on = True
 
     def _watch_generation(self, cpp: Any) -> None:
-        self._watched.add("torch._inductor.codegen.cpp")
+        self._watched.add(INDUCTOR_CPP)
         scheduling = cpp.CppScheduling
         define, note = scheduling.define_kernel, self._careful(self._note_kernel)
 
@@ -332,7 +333,7 @@ class Inductor:
             notes[name] = asdict(describe_kernel(graph, name, nodes, arguments))
 
     def _watch_graphs(self, output_code: Any) -> None:
-        self._watched.add("torch._inductor.output_code")
+        self._watched.add(INDUCTOR_GRAPHS)
         kind = output_code.CompiledFxGraph
         make, finish = kind.__init__, kind.post_compile
         hand_on, collect = self._careful(_hand_on), self._careful(self._collect)

@@ -22,8 +22,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from bottleneck.harness.machine import compiled_frames
+from bottleneck.harness.native_export import NativeActivity
 from bottleneck.harness.operator_lines import OperatorLines
+from bottleneck.harness.torch_private import compiled_frames, event_tree
 from bottleneck.schema.op_names import PYTHON_FRAME, file_of, numbered_cell
 from bottleneck.schema.recording import kept_source
 from bottleneck.system.files import read_file
@@ -98,14 +99,26 @@ class WithLines:
         return getattr(self._results, name)
 
     def trace_activities(self) -> list[Any]:
-        """All activities; without lines where this version of torch does not tell them."""
+        """All activities, as torch's exporter in Python asks for them; without lines where none can be told."""
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
             mine = (each for each in activities if not _is_own_frame(each.name()))
             return [*_named(mine), *_named(self._followed), *self._own]
+        self._look_for_lines(activities)
+        return [*_named(activities), *_named(self.lines), *self._own]
+
+    def added(self) -> list[Any]:
+        """The lines and our own stretches, which torch's exporter in C++ does not know."""
+        self._look_for_lines(map(NativeActivity, self._results.events()))
+        return [*_named(self.lines), *self._own]
+
+    def renamed(self, frame: str) -> str | None:
+        """The name of a frame in the trace; null where the followed lines stand for it."""
+        return None if self._followed and _is_own_frame(frame) else with_cell_numbers(frame)
+
+    def _look_for_lines(self, activities: Iterable[Any]) -> None:
         if self.siblings:
             self.lines = find_lines(self.siblings, activities)
-        return [*_named(activities), *_named(self.lines), *self._own]
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
@@ -113,10 +126,8 @@ class WithLines:
 
         Read once: the tree of a window takes as long to read as its activities.
         """
-        tree = getattr(self._results, "experimental_event_tree", None)
-        if tree is None or self._followed or not self._has_frames:
-            return []
-        return list(siblings_in(tree()))
+        roots = () if self._followed or not self._has_frames else event_tree(self._results)
+        return list(siblings_in(roots)) if roots else []
 
 
 class _Renamed:
@@ -172,7 +183,7 @@ def _is_own_frame(name: str) -> bool:
 
 
 def find_lines(
-    siblings: Iterable[list[Any]], activities: list[Any], operators: OperatorLines | None = None
+    siblings: Sequence[list[Any]], activities: Iterable[Any], operators: OperatorLines | None = None
 ) -> list[Line]:
     """The lines from which code of the program called something; calls from one line that follow each other are one.
 
@@ -185,7 +196,10 @@ def find_lines(
     for frame in frames:
         if frame and frame[-1].end_ns - frame[0].start_ns >= _OPEN_ALL_ALONG * whole_ns:
             _stretch(frame)
-    place = _places({call.thread: call for call in reversed(calls)}, activities)
+    first = {
+        (call.start_ns, call.first): thread for thread, call in {each.thread: each for each in reversed(calls)}.items()
+    }
+    place = _places({**_first_ops(siblings), **first}, activities)
     # A nanosecond more on both sides, so that the call lies inside its line.
     return [
         Line(call.label, call.start_ns - 1, call.end_ns + 1, *place[call.thread])
@@ -222,7 +236,7 @@ def _stretch(frame: list[_Call]) -> None:
             call.end_ns = call.follower_ns - 2  # lines get a nanosecond more on both sides
 
 
-def siblings_in(roots: list[Any]) -> Iterator[list[Any]]:
+def siblings_in(roots: Sequence[Any]) -> Iterator[list[Any]]:
     """The events of the profiler's tree, those of each frame together."""
     stack = [list(roots)]
     while stack:
@@ -285,15 +299,24 @@ def _label(event: Any) -> str | None:
     return f"{caller.file_name}({caller.line_number}): {caller.function_name}"
 
 
-def _places(wanted: dict[int, _Call], activities: list[Any]) -> dict[int, tuple[int, int]]:
+def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
+    """The profiler's own number of each thread, by start and name of an op in it: torch before 2.13 tells ops alone."""
+    found: dict[int, tuple[int, str]] = {}
+    for event in itertools.chain.from_iterable(siblings):
+        if _is_op(event):
+            found.setdefault(event.start_tid, (event.start_time_ns, event.name))
+    return {key: thread for thread, key in found.items()}
+
+
+def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -> dict[int, tuple[int, int]]:
     """Process and thread, as activities name them, of each of the profiler's own numbers of threads."""
-    number = {(call.start_ns, call.first): thread for thread, call in wanted.items()}
     found: dict[int, tuple[int, int]] = {}
+    wanted = len({*threads.values()})
     for activity in activities:
-        thread = number.get((activity.timestamp(), activity.name()))
+        thread = threads.get((activity.timestamp(), activity.name()))
         if thread is not None:
             found[thread] = (activity.device_id(), activity.resource_id())
-            if len(found) == len(wanted):
+            if len(found) == wanted:
                 break
     return found
 

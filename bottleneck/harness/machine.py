@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,11 +271,6 @@ def peak_of_script(torch: Any) -> PeakMemory:
 def is_on_gpu(torch: Any) -> bool:
     """True if the program has used a GPU; asking wakes none."""
     return bool(torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized())
-
-
-def compiled_frames() -> Mapping[Any, int]:
-    """Times that torch's compiler has compiled each frame; empty where it never ran. It is not imported for this."""
-    return getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
 
 
 def measure_child_work() -> ChildWork:

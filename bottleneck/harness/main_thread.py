@@ -94,7 +94,7 @@ def make_unwakeable() -> None:
         signal.signal(signal.SIGURG, signal.SIG_DFL)
 
 
-DEADLY = (signal.SIGTERM, signal.SIGHUP)
+DEADLY = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class SaveOnSignal:

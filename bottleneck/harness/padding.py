@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bottleneck.harness.machine import compiled_frames
+from bottleneck.harness.torch_private import compiled_frames
 from bottleneck.schema.measurements import Padding
 
 

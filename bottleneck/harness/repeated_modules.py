@@ -14,7 +14,15 @@ from types import FrameType
 from typing import Any
 
 from bottleneck.harness.lines import is_own_file
-from bottleneck.harness.machine import compiled_frames, is_on_gpu
+from bottleneck.harness.machine import is_on_gpu
+from bottleneck.harness.torch_private import (
+    compiled_frames,
+    count_modes,
+    function_modes,
+    innermost_function_mode,
+    is_transformed,
+    without_functions,
+)
 from bottleneck.schema.measurements import RepeatedModule
 
 # Processor time of the look, over both steps; calls of modules that are kept of one.
@@ -122,17 +130,15 @@ class RepeatLook:
         self._removals.append(module.register_module_forward_hook(self._after_call, with_kwargs=True))
         self._removals.append(module.register_module_forward_pre_hook(self._before_call))
         # On top of a mode of the program it would not be the one that is taken off first.
-        if not torch._C._len_torch_function_stack():
+        if function_modes() == 0:
             self._mode = _watching(torch, self._note_call)
             self._mode.__enter__()
 
     def release(self) -> None:
         """Takes off the watch of calls of torch once it is over, unless a mode of the program is open inside it."""
-        if self._mode is not None and self._is_done:
-            stack = self._torch.overrides._get_current_function_mode_stack()
-            if stack and stack[-1] is self._mode:
-                self._mode.__exit__(None, None, None)
-                self._mode = None
+        if self._mode is not None and self._is_done and innermost_function_mode() is self._mode:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
 
     def end_step(self, *, is_last: bool = False) -> Repeats | None:
         """Ends the first step, which gives null, or the second one, with what gave the same in both."""
@@ -176,7 +182,7 @@ class RepeatLook:
             return
         began = self._clock()
         try:
-            with self._torch._C.DisableTorchFunction():
+            with without_functions(self._torch):
                 given, gave = tuple(self._values_in((arguments, keywords))), tuple(self._values_in(output))
             self._now[key] = _SeenCall(around, self._labels[key[0]], self._line(sys._getframe(1)), given, gave)
         except Exception:  # ours, in the middle of the program's own call
@@ -208,11 +214,7 @@ class RepeatLook:
 
     def _is_usual(self) -> bool:
         """True unless ops are answered by others than torch, as where a program traces or maps its model."""
-        torch = self._torch
-        try:
-            return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
-        except AttributeError:  # another version of torch
-            return False
+        return count_modes() == 0 and is_transformed() is False
 
     def _values_in(self, value: object, depth: int = 0) -> Iterator[object]:
         torch, kind = self._torch, type(value)

@@ -45,7 +45,7 @@ def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None 
         program.show_only_their_frames()
         raise
     finally:
-        _unless_interrupted(lambda: _finish(session))
+        _unless_interrupted(session, lambda: _finish(session))
 
 
 def _new_session(plan: Plan) -> Session:
@@ -70,9 +70,9 @@ def _run_script(session: Session) -> None:
     finally:
         if session.is_here and script.has_threads_to_wait_for:
             # Python waits for them next, and then calls this.
-            atexit.register(_unless_interrupted, script.finish)
+            atexit.register(_unless_interrupted, session, script.finish)
         elif session.is_here:
-            _unless_interrupted(script.finish)
+            _unless_interrupted(session, script.finish)
 
 
 def _prepare(session: Session) -> None:
@@ -119,13 +119,18 @@ def _finish(session: Session) -> None:
     session.save()
 
 
-def _unless_interrupted(save: Callable[[], None]) -> None:
-    """Stops the profiler and saves. Ctrl-C skips what is left of it, and changes nothing in how the program ends."""
-    try:
-        _stop_profiler()
-        save()
-    except KeyboardInterrupt:
-        return
+def _unless_interrupted(session: Session, save: Callable[[], None]) -> None:
+    """Stops the profiler and saves. Ctrl-C skips what is left of it, and changes nothing in how the program ends.
+
+    Nor does a failure of ours: it is a warning of the recording.
+    """
+    for work in (_stop_profiler, save):
+        try:
+            work()
+        except KeyboardInterrupt:
+            return
+        except Exception as exc:
+            session.warn_of_failure("at the end", exc)
 
 
 def _stop_profiler() -> None:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from bottleneck.harness.lines import OURS, is_program
 from bottleneck.harness.searched import PrecedingSearches, searched_at
+from bottleneck.harness.torch_private import COMPILING_FILES
 from bottleneck.schema.measurements import (
     BetweenKind,
     BetweenPlace,
@@ -54,8 +55,8 @@ _DATALOADER = os.path.join("torch", "utils", "data", "dataloader.py")  # noqa: P
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")  # noqa: PTH118 - as plain text
 _SERIALIZATION = os.path.join("torch", "serialization.py")  # noqa: PTH118 - as plain text
 _COMPILERS = tuple(
-    os.path.join("torch", *name)  # noqa: PTH118 - as plain text
-    for name in (("_dynamo", "convert_frame.py"), ("_inductor", "compile_fx.py"))
+    os.path.join(*name)  # noqa: PTH118 - as plain text
+    for name in COMPILING_FILES
 )
 _OF_WORKERS = ("_get_iterator", "_shutdown_workers", "__del__", "_clean_up_worker")
 

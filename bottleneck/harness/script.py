@@ -28,6 +28,7 @@ from bottleneck.harness.rank_coordination import SharedWindow, WindowAt, WindowK
 from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
+from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, refuse_old
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
@@ -41,7 +42,8 @@ def weakly(method: Callable[..., object], *arguments: object) -> Callable[[], No
     def call() -> None:
         found, alive = bound(), [reference() for reference in others]
         if found is not None and None not in alive:
-            found(*alive)
+            with contextlib.suppress(Exception):  # ours, anywhere in the program
+                found(*alive)
 
     return call
 
@@ -296,9 +298,6 @@ _LONG_SECONDS = 0.005
 _ENDED_BY_OTHERS = "another rank had closed its window, and steps beside one that writes its trace are held up"
 YIELDED = "the program runs a profiler of its own; ours stopped before it started"
 
-# Imported by `torch.compile` before anything else, from torch 2.6 on.
-COMPILER = "torch._inductor.compiler_bisector"
-
 
 class Script:
     """The phases of a script, one method per boundary that ends them; ``_next`` is the phase that it is in.
@@ -333,10 +332,10 @@ class Script:
             **seeders(self._session.plan.program.seed),
             "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
-            "torch.export._unlift": lambda _: self._boundaries.watch_exported(),
+            EXPORT_UNLIFT: lambda _: self._boundaries.watch_exported(),
             **self._session.inductor.watchers(),
         }
-        return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, "torch._dynamo": self.on_compiler})
+        return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, DYNAMO: self.on_compiler})
 
     def _on_import(self, torch: Any) -> None:
         sow(self._session.plan.program.seed, torch)
@@ -351,6 +350,10 @@ class Script:
             place = getattr(torch, "__file__", None) or "a folder without __init__.py"
             self._without_torch = f"the module torch is not PyTorch ({place}): there is nothing to profile"
             return
+        refusal = refuse_old(torch)
+        if refusal is not None:
+            self._without_torch = refusal
+            return
         self._torch = torch
         try:
             GUARD.watch(torch)
@@ -363,14 +366,13 @@ class Script:
                 self._opening.start()
             os.register_at_fork(before=weakly(self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
-            self._session.warn(f"the measurement could not begin: {type(exc).__name__}: {exc}")
-            self._retire()
+            self._give_up("before it began", exc)
 
     def on_compiler(self) -> None:
         """Called when the program imports torch's compiler, as many do that never compile anything."""
         folder = Path(self._torch.__file__).parent if self._torch is not None else Path()
         # Else this version of torch has the module whose import tells of a compilation.
-        if not (folder / "_inductor" / "compiler_bisector.py").exists():
+        if not (folder.joinpath(*COMPILER.split(".")[1:]).with_suffix(".py")).exists():
             self._boundaries.watch_compiled()
 
     @property
@@ -386,18 +388,19 @@ class Script:
             self._session.warn(f"{self._without_torch}{_work_elsewhere(self._session)}")
             return
         phase = self._next
-        self.leave()
-        self._note_steps()
-        with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
-            self._log.step_lines = self._session.step_lines
-            self._session.note(run=self._log.summarise())
-        self._session.note(**describe_torch(self._torch))
-        self._session.note_debug_modes()
+        parts: list[Callable[[], None]] = [self.leave, self._note_steps, self._note_run, self._note_torch]
         if phase not in (self._rest, self._exit):
-            self._time_what_there_is(phase)
-            self._keep_what_there_is(phase)
+            parts += [
+                functools.partial(self._time_what_there_is, phase),
+                functools.partial(self._keep_what_there_is, phase),
+            ]
         if self._session.notes.values is None:  # no step ended in which there was a look
-            self._session.look_at_values()
+            parts.append(self._session.look_at_values)
+        for part in parts:
+            try:
+                part()
+            except Exception as exc:  # the other parts are kept all the same
+                self._session.warn_of_failure("at the end", exc)
         self._session.save()
 
     def _boundary(self) -> None:
@@ -425,8 +428,9 @@ class Script:
         try:
             self._next()
         except Exception as exc:  # ours, in the middle of the program's own call
-            self._session.warn(f"the measurement failed at step {self._seen}: {type(exc).__name__}: {exc}")
-            self._end()
+            self._give_up(f"at step {self._seen}", exc)
+            if self._session.options.stop:
+                self._exit()
 
     def _start_over(self, source: StepSource, name: str) -> None:
         self._session.note(step_source=source, step_name=name)
@@ -462,8 +466,7 @@ class Script:
         self._budget_steps = EVENT_BUDGET // events - 1
         self._allowed_steps = min(wanted, self._budget_steps)
         self._shared_window.tell_budget(self._budget_steps)
-        self._session.note(**describe_torch(self._torch))
-        self._session.note_debug_modes()
+        self._note_torch()
         self._session.keep(window, self._stopwatch)
         self._session.warn_of_budget(self._allowed_steps, wanted, events)
         self._is_after_pilot = True
@@ -608,9 +611,17 @@ class Script:
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
         with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out
-            self._session.note(**describe_torch(self._torch))
-        self._session.note_debug_modes()
+            self._note_torch()
         self._session.finish_measuring()
+
+    def _give_up(self, when: str, exc: Exception) -> None:
+        """Ends the measurement, which has failed, and leaves the program alone; what was recorded stays."""
+        self._session.warn_of_failure(when, exc)
+        for end in (self._retire, self.leave, self._session.finish_measuring):
+            try:
+                end()
+            except Exception as further:  # what has failed once can fail again
+                self._session.warn_of_failure("as it ended", further)
 
     def _time_what_there_is(self, phase: Callable[[], None]) -> None:
         """Takes the steps so far where their timing had begun, or where they were to settle first."""
@@ -633,6 +644,15 @@ class Script:
         if not GUARD.is_clear():
             self._session.warn("a record_function of the program stayed open: a second window was not safe")
         keep_remainder(self._session, self._seen, profiled, self._stopwatch, self._opening)
+
+    def _note_torch(self) -> None:
+        self._session.note_debug_modes()
+        self._session.note(**describe_torch(self._torch))
+
+    def _note_run(self) -> None:
+        with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
+            self._log.step_lines = self._session.step_lines
+            self._session.note(run=self._log.summarise())
 
     def _note_steps(self) -> None:
         self._session.note(steps_seen=self._seen)
@@ -679,6 +699,16 @@ class Script:
 
     def _cut_off(self) -> None:
         """In the middle of a step that fills memory: no other window may follow, since an op may be under way."""
+        try:
+            self._end_window()
+        except Exception as exc:
+            self._give_up("in a step that filled memory", exc)
+        if self._session.options.stop:
+            # At the next boundary: here the program may be anywhere.
+            self._boundaries.watch(self._torch)
+            self._next = self._exit
+
+    def _end_window(self) -> None:
         phase, window, stopwatch = self._next, self._windows.stop(), self._stopwatch
         if phase != self._pilot:
             self._shared_window.close(self._windows.kind)
@@ -689,10 +719,6 @@ class Script:
         if not self._windows.is_light:
             self._session.warn("one step makes more events than memory should hold: not all of it was recorded")
         self._retire()
-        if self._session.options.stop:
-            # At the next boundary: here the program may be anywhere.
-            self._boundaries.watch(self._torch)
-            self._next = self._exit
 
     def _cut_short(self) -> None:
         """Before a fork: the child would go on recording, and keep all of it in memory."""

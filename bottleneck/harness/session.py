@@ -23,6 +23,7 @@ from bottleneck.harness.other_threads import ThreadLook, threads_between
 from bottleneck.harness.padding import PaddingSampler
 from bottleneck.harness.repeated_modules import RepeatLook
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
+from bottleneck.harness.torch_private import losses
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.values import ValueLook
 from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow
@@ -140,6 +141,10 @@ class Session:
         if message not in self.notes.warnings:
             self.note(warnings=(*self.notes.warnings, message))
 
+    def warn_of_failure(self, when: str, exc: Exception) -> None:
+        """Says that our own part failed, which the program does not notice."""
+        self.warn(f"the measurement failed {when}: {type(exc).__name__}: {exc}")
+
     def note_debug_modes(self) -> None:
         """Adds the aids to debugging that are on now. Call it while no window is open."""
         with contextlib.suppress(Exception):  # a tool of the program's own may answer in any way
@@ -238,6 +243,8 @@ class Session:
     def save(self) -> None:
         """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
         if self.is_here and self._files is not None:
+            for lost in losses():
+                self.warn(lost)
             try:
                 write_whole(self.files.notes, json.dumps(dataclasses.asdict(self.notes)))
             except OSError:
@@ -352,6 +359,10 @@ class Session:
             fresh.unlink(missing_ok=True)
             kernels.unlink(missing_ok=True)
             self.warn(f"the trace could not be written: {exc.strerror}; make room, or record elsewhere with -o DIR")
+            return False
+        except Exception as exc:  # ours or the profiler's, in the middle of the program
+            fresh.unlink(missing_ok=True)
+            self.warn(f"the trace could not be written: {type(exc).__name__}: {exc}")
             return False
         return True
 

@@ -1,7 +1,6 @@
 """Times steps in the program's process: marks at their ends, warming up, and whether times have settled."""
 
 import itertools
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.statistics import summarise_durations
+from bottleneck.system.process_usage import minor_page_faults
 from bottleneck.units import format_us
 
 Step = Callable[[], Any]
@@ -104,7 +104,7 @@ class Stopwatch:
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)
-        self._page_faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        self._page_faults.append(minor_page_faults())
         self._ticks_ns.append(self._clocks.tick_ns())
         if self._offset_ns is None:
             self._offset_ns = self._read_offset_ns()

@@ -30,10 +30,17 @@ if TYPE_CHECKING:
 # The file that starts a process of ours, and the function that it calls there to run the user's program.
 CHILD = str(Path(__file__).with_name("child.py"))
 _RUN_CHILD = "bottleneck.harness.run_child:run_child"
-_FORWARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
-_WATCHED = frozenset({*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD})
+
+
+def _signals(*names: str) -> frozenset[signal.Signals]:
+    """Those that this system has: modules that only read recordings import this one too."""
+    return frozenset(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+_FORWARDED = _signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_WATCHED = _FORWARDED | _signals("SIGTSTP", "SIGCONT", "SIGCHLD")
 # Changing the terminal's foreground group from outside it stops the caller, unless this is blocked.
-_BLOCKED = _WATCHED | {signal.SIGTTOU}
+_BLOCKED = _WATCHED | _signals("SIGTTOU")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CANNOT_START = 126 << 8  # the wait status of a shell's command that is found and cannot be run
 _LOOK_S, _PATIENCE_S, _GONE_S = 0.02, 3.0, 2.0
@@ -340,18 +347,21 @@ class _Terminal:
             return
 
 
+_MEANINGS_OF: Mapping[str, str] = {
+    "SIGHUP": "its terminal or session ended",
+    "SIGINT": "it was interrupted",
+    "SIGQUIT": "it was told to quit",
+    "SIGILL": "native code used an instruction that this processor lacks",
+    "SIGABRT": "native code gave up, after a failed check or a corrupted heap",
+    "SIGBUS": "native code read memory that could not be had: often /dev/shm is too small for a data loader",
+    "SIGFPE": "native code divided by zero",
+    "SIGSEGV": "native code crashed",
+    "SIGPIPE": "the reader of its output went away",
+    "SIGTERM": "it was told to end, as batch systems and containers do",
+    "SIGXCPU": "its limit of CPU time was reached",
+}
 _MEANINGS: Mapping[int, str] = {
-    signal.SIGHUP: "its terminal or session ended",
-    signal.SIGINT: "it was interrupted",
-    signal.SIGQUIT: "it was told to quit",
-    signal.SIGILL: "native code used an instruction that this processor lacks",
-    signal.SIGABRT: "native code gave up, after a failed check or a corrupted heap",
-    signal.SIGBUS: "native code read memory that could not be had: often /dev/shm is too small for a data loader",
-    signal.SIGFPE: "native code divided by zero",
-    signal.SIGSEGV: "native code crashed",
-    signal.SIGPIPE: "the reader of its output went away",
-    signal.SIGTERM: "it was told to end, as batch systems and containers do",
-    signal.SIGXCPU: "its limit of CPU time was reached",
+    getattr(signal, name): text for name, text in _MEANINGS_OF.items() if hasattr(signal, name)
 }
 
 

@@ -9,7 +9,14 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.lines import is_program
-from bottleneck.harness.machine import compiled_frames, is_on_gpu
+from bottleneck.harness.machine import is_on_gpu
+from bottleneck.harness.torch_private import (
+    DYNAMO,
+    break_reasons,
+    compile_counters,
+    compiled_frames,
+    note_untold_kernels,
+)
 from bottleneck.schema.measurements import Compilation, GraphBreak
 
 _LONGEST_REASON = 200
@@ -25,7 +32,7 @@ def describe_compilation(folder: str) -> Compilation | None:
 
     Names of files are relative to ``folder`` where they lie in it.
     """
-    if "torch._dynamo" not in sys.modules:
+    if DYNAMO not in sys.modules:
         return Compilation(0, 0, 0)
     try:
         return _describe(folder)
@@ -34,12 +41,15 @@ def describe_compilation(folder: str) -> Compilation | None:
 
 
 def _describe(folder: str) -> Compilation:
-    utils = sys.modules["torch._dynamo.utils"]
+    counters = compile_counters() or {}
+    breaks = sum(counters["graph_break"].values())
+    if counters["stats"]["unique_graphs"]:
+        note_untold_kernels()
     return Compilation(
-        graphs=int(utils.counters["stats"]["unique_graphs"]),
-        graph_breaks=sum(utils.counters["graph_break"].values()),
+        graphs=int(counters["stats"]["unique_graphs"]),
+        graph_breaks=breaks,
         recompiles=sum(max(0, times - 1) for times in compiled_frames().values()),
-        breaks=_breaks(getattr(utils, "graph_break_reasons", ()), folder),
+        breaks=_breaks(break_reasons(), folder) if breaks else (),
     )
 
 

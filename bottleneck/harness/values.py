@@ -18,9 +18,10 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from bottleneck.harness.lines import is_own_file, program_lines
-from bottleneck.harness.machine import compiled_frames, is_on_gpu
+from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.memory_growth import fields_of, locals_of, variables_of
 from bottleneck.harness.module_paths import instances_of, named_tensors, tensors_of
+from bottleneck.harness.torch_private import compiled_frames, count_modes, version_of
 from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuePlace, ValuesLook
 
 # Processor time of the look in the step, of each look after it, and numbers of one tensor that are looked at.
@@ -201,8 +202,8 @@ class ValueLook:
         torch = self._torch
         if str(tensor.dtype) not in _BITS or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             return
-        key = (place, name, tensor.data_ptr(), tensor.numel(), 0 if tensor.is_inference() else tensor._version)
-        if tensor.numel() < _LEAST_NUMBERS or key in self._seen or torch._C._len_torch_dispatch_stack():
+        key = (place, name, tensor.data_ptr(), tensor.numel(), version_of(tensor))
+        if tensor.numel() < _LEAST_NUMBERS or key in self._seen or self._is_watched():
             return
         self._seen.add(key)
         with torch.no_grad():
@@ -221,6 +222,10 @@ class ValueLook:
         if (subnormal < _LEAST_SHARE * count and not nan) or not is_more:
             return
         self._odd[place, name] = OddTensor(place, name, subnormal / count, nan / count, sizes, source())
+
+    def _is_watched(self) -> bool:
+        """True if a mode would see what we compute, or if this torch does not tell whether one would."""
+        return count_modes() != 0
 
     def _note_gradients(self, named: list[tuple[str, Any]], optimizers: Iterable[Any]) -> None:
         """Notes parameters with a gradient that no optimizer has, and at a later look which stayed as they were."""

@@ -8,12 +8,10 @@ two at once silently destroy data or crash in torch 2.13.
 import contextlib
 import dataclasses
 import gc
-import gzip
 import itertools
 import json
 import math
 import os
-import resource
 import sys
 import threading
 import time
@@ -24,12 +22,14 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
+from bottleneck.harness import native_export, torch_private
 from bottleneck.harness.lines import Line, LineTracer, WithLines
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.main_thread import run_in_main_thread
 from bottleneck.harness.messages import RecordOptions
 from bottleneck.harness.module_paths import Held, attribute_paths, find_modules
 from bottleneck.schema.op_names import MODULE_PATHS, OWN_STRETCH
+from bottleneck.system.process_usage import peak_bytes
 
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000
@@ -68,9 +68,6 @@ def detail_of(options: RecordOptions, default: Detail) -> Detail:
     return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
 
 
-_STARTS = {"profiler": ("_prepare_profiler", "_enable_profiler"), "profiler_legacy": ("_enable_profiler_legacy",)}
-
-
 class Guard:
     """Knows the window that is open in this process, and closes it when the program starts a profiler of its own."""
 
@@ -83,7 +80,7 @@ class Guard:
 
     def watch(self, torch: Any) -> None:
         """Wraps the functions that every way of starting a profiler goes through."""
-        for module, names in _STARTS.items():
+        for module, names in torch_private.PROFILER_STARTS.items():
             profiler = getattr(torch.autograd, module, None)
             for name in names:
                 original = getattr(profiler, name, None)
@@ -116,7 +113,7 @@ class Guard:
 
     def open(self, window: "ProfilerWindow") -> bool:
         """Starts a window unless the program profiles itself, another window is open, or it would be unsafe."""
-        if self.yielded or self.window is not None or not self.is_clear() or window.torch.autograd._profiler_enabled():
+        if self.yielded or self.window is not None or not self.is_clear() or torch_private.is_profiling():
             return False
         self._starting = self.used = True
         try:
@@ -172,10 +169,11 @@ class ProfilerWindow:
             with_stack=self._detail.stacks and sys.getprofile() is None,
             profile_memory=self._detail.memory,
             use_kineto=True,
-            experimental_config=_experimental_config(
-                self.torch, enable_cuda_sync_events=on_gpu, profile_all_threads=self._detail.all_threads
+            experimental_config=torch_private.profiler_config(
+                enable_cuda_sync_events=on_gpu, profile_all_threads=self._detail.all_threads
             ),
         )
+        torch_private.leave_unparsed(self._profiler)
         with quiet_profiler():
             self._profiler.__enter__()
         self._running = True
@@ -216,15 +214,18 @@ class ProfilerWindow:
     def event_count(self) -> int:
         """Events that the stopped window holds; key_averages() would take 40-135 us for each."""
         results = self._profiler.kineto_results if self._profiler is not None else None
-        return 0 if results is None else len(results.trace_activities())
+        if results is None:
+            return 0
+        found = torch_private.activities(results)
+        return native_export.count_events(results) if found is None else len(found)
 
     def export(self, path: Path, own_ns: Sequence[tuple[int, int]] = ()) -> None:
         """Writes the trace, once; OSError when the disk cannot take it.
 
         ``own_ns`` are the stretches of the wall clock that our hooks took in it, which the trace then tells.
 
-        By torch's Python exporter: the default one writes invalid JSON for a quotation mark in a name, and raises
-        nothing when the disk is full.
+        By torch's Python exporter where it has one: the other writes invalid JSON for a quotation mark in a name, and
+        raises nothing when the disk is full.
         """
         assert not self._is_only_timed, "a window that is only timed has no trace to export"
         assert not self._exported, "a trace can be exported once only"
@@ -234,19 +235,15 @@ class ProfilerWindow:
         own = [
             Line(OWN_STRETCH, start_ns, end_ns, self._process, self._native, "overhead") for start_ns, end_ns in own_ns
         ]
-        if self._detail.stacks or own:
-            followed = [] if self._tracer is None else self._tracer.lines
-            self._profiler.kineto_results = results = WithLines(results, followed, own, self._detail.stacks)
-            if self._modules:
-                named = attribute_paths(itertools.chain.from_iterable(results.siblings), self._modules)
-                metadata[MODULE_PATHS] = json.dumps(named)
-        try:
+        followed = [] if self._tracer is None else self._tracer.lines
+        self._profiler.kineto_results = results = WithLines(results, followed, own, self._detail.stacks)
+        if self._modules:
+            named = attribute_paths(itertools.chain.from_iterable(results.siblings), self._modules)
+            metadata[MODULE_PATHS] = json.dumps(named)
+        if torch_private.has_python_export(self.torch):
             self._profiler.export_chrome_trace(str(path), metadata, use_python_export=True)
-        except TypeError:
-            plain = path.with_suffix(".json")
-            self._profiler.export_chrome_trace(str(plain))
-            path.write_bytes(gzip.compress(plain.read_bytes(), 5))
-            plain.unlink()
+        else:
+            native_export.export(results, path, metadata)
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -264,26 +261,10 @@ class ProfilerWindow:
                     "backend": distributed.get_backend(),
                     "rank": distributed.get_rank(),
                     "world_size": distributed.get_world_size(),
-                    **_process_groups(distributed),
+                    **torch_private.process_groups(distributed),
                 }
             )
         return metadata
-
-
-def _process_groups(distributed: Any) -> dict[str, Any]:
-    """The groups that this rank is in, as torch's own profiler writes them; nothing from a torch that lists none."""
-    configs = getattr(distributed.distributed_c10d, "_get_all_pg_configs", None)
-    if configs is None:
-        return {}
-    return {"pg_count": distributed.get_pg_count(), "pg_config": configs()}
-
-
-def _experimental_config(torch: Any, **options: bool) -> Any:
-    """The profiler's unstable options, only those that this version of torch knows."""
-    kind = torch._C._profiler._ExperimentalConfig
-    wanted = {**options, "record_python_gc_info": True}
-    known = kind.__init__.__doc__ or ""
-    return kind(**{name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known})
 
 
 @contextlib.contextmanager
@@ -360,8 +341,3 @@ def resident_bytes() -> float:
     except (OSError, ValueError, IndexError):
         return math.inf
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
-
-
-def peak_bytes() -> float:
-    """The most memory that this process has ever had in use."""
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))

@@ -18,6 +18,7 @@ from bottleneck.harness.numerics import take_numerics
 from bottleneck.harness.program import describe_error
 from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
+from bottleneck.harness.torch_private import compiler_settings
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
@@ -307,7 +308,7 @@ def _too_large() -> str | None:
 @contextlib.contextmanager
 def _without_dynamic_shapes() -> Iterator[None]:
     """Has torch.compile make static code for the doubled step, as it did for the first; else the two would differ."""
-    config = getattr(sys.modules.get("torch._dynamo"), "config", None)
+    config = compiler_settings()
     if config is None:
         yield
         return

@@ -4,16 +4,18 @@ No result depends on either.
 """
 
 import ctypes
+import math
 import sys
 import tempfile
 import weakref
 
 from bottleneck.errors import WorkloadError
+from bottleneck.system.process_usage import peak_bytes
 
 _HELD_BYTES = 32 * 2**20
 # Below this peak little is to be had, and the next step would take the same pages again: of a report of 80 MB that is
 # a third of all page faults.
-_WORTH_KIB = 256 * 1024
+_WORTH_BYTES = 256 * 2**20
 
 
 class Spool:
@@ -59,9 +61,6 @@ def return_freed_memory() -> None:
     """
     if sys.platform != "linux":
         return
-
-    import resource  # noqa: PLC0415 - not on every system
-
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= _WORTH_KIB:
+    if trim is not None and _WORTH_BYTES <= peak_bytes() < math.inf:
         trim(0)

@@ -92,6 +92,27 @@ def test_a_loop_that_begins_in_the_next_line_is_named_by_it(tmp_path: Path) -> N
     assert draft is not None and "at train.py:22" in draft.advice
 
 
+def test_windows_that_a_loop_cuts_are_a_view_of_the_tensor(tmp_path: Path) -> None:
+    texts = {"train.py:22": "past = torch.stack([series[i:i + WINDOW] for i in range(n)])"}
+    draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
+    assert draft is not None and "at train.py:22" in draft.advice and "x.unfold(0, width, 1)" in draft.advice
+    slices = [
+        op(
+            "aten::slice",
+            12 + 10.0 * at,
+            2,
+            dims=[[300], [], [], [], []],
+            concrete=["", "0", str(at), str(at + 9), "1"],
+        )
+        for at in range(80)
+    ]
+    draft = looped_op(case(tmp_path / "picks", [line(22, 11, 800), *slices], source_texts=texts))
+    assert draft is not None and draft.title.startswith("Windows of a tensor")
+    texts["train.py:22"] = "out = torch.stack([layer(series[i:i + WINDOW]) for i in range(n)])"
+    draft = looped_op(case(tmp_path / "calls", loop(80), source_texts=texts))
+    assert draft is not None and "unfold" not in draft.advice
+
+
 def test_gradients_that_are_clipped_one_by_one_are_clipped_together(tmp_path: Path) -> None:
     texts = {"train.py:22": "norm = torch.nn.utils.clip_grad_norm_([p], 1.0)"}
     draft = looped_op(case(tmp_path, loop(80), source_texts=texts))

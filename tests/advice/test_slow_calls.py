@@ -15,7 +15,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import RunSteps, SampledLine, SearchedContainer
 from bottleneck.schema.records import replace
 from bottleneck.schema.source_text import parse_line, searched_in
-from tests.advice.cases import case_of, cpu_events, idle_row, with_analysis, with_ledger
+from tests.advice.cases import case_of, cpu_events, idle_row, with_analysis, with_ledger, with_recording
 from tests.builders import frame, op, step
 
 SEEN = SearchedContainer("history[u]", "list", 1523)
@@ -163,6 +163,14 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
         ("x, y = next(iter(loader))", "new iterator"),
         ("pairs = list(itertools.combinations(items, 2))", "Combinations"),
         ("connection.commit()", "database"),
+        ("with self.db:", "database writes each change"),
+        ('db.execute("insert into score values (?, ?)", (k, p))', "database writes each change"),
+        ("caller = inspect.stack()[1]", "call stack"),
+        ("where = traceback.format_stack(limit=3)", "call stack"),
+        ("os.fsync(log.fileno())", "forced out to the disk"),
+        ("x = np.stack([series[i:i + width] for i in starts])", "Windows of an array"),
+        ("xb = torch.from_numpy(table[:, rows].T)", "last axis"),
+        ("x = np.take(table, rows, axis=1)", "last axis"),
         ("with mp.get_context('fork').Pool(2) as pool:", "Processes are started"),
         ("answer = requests.get(url).json()", "another server"),
         ("used = process.memory_info().rss", "measures itself"),
@@ -201,11 +209,45 @@ def test_the_text_of_a_line_tells_what_it_does(text: str, words: str) -> None:
         "x = torch.cat([a, b], dim=1)",
         "x[i] = y",
         "y = table[i - 1] + table[i + 1]",
+        "y = table[rows, :]",
+        "table[:, rows] = y",
+        "y = table[:, 0] + table[:, 1:3]",
+        "x = [series[0:width] for i in starts]",
+        "with lock:",
         "",
     ],
 )
 def test_an_ordinary_line_matches_nothing(text: str) -> None:
     assert title(text) is None
+
+
+def test_a_transaction_is_known_by_what_is_executed_in_it() -> None:
+    line = HotLine("a.py:1", ("a.py:1",), 100.0, "with store.begin():")
+    assert match_of(line) is None
+    row = match_of(replace(line, following=('store.execute("insert into t values (?)", (k,))',)))
+    assert row is not None and "one transaction" in row.advice
+    assert match_of(replace(line, following=("x = store.get(k)",))) is None
+
+
+def test_an_index_takes_the_time_that_samples_give_it_from_the_line_before(tmp_path: Path) -> None:
+    draw_text = "rows = rng.integers(0, n, size=k)"
+    rows = [idle_row("python", 60_000.0, "train.py:34"), idle_row("python", 1_000.0, "train.py:35")]
+    gather = SampledLine("train.py:35", 0.55, "<module>", "xb = torch.from_numpy(table[:, rows].T)")
+    texts = {"train.py:34": draw_text}
+    draft = slow_call(with_recording(python(tmp_path / "gather", rows, gather, BACKWARD), source_texts=texts))
+    assert draft is not None and draft.gain_us is not None and "Keep one row per sample" in draft.advice
+    assert "train.py:35 (`xb = torch.from_numpy(table[:, rows].T)`)" in draft.advice
+    assert draft.gain_us.high == pytest.approx(61_000.0)
+    # Samples at the line itself, and a call that samples may only have come to late.
+    draw = SampledLine("train.py:34", 0.5, "<module>", draw_text)
+    call = replace(gather, text="y = model(x)")
+    for name, lines in (("itself", (draw, gather)), ("call", (call,))):
+        hottest = hot_lines(with_recording(python(tmp_path / name, rows, *lines), source_texts=texts), "python")[0]
+        assert hottest.source == "train.py:34"
+    # What may well take the time itself keeps it.
+    stacks = python(tmp_path / "stacks", rows, gather)
+    stacks = with_recording(stacks, source_texts={"train.py:34": "x = np.stack([s[i:i + 9] for i in starts])"})
+    assert hot_lines(stacks, "python")[0].source == "train.py:34"
 
 
 def test_a_line_that_runs_ops_is_not_told_by_what_its_text_says_of_numbers() -> None:

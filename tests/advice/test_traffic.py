@@ -17,7 +17,7 @@ from bottleneck.advice.traffic import (
 from bottleneck.schema.device import Device
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of, with_analysis
+from tests.advice.cases import case_of, program_line, two_steps, with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
 from tests.builders import Event, complete, kernel, launch, op, step
@@ -126,6 +126,15 @@ def test_gradients_of_embeddings_beyond_a_tenth_of_the_work(tmp_path: Path) -> N
     assert draft.code is not None
     assert "sparse=True" in draft.code
     assert scattered_lookups(on_gpu(tmp_path / "few", [PRODUCT, lookup(90)])) is None
+
+
+def test_a_gather_of_columns_is_to_be_one_of_rows(tmp_path: Path) -> None:
+    types = ["float", "Scalar", "long int"]
+    index = op("aten::index_select", 110, 600, dims=[[512, 100_000], [], [512]], types=types, concrete=["", "1", ""])
+    body = [program_line(36, 100, 700), index]
+    for name, text, is_told in (("columns", "xb = table[:, rows].t()", True), ("rows", "xb = table[rows]", False)):
+        draft = scattered_lookups(two_steps(tmp_path / name, body, source_texts={"train.py:36": text}))
+        assert draft is not None and ("Keep one row per sample" in draft.advice) == is_told
 
 
 def table_step(rows: int = 1_000_000, extra: tuple[Call, ...] = ()) -> list[Call]:

@@ -58,6 +58,14 @@ def test_the_diagonal_of_a_product_is_a_sum(tmp_path: Path) -> None:
     diagonal = op("aten::diagonal", 520, 5, dims=[[500, 500], [], [], []], concrete=["", "0", "0", "1"])
     draft = unused_result(two_steps(tmp_path, [program_line(34, 100, 430), product, diagonal, *MODEL]))
     assert draft is not None and draft.code is not None and "(a * b).sum(-1)" in draft.code
+    assert "Multiply row by row at train.py:34" in draft.advice
+    # Its trace too, but not some of its rows.
+    trace = op("aten::trace", 520, 5, dims=[[500, 500]])
+    draft = unused_result(two_steps(tmp_path / "trace", [program_line(34, 100, 430), product, trace, *MODEL]))
+    assert draft is not None and "(a * b).sum()" in draft.advice
+    first = sliced([500, 500], 0, 10)
+    draft = unused_result(two_steps(tmp_path / "rows", [program_line(34, 100, 430), product, first, *MODEL]))
+    assert draft is not None and "slice or select its input" in draft.advice
 
 
 def test_a_sort_of_which_few_values_are_taken_is_a_selection(tmp_path: Path) -> None:

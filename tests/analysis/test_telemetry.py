@@ -188,6 +188,9 @@ def test_a_single_thread_that_shares_its_processor_is_judged_by_the_time_it_had_
     assert "got 0.50 for its thread" in told.message
     (broken,) = find_contention(half, 1, worked, np.array([0.1, 0.1]), worked.ledger)  # 20 % of the time on a processor
     assert broken.slug == CONTENDED
+    most = replace(half, process_processors=0.81)
+    (slow,) = find_contention(most, 1, worked, np.array([0.1, 0.01]), worked.ledger)  # slow with a processor too
+    assert slow.slug == told.slug and "got 0.81" in slow.message
     (two,) = find_contention(half, 2, worked, np.array([0.2, 0.1]), worked.ledger)  # two threads wait for one another
     assert two.slug == CONTENDED
 

@@ -18,6 +18,15 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.torch_private import (
+    backend_failure,
+    graphs_compiled,
+    has_cpp_compiler,
+    is_compiled,
+    is_constant_input,
+    own_cache,
+    version_of,
+)
 
 
 def compile_parts(subject: Subject, **options: Any) -> Step:
@@ -33,13 +42,13 @@ def compile_parts(subject: Subject, **options: Any) -> Step:
     if not subject.modules:
         return compile_whole(subject, **options)
     for module in subject.modules:
-        module.forward = torch.compile(module.forward, isolate_recompiles=True, **options)
+        module.forward = torch.compile(module.forward, **own_cache(subject.torch), **options)
     return checked(subject.step, "needs a module that the step calls as a whole; try compile-step")
 
 
 def compile_whole(subject: Subject, **options: Any) -> Step:
     """The step compiled as one function, with breaks where it leaves torch (and at `backward()`)."""
-    run = subject.torch.compile(lambda: subject.step(), isolate_recompiles=True, **options)  # noqa: PLW0108
+    run = subject.torch.compile(lambda: subject.step(), **own_cache(subject.torch), **options)  # noqa: PLW0108
     return checked(run, "needs operations of torch that can be captured in a graph")
 
 
@@ -48,20 +57,19 @@ def checked(run: Step, need: str) -> Step:
 
     An exception of our own backends is taken out of torch's wrapping.
     """
-    dynamo = importlib.import_module("torch._dynamo")
-    stats = importlib.import_module("torch._dynamo.utils").counters["stats"]
+    failure: Any = backend_failure()
     is_first = True
 
     def first() -> Any:
         nonlocal is_first
-        before = stats["unique_graphs"]
+        before = graphs_compiled()
         try:
             result = run()
-        except dynamo.exc.BackendCompilerFailed as exc:
+        except failure as exc:
             if isinstance(exc.inner_exception, NotApplicable | Missing):
                 raise exc.inner_exception from None
             raise
-        if stats["unique_graphs"] == before:
+        if graphs_compiled() == before:
             raise NotApplicable(need)
         is_first = False
         return result
@@ -75,12 +83,7 @@ def runs_on_gpu(subject: Subject) -> bool:
 
 
 def _is_compiled(module: Any) -> bool:
-    return any(
-        each._compiled_call_impl is not None
-        or type(each).__name__ == "OptimizedModule"
-        or hasattr(each.forward, "_torchdynamo_orig_callable")
-        for each in module.modules()
-    )
+    return any(map(is_compiled, module.modules()))
 
 
 def _need_inductor(subject: Subject) -> None:
@@ -89,10 +92,8 @@ def _need_inductor(subject: Subject) -> None:
         if importlib.util.find_spec("triton") is None:
             raise Missing("Triton: pip install triton")
         return
-    try:
-        importlib.import_module("torch._inductor.cpp_builder").get_cpp_compiler()
-    except importlib.import_module("torch._inductor.exc").InvalidCxxCompiler:
-        raise Missing("a C++ compiler: install g++ (apt install g++) or name one in CXX") from None
+    if not has_cpp_compiler():
+        raise Missing("a C++ compiler: install g++ (apt install g++) or name one in CXX")
 
 
 def _compile(subject: Subject) -> Step:
@@ -229,7 +230,7 @@ def _with_weights(torch: Any, captured: Any, inputs: Sequence[Any]) -> Graph:
     places = []
     placeholders = [node for node in copied.nodes if node.op == "placeholder"]
     for place, (node, value) in enumerate(zip(placeholders, inputs, strict=True)):
-        if not isinstance(value, torch.nn.Parameter) and not hasattr(value, "_dynamo_static_input_type"):
+        if not isinstance(value, torch.nn.Parameter) and not is_constant_input(value):
             places.append(place)
             continue
         module.register_buffer(f"_constant_{place}", value.detach())
@@ -251,12 +252,12 @@ def _require_purity(torch: Any, graph: Graph) -> None:
     """Raises NotApplicable for a graph that writes into what it is given: an engine would give back results only."""
     copies = tuple(each.detach().clone() for each in graph.inputs)
     kept = dict(graph.module.named_buffers())
-    versions = {name: each._version for name, each in kept.items()}
-    before = [each._version for each in copies]
+    versions = {name: version_of(each) for name, each in kept.items()}
+    before = [version_of(each) for each in copies]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph.module(*copies)
-    is_pure = [each._version for each in copies] == before
-    if not is_pure or any(each._version != versions[name] for name, each in kept.items()):
+    is_pure = [version_of(each) for each in copies] == before
+    if not is_pure or any(version_of(each) != versions[name] for name, each in kept.items()):
         raise NotApplicable("needs a graph that changes none of its inputs in place")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from bottleneck.experiment.interventions.compilers import runs_on_gpu
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.torch_private import trees
 
 # What else may stand among the arguments: a trace holds it fast, so it has to be compared with that of the next call.
 _PLAIN = (int, float, complex, str, bytes, type(None))
@@ -67,10 +68,10 @@ def replace_forward(torch: Any, module: Any, make: Maker) -> None:
         if not named and all(isinstance(each, torch.Tensor) for each in positional):
             key: Any = (mode, *map(_kind, positional))
             fixed = known.get(key) or fixed_for(_arguments(torch, positional, named), key)
-            return _result(torch, fixed, fixed.run(*positional))
+            return _result(fixed, fixed.run(*positional))
         arguments = _arguments(torch, positional, named)
         fixed = fixed_for(arguments, (mode, arguments.key()))
-        return _result(torch, fixed, fixed.run(*arguments.tensors))
+        return _result(fixed, fixed.run(*arguments.tensors))
 
     module.forward = call
 
@@ -79,14 +80,14 @@ def _kind(tensor: Any) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
-def _result(torch: Any, fixed: Fixed, leaves: tuple[Any, ...]) -> Any:
+def _result(fixed: Fixed, leaves: tuple[Any, ...]) -> Any:
     if fixed.result_spec.is_leaf():
         return leaves[0]
-    return torch.utils._pytree.tree_unflatten(list(leaves), fixed.result_spec)
+    return trees().tree_unflatten(list(leaves), fixed.result_spec)
 
 
 def _arguments(torch: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
-    leaves, spec = torch.utils._pytree.tree_flatten((positional, named))
+    leaves, spec = trees().tree_flatten((positional, named))
     tensors = tuple(each for each in leaves if isinstance(each, torch.Tensor))
     if not all(isinstance(each, (torch.Tensor, *_PLAIN)) for each in leaves):
         raise NotApplicable("needs networks that take tensors, numbers and texts, in lists, tuples or dictionaries")
@@ -107,7 +108,7 @@ def _fix(torch: Any, module: Any, forward: Callable[..., Any], arguments: Argume
 
 def _flat_module(torch: Any, module: Any, forward: Callable[..., Any], arguments: Arguments) -> Any:
     """The module with another signature; it learns the structure of its result, ``result_spec``, when it is called."""
-    tree = torch.utils._pytree
+    tree = trees()
 
     class Flat(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:

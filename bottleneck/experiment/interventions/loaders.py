@@ -10,6 +10,7 @@ from bottleneck.experiment.interventions.compilers import runs_on_gpu
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.forms import BATCH
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.torch_private import call_before_shutdown, dataset_of, loader_like, workers_of
 
 
 class Resting:
@@ -24,13 +25,7 @@ class Resting:
 
     def watch(self, iterator: Any) -> None:
         """Keeps the workers of this iterator idle, and wakes them so that they can end."""
-        end = iterator._shutdown_workers
-
-        def wake_and_end() -> None:
-            _send(_processes(iterator), "SIGCONT")
-            end()
-
-        iterator._shutdown_workers = wake_and_end
+        call_before_shutdown(iterator, lambda: _send(_processes(iterator), "SIGCONT"))
         self._iterators.append(iterator)
 
     def around(self, step: Step) -> Step:
@@ -80,7 +75,7 @@ def late_loader(torch: Any, settings: dict[str, Any], resting: Resting) -> Any:
 
 
 def _processes(iterator: Any) -> list[int]:
-    return [worker.pid for worker in iterator._workers if worker.pid is not None]
+    return [worker.pid for worker in workers_of(iterator) if worker.pid is not None]
 
 
 def _send(processes: list[int], name: str) -> None:
@@ -160,15 +155,8 @@ def _replay_batch(subject: Subject) -> Step:
 def _loaders(subject: Subject) -> list[Any]:
     """The loaders of the step; where only an iterator is left of one, a loader like the one that it was made by."""
     known = {id(loader.dataset) for loader in subject.loaders}
-    alone = {id(each._dataset): each for each in subject.iterators if id(each._dataset) not in known}
-    return [*subject.loaders, *(_loader_of(subject.torch, each) for each in alone.values())]
-
-
-def _loader_of(torch: Any, iterator: Any) -> Any:
-    batching = {"batch_sampler": iterator._index_sampler}
-    if not iterator._auto_collation:
-        batching = {"batch_size": None, "sampler": iterator._index_sampler}
-    return torch.utils.data.DataLoader(iterator._dataset, collate_fn=iterator._collate_fn, **batching)
+    alone = {id(dataset_of(each)): each for each in subject.iterators if id(dataset_of(each)) not in known}
+    return [*subject.loaders, *(loader_like(subject.torch, each) for each in alone.values())]
 
 
 def _settings(loader: Any, **other: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.torch_private import convolution_class, has_hooks, is_view
 
 
 def use_channels_last(subject: Subject) -> Step:
@@ -50,7 +51,7 @@ def search_for_kernels(subject: Subject) -> Step:
 
 
 def _weights(subject: Subject) -> list[Any]:
-    convolution = subject.torch.nn.modules.conv._ConvNd
+    convolution = convolution_class(subject.torch)
     parts = (part for module in subject.modules for part in module.modules())
     return [part.weight for part in parts if issubclass(type(part), convolution)]
 
@@ -63,7 +64,7 @@ def _alone(tensors: tuple[Any, ...]) -> list[Any]:
     """Those that share their memory with none of the others: a view that moved would no longer show what is written."""
     dense = [tensor for tensor in tensors if str(tensor.layout) == "torch.strided"]
     sharing = Counter(tensor.untyped_storage().data_ptr() for tensor in dense)
-    return [each for each in dense if not each._is_view() and sharing[each.untyped_storage().data_ptr()] == 1]
+    return [each for each in dense if not is_view(each) and sharing[each.untyped_storage().data_ptr()] == 1]
 
 
 CHANGES = (
@@ -114,7 +115,7 @@ def _can_fold(torch: Any, network: Any, pair: _Pair) -> bool:
     layer, norm = map(network.get_submodule, pair)
     is_known = _is_one_of(torch, layer, _LAYERS) and _is_one_of(torch, norm, _NORMS)
     # A hook looks at what lies between the two, which will be another number.
-    is_hooked = any(each._forward_hooks or each._forward_pre_hooks for each in (layer, norm))
+    is_hooked = any(map(has_hooks, (layer, norm)))
     return is_known and not norm.training and norm.running_var is not None and not is_hooked
 
 

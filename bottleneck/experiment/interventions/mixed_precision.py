@@ -1,6 +1,5 @@
 """Changes to matrix products: bf16 autocast, TF32, and padded sizes."""
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step, within
+from bottleneck.harness.torch_private import dispatch_mode_class
 
 # What torch runs in TF32 needs compute capability 8.0 (NVIDIA's CUDA C++ guide, arithmetic instructions).
 _TF32_CAPABILITY = (8, 0)
@@ -120,7 +120,7 @@ def _watch(torch: Any, met: Counter[MatrixProduct]) -> Any:
     # The operands among the arguments: the other products add to what comes first.
     places = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
 
-    class ProductRecorder(importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
+    class ProductRecorder(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
             if function in places:
                 met[_product_of(*arguments[places[function] : places[function] + 2])] += 1

@@ -9,6 +9,7 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject, code_of
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.torch_private import takes_scaled_gradients
 
 
 def fuse_optimizers(subject: Subject) -> Step:
@@ -96,7 +97,7 @@ def _rebuild(optimizer: Any, switches: dict[str, bool]) -> str | None:
     optimizer.defaults = fresh.defaults
     for name, value in vars(fresh).items():
         vars(optimizer).setdefault(name, value)
-    optimizer._step_supports_amp_scaling = getattr(fresh, "_step_supports_amp_scaling", False)
+    takes_scaled_gradients(optimizer, like=fresh)
     _move_counts(optimizer)
     return None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bottleneck.experiment.interventions.subject import Change, Precision, Subject, seed_all
+from bottleneck.harness.torch_private import has_own_parameters
 from bottleneck.schema.measurements import Difference
 from bottleneck.units import counted
 
@@ -175,7 +176,7 @@ def _kinds(subject: Subject) -> set[Any]:
 def _layers(subject: Subject) -> int:
     """Modules that hold parameters of their own: each works on what the one before has rounded."""
     parts = (part for module in subject.modules for part in module.modules())
-    return max(1, sum(bool(part._parameters) for part in parts))
+    return max(1, sum(map(has_own_parameters, parts)))
 
 
 def _longest_sum(subject: Subject) -> float:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from bottleneck.harness import forms, program
 from bottleneck.harness.process_setup import sow
 from bottleneck.harness.stopwatch import Step
+from bottleneck.harness.torch_private import loader_iterator
 from bottleneck.schema.measurements import TrialVerdict
 
 # Far more than a step names; a walk that meets more than this has gone astray in somebody's data.
@@ -381,7 +382,7 @@ def subject_of(step: Step, own: dict[str, Any] | None = None, *, train: bool = F
     It trains where that is stated, where it holds an optimizer, or where its code names a backward pass.
     """
     torch = importlib.import_module("torch")
-    iterators = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
+    iterators = loader_iterator()
     kinds = (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader, iterators, torch.Tensor)
     reached = Walk(kinds, {} if own is None else own).run(step)
     modules = _outermost(reached.of(torch.nn.Module))

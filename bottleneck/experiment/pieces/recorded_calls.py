@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bottleneck.experiment.pieces.specs import OpCallSpec
+from bottleneck.harness.torch_private import network_function, schema_of
 
 # Kineto's names of dtypes, and torch's.
 _DTYPES = {
@@ -118,7 +119,7 @@ def bind(torch: Any, name: str, arguments: Sequence[Any]) -> BoundCall:
     for taken in (arguments, arguments[:-1]):
         for overload in packet.overloads():
             found = getattr(packet, overload)
-            split = _split(found._schema, taken)
+            split = _split(schema_of(found), taken)
             if split is not None:
                 return BoundCall(_quick_call(torch, base, found, split), *split)
     raise NotRebuilt(f"no overload of {name} takes the arguments that were recorded")
@@ -170,7 +171,7 @@ def _quick_call(
     if base.endswith("_") and not base.endswith("__"):
         known = getattr(torch.Tensor, base, None)
     else:
-        known = getattr(torch, base, None) or getattr(torch._C._nn, base, None)
+        known = getattr(torch, base, None) or network_function(base)
     if known is None:
         return found
     try:

@@ -1,0 +1,133 @@
+"""Rule of Fourier transforms whose length has a large prime factor."""
+
+import re
+
+import numpy as np
+
+from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
+from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import issued_by, main_source, removal_of, roots_of
+from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.units import counted
+
+_TRANSFORMS = re.compile(r"^aten::_fft_(?:r2c|c2r|c2c)$")
+_NUMBERS = re.compile(r"\d{1,9}")
+# From this prime factor on a transform took 2.5 to 18 times as long as one of a length next to it whose factors are 2,
+# 3 and 5 (16 lengths, MKL, one thread); short ones are little work.
+_LARGE_PRIME, _LEAST_LENGTH, _MOST_LENGTH = 41, 64, 2**31
+# Of the time of these transforms another length saves so much; they take this part of the step at least.
+_SAVES, _LEAST = (0.5, 0.9), 0.06
+
+
+def slow_fft_length(evidence: Evidence) -> Draft | None:
+    """Fourier transforms have a length with a prime factor of 41 and more, for which FFT has no short cut.
+
+    Gain: 50 to 90 % of these ops, with their backward pass.
+    """
+    ops, work = evidence.linked.ops, work_of(evidence)
+    inner = np.flatnonzero(text_matches(ops["name"], _TRANSFORMS.search) & ops_in_window(evidence))
+    signatures = as_integers(ops["signature"])[inner]
+    lengths = {number: _slow_length(work, number, str(ops["name"].iloc[row])) for row, number in zip(
+        inner.tolist(), signatures.tolist(), strict=True
+    )}  # fmt: skip
+    slow = np.array([lengths[number] or 0 for number in signatures.tolist()], dtype=np.int64)
+    if not slow.any():
+        return None
+    mine = inner[slow > 0]
+    roots = np.unique(roots_of(evidence)[mine]).tolist()
+    removal = removal_of(evidence, roots, certain=1.0)
+    if evidence.share_of_step(removal.us) < _LEAST:
+        return None
+    us = np.bincount(slow, weights=ops["dur_us"].to_numpy()[inner])
+    length = int(np.argmax(us[1:])) + 1
+    names = ops["name"].astype(object).to_numpy()[roots]
+    forward = [row for row, name in zip(roots, names, strict=True) if not str(name).startswith(BACKWARD_NODE)]
+    line, better = main_source(evidence, forward or roots), next_fast_length(length)
+    is_padded = _is_padded(evidence, forward, length)
+    low, high = _SAVES
+    return Draft(
+        slug="slow-fft-length",
+        title=f"Fourier transforms of length {length:,}, which {_in_factors(length)}",
+        evidence=(
+            f"{counted(format_count(len(mine) / evidence.steps), 'transform')} per step of a length with a prime "
+            f"factor of {_LARGE_PRIME} and more: {format_per_step(evidence, removal.us)}",
+            f"{length} {_in_factors(length)}; {better} = {' x '.join(map(str, prime_factors(better)))}",
+            *work.describe(issued_by(evidence, work, roots)),
+        ),
+        advice=f"Use a length of small prime factors for the transforms {at_source(line)}: pad to {better} in place of "
+        f"{length}, which {_in_factors(length)}. FFT splits a length into its prime factors, and has to take slow "
+        "ways for a large one. "
+        + (
+            f"The signal is padded with zeros already: for a convolution any length from {length} on gives the same."
+            if is_padded
+            else "Padded, or cropped, the spectrum has its frequencies at other places; a convolution by FFT stays the "
+            "same with more zeros."
+        ),
+        code=f"n = scipy.fft.next_fast_len({length})  # {better}: computed once, then rfft(x, n=n) and irfft(y, n=n)",
+        gain_us=Interval(low * removal.gain.low, high * removal.gain.high),
+        claims=removal.claims,
+        removes=True,
+        changes_results=not is_padded,
+    )
+
+
+def _slow_length(work: KernelWork, signature: int, name: str) -> int | None:
+    """The length of a transform that has a large prime factor; null where no dimension has one."""
+    size: Size = next(iter(work.sizes_of(signature)), ())
+    concrete = [str(each) for each in work.text_column("concrete", signature)]
+    dims = [int(each) for each in _NUMBERS.findall(concrete[1])] if len(concrete) > 1 else []
+    lengths = [size[dim] for dim in dims if dim < len(size)]
+    if name.endswith("c2r") and lengths and len(concrete) > 3 and _NUMBERS.fullmatch(concrete[3]):
+        lengths[-1] = int(concrete[3])
+    usual = (each for each in lengths if _LEAST_LENGTH <= each <= _MOST_LENGTH)
+    slow = [each for each in usual if prime_factors(each)[-1] >= _LARGE_PRIME]
+    return max(slow, default=None)
+
+
+def _is_padded(evidence: Evidence, roots: list[int], length: int) -> bool:
+    """True if no call that transforms numbers takes a signal of this length: all are padded to it."""
+    ops, work = evidence.linked.ops, work_of(evidence)
+    names = {row: str(ops["name"].iloc[row]) for row in roots}
+    takes = [
+        length in size
+        for row, name in names.items()
+        if not name.startswith("aten::fft_i")
+        for size in work.tensors_of(int(as_integers(ops["signature"])[row]))[:1]
+    ]
+    return bool(takes) and not any(takes) and all(name.startswith("aten::fft_") for name in names.values())
+
+
+def prime_factors(number: int) -> list[int]:
+    """The prime factors of a number, smallest first; of 1 and less the number itself."""
+    found, factor, left = [], 2, number
+    while factor * factor <= left:
+        while left % factor == 0:
+            found.append(factor)
+            left //= factor
+        factor += 1
+    return [*found, left] if left > 1 or not found else found
+
+
+def next_fast_length(least: int) -> int:
+    """The smallest product of 2, 3 and 5 that is no less than this."""
+    best, fives = 1 << max(least - 1, 0).bit_length(), 1
+    while fives < best:
+        threes = fives
+        while threes < best:
+            twos = threes << max(-(-least // threes) - 1, 0).bit_length()
+            best = min(best, twos)
+            threes *= 3
+        fives *= 5
+    return best
+
+
+def _in_factors(number: int) -> str:
+    factors = prime_factors(number)
+    return "is a prime" if len(factors) == 1 else f"is {' x '.join(map(str, factors))}"
+
+
+RULES = (slow_fft_length,)

@@ -1,0 +1,506 @@
+"""Reaches what PyTorch keeps private and changes from version to version: the only module that names any of it.
+
+``PRIVATE`` lists every such name with what nobody can tell without it. Names are looked up where the program has
+imported their module already. What a torch does not have, or has in another form, is null to its caller and one caveat
+of the recording (``losses``), never an exception; only functions for commands that bring torch in themselves (predict,
+verify, calibrate) raise.
+"""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+# Private names by what is not told without them; null: something else tells it, or nothing that a user sees is lost.
+# Those that begin with a dot are attributes of objects.
+PRIVATE: Mapping[str, str | None] = {
+    # The profiler.
+    "torch.autograd._profiler_enabled": None,
+    "torch.autograd.profiler._is_profiler_enabled": None,
+    "torch.autograd.profiler._prepare_profiler": None,
+    "torch.autograd.profiler._enable_profiler": None,
+    "torch.autograd.profiler_legacy._enable_profiler_legacy": None,
+    "torch._C._profiler._ExperimentalConfig": "when the host waits for the GPU",
+    "torch.distributed.distributed_c10d._get_all_pg_configs": "which ranks a collective is among",
+    ".experimental_event_tree": "the lines from which code of the program called something",
+    ".trace_activities": None,
+    # Dispatch, autograd and tensors.
+    "torch._C._len_torch_function_stack": "which lines give the same result in each step",
+    "torch._C._functorch.peek_interpreter_stack": "which modules give the same result in each step",
+    "torch.overrides._get_current_function_mode_stack": None,
+    "torch._C._len_torch_dispatch_stack": "which tensors hold denormal numbers or NaN",
+    "torch.utils._python_dispatch._get_current_dispatch_mode_stack": "which modes watch every operation",
+    "torch._C._current_autograd_node": None,
+    "torch.autograd._get_sequence_nr": None,
+    "torch._C._nn": None,
+    "._version": None,
+    "._schema": None,
+    # The compiler.
+    "torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER": "how often code was compiled again",
+    "torch._dynamo.utils.counters": "how many graphs were compiled, and where they break",
+    "torch._dynamo.utils.graph_break_reasons": "the lines at which graphs break",
+    "torch._dynamo.config": None,
+    "torch._dynamo.eval_frame.OptimizedModule": "which calls of compiled modules are steps",
+    "torch.export._unlift._StatefulGraphModule": "which calls of exported modules are steps",
+    # Data loaders.
+    "torch.utils.data.dataloader._BaseDataLoaderIter": "which batches of data loaders are steps",
+    "._dataset": None,
+    "._num_yielded": None,
+    "._workers": None,
+    "._num_workers": None,
+    "._prefetch_factor": None,
+}
+
+# Modules of the compiler, which the program imports when it first compiles something.
+DYNAMO = "torch._dynamo"
+INDUCTOR_CONFIG = "torch._inductor.config"
+INDUCTOR_CPP = "torch._inductor.codegen.cpp"
+INDUCTOR_GRAPHS = "torch._inductor.output_code"
+EXPORT_UNLIFT = "torch.export._unlift"
+# Imported by `torch.compile` before anything else, from torch 2.6 on.
+COMPILER = "torch._inductor.compiler_bisector"
+# Their code prepares something for the program; it is none of the program's steps.
+HELPERS = ("torch.utils.data", "torch._inductor")
+COMPILING_FILES = (("torch", "_dynamo", "convert_frame.py"), ("torch", "_inductor", "compile_fx.py"))
+
+# Attributes that each call reads first: of a loader's iterator, and of a module.
+READ_BY_LOADER = "_profile_name"
+READ_BY_COMPILED = "_compiled_call_impl"
+
+# The oldest version that the tests ran with (docs/reference/versions.md).
+OLDEST = (2, 4)
+
+_lost: dict[str, str] = {}
+
+
+def private(path: str) -> Any:
+    """The thing of this name in ``PRIVATE``; null where torch has no such name or its module is not imported."""
+    module, name = path.rpartition(".")[::2]
+    parts = list[str]()
+    while module.startswith("torch._C.") and module not in sys.modules:  # a class in a module of C++
+        module, _, part = module.rpartition(".")
+        parts.insert(0, part)
+    # Torch imports some of its modules when they are first asked for: only those that are there are asked.
+    found: Any = sys.modules.get(module)
+    if found is None:
+        return None
+    for part in parts:
+        found = getattr(found, part, None)
+    return _get(found, name, path)
+
+
+def _attribute(thing: Any, name: str, default: Any = None) -> Any:
+    """An attribute of an object of torch, by its name in ``PRIVATE``."""
+    found = _get(thing, name[1:], name)
+    return default if found is None else found
+
+
+def _get(thing: Any, name: str, path: str) -> Any:
+    try:
+        return getattr(thing, name)
+    except Exception:  # a stand-in of the program's may raise anything
+        _lose(path)
+        return None
+
+
+def _lose(path: str) -> None:
+    lost = PRIVATE.get(path)
+    if lost is not None:
+        _lost[path] = lost
+
+
+def _answer(path: str, function: Any, *arguments: Any, default: Any = None) -> Any:
+    """The answer of the function of this name; the default where there is none, or it is another by now."""
+    if function is None:
+        return default
+    try:
+        return function(*arguments)
+    except Exception:
+        _lose(path)
+        return default
+
+
+def losses() -> tuple[str, ...]:
+    """One caveat for each thing that was asked for in this process and that this torch does not tell."""
+    version = getattr(sys.modules.get("torch"), "__version__", "of this version")
+    return tuple(f"torch {version} does not tell {lost}" for lost in dict.fromkeys(_lost.values()))
+
+
+def refuse_old(torch: Any) -> str | None:
+    """The reason why this torch cannot be measured, which is its age; null where it can."""
+    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:
+        return None
+    return f"torch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that can be measured"
+
+
+# The profiler.
+
+
+def is_profiling() -> bool:
+    """True if a profiler is at work now, in any thread."""
+    path = "torch.autograd._profiler_enabled"
+    return private("torch.autograd.profiler._is_profiler_enabled") is True or bool(_answer(path, private(path)))
+
+
+# What every way of starting a profiler goes through, by module.
+PROFILER_STARTS: Mapping[str, Sequence[str]] = {
+    "profiler": ("_prepare_profiler", "_enable_profiler"),
+    "profiler_legacy": ("_enable_profiler_legacy",),
+}
+
+
+def profiler_config(**options: bool) -> Any:
+    """The profiler's unstable options, those of them that this torch knows; null where it takes none at all."""
+    path = "torch._C._profiler._ExperimentalConfig"
+    kind = private(path)
+    wanted = {**options, "record_python_gc_info": True}
+    known = getattr(getattr(kind, "__init__", None), "__doc__", None) or ""
+    chosen = {name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known}
+    return _answer(path, None if kind is None else lambda: kind(**chosen))
+
+
+def leave_unparsed(profiler: Any) -> None:
+    """Has the profiler's stop leave the events as they are: torch before 2.5 makes objects of all, at 0.1 ms each."""
+    profiler._parse_kineto_results = lambda *_: []
+
+
+def event_tree(results: Any) -> Sequence[Any]:
+    """The roots of the profiler's tree of events, which alone tells the line of a call; empty where torch has none."""
+    path = ".experimental_event_tree"
+    return _answer(path, _attribute(results, path), default=())  # type: ignore[no-any-return]
+
+
+def activities(results: Any) -> Any:
+    """The activities that the exporter in Python writes; null in torch before 2.13, which has none."""
+    path = ".trace_activities"
+    return _answer(path, _attribute(results, path))
+
+
+def has_python_export(torch: Any) -> bool:
+    """True if torch can write a trace from Python, by a module that it imports only then."""
+    return (Path(torch.__file__).parent / "profiler" / "_chrome_trace_export.py").is_file()
+
+
+def process_groups(distributed: Any) -> dict[str, Any]:
+    """The groups that this rank is in, as torch's own profiler writes them; nothing from a torch that lists none."""
+    path = "torch.distributed.distributed_c10d._get_all_pg_configs"
+    configs = _answer(path, private(path))
+    return {} if configs is None else {"pg_count": distributed.get_pg_count(), "pg_config": configs}
+
+
+# Dispatch, autograd and tensors.
+
+
+def dispatch_modes() -> Sequence[Any]:
+    """The modes that see every op that this thread calls now."""
+    path = "torch.utils._python_dispatch._get_current_dispatch_mode_stack"
+    return tuple(_answer(path, private(path), default=()))
+
+
+def count_modes() -> int | None:
+    """The number of such modes; null where this torch does not count them."""
+    path = "torch._C._len_torch_dispatch_stack"
+    return _answer(path, private(path))  # type: ignore[no-any-return]
+
+
+def function_modes() -> int | None:
+    """The number of modes that see every function of torch; null where this torch does not count them."""
+    path = "torch._C._len_torch_function_stack"
+    return _answer(path, private(path))  # type: ignore[no-any-return]
+
+
+def innermost_function_mode() -> Any:
+    """The mode that sees functions of torch first; null where there is none."""
+    path = "torch.overrides._get_current_function_mode_stack"
+    modes = _answer(path, private(path), default=())
+    return modes[-1] if modes else None
+
+
+def without_functions(torch: Any) -> AbstractContextManager[Any]:
+    """A context in which no mode sees functions of torch."""
+    return torch._C.DisableTorchFunction()  # type: ignore[no-any-return]
+
+
+def is_transformed() -> bool | None:
+    """True where `torch.func` answers for torch, as in a mapped model; null where this torch does not tell."""
+    path = "torch._C._functorch.peek_interpreter_stack"
+    peek = private(path)
+    return None if peek is None else _answer(path, lambda: peek() is not None)
+
+
+def version_of(tensor: Any) -> int:
+    """The number of times that a tensor was written; 0 where that is not counted."""
+    return 0 if tensor.is_inference() else int(_attribute(tensor, "._version", 0))
+
+
+def is_view(tensor: Any) -> bool:
+    """True if the tensor shows a part of another one's memory."""
+    return bool(tensor._is_view())
+
+
+def storage_key(storage: Any) -> int:
+    """A number that no other living storage has."""
+    return int(storage._cdata)
+
+
+def schema_of(op: Any) -> Any:
+    """The name and arguments of an overload of an op, null for what is none."""
+    return _attribute(op, "._schema")
+
+
+def is_written(argument: Any) -> bool:
+    """True if an op writes into what it is given as this argument of its schema."""
+    known = getattr(argument, "is_write", None)  # from torch 2.5 on
+    return bool(argument.alias_info is not None and argument.alias_info.is_write if known is None else known)
+
+
+def current_node() -> Any:
+    """The node of the graph of gradients that is at work; null outside a backward pass."""
+    return _answer("torch._C._current_autograd_node", private("torch._C._current_autograd_node"))
+
+
+def newest_number() -> int:
+    """The number of the node that autograd made last."""
+    return int(_answer("torch.autograd._get_sequence_nr", private("torch.autograd._get_sequence_nr"), default=0)) - 1
+
+
+def network_function(name: str) -> Any:
+    """An op of networks that torch has under no other name, such as `gelu`; null where there is none."""
+    return getattr(private("torch._C._nn"), name, None)
+
+
+def autograd_number(node: Any) -> int:
+    """The number that autograd gave a node of its graph, rising with time."""
+    return int(node._sequence_nr())
+
+
+def dispatch_mode_class() -> type:
+    """The class whose modes see every op."""
+    return importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode  # type: ignore[no-any-return]
+
+
+def trees() -> Any:
+    """Functions that take nested arguments apart and put them together."""
+    return importlib.import_module("torch.utils._pytree")
+
+
+# Fake tensors, and what a CUDA device would choose.
+
+
+def fake_tensors() -> Any:
+    """The module of tensors that have sizes and no memory."""
+    return importlib.import_module("torch._subclasses.fake_tensor")
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """A context in which no mode sees the ops."""
+    return importlib.import_module("torch.utils._python_dispatch")._disable_current_modes()  # type: ignore[no-any-return]
+
+
+def replace_scaled_step(torch: Any, take_step: Callable[..., Any]) -> None:
+    """Has `GradScaler` call this in place of the function that looks whether a gradient overflowed."""
+    torch.amp.GradScaler._maybe_opt_step = take_step
+
+
+def has_kernel(op: Any, key: str) -> bool:
+    """True if the dispatcher has a kernel of the op under this key."""
+    return bool(sys.modules["torch._C"]._dispatch_has_kernel_for_dispatch_key(op.name(), key))
+
+
+def without_key(key: str) -> AbstractContextManager[Any]:
+    """A context in which the dispatcher passes this key over."""
+    core: Any = sys.modules["torch._C"]
+    keys = core.DispatchKeySet(getattr(core.DispatchKey, key))
+    return core._ExcludeDispatchKeyGuard(keys)  # type: ignore[no-any-return]
+
+
+def is_enabled(autocast: Any) -> bool:
+    """True if a region of autocast is switched on."""
+    return bool(autocast._enabled)
+
+
+def use_foreach_for(kind: type) -> None:
+    """Has optimizers and gradient clipping take all tensors of this class in one call, those of the CPU too."""
+    # By its name: torch.optim deletes this one from its namespace.
+    optimizer: Any = importlib.import_module("torch.optim.optimizer")
+    foreach: Any = importlib.import_module("torch.utils._foreach_utils")
+    for module in (optimizer, foreach):
+        module._get_foreach_kernels_supported_devices = lambda: ["cpu", "cuda"]
+        module._foreach_supported_types = [*optimizer._foreach_supported_types, kind]
+
+
+# The compiler.
+
+
+def compile_counters() -> Mapping[str, Mapping[str, int]] | None:
+    """The counts of the compiler by name, as unique graphs and graph breaks; null where it does not tell."""
+    return private("torch._dynamo.utils.counters")  # type: ignore[no-any-return]
+
+
+def break_reasons() -> Sequence[Any]:
+    """The reasons for which graphs broke; empty where the compiler keeps none."""
+    return private("torch._dynamo.utils.graph_break_reasons") or ()
+
+
+def compiler_settings() -> Any:
+    """The settings of the compiler; null where the program has not imported it."""
+    return private("torch._dynamo.config")
+
+
+def own_cache(torch: Any) -> Mapping[str, bool]:
+    """The option of `torch.compile` by which a compiled thing keeps entries of its own; none in torch before 2.13."""
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+
+
+def graphs_compiled() -> int:
+    """The graphs that were compiled so far. Imports the compiler."""
+    return int(importlib.import_module("torch._dynamo.utils").counters["stats"]["unique_graphs"])
+
+
+def backend_failure() -> type[Exception]:
+    """The exception in which the compiler wraps one of a backend, as its ``inner_exception``. Imports the compiler."""
+    return importlib.import_module("torch._dynamo.exc").BackendCompilerFailed  # type: ignore[no-any-return]
+
+
+def has_cpp_compiler() -> bool:
+    """True if Inductor finds a compiler of C++."""
+    builder = importlib.import_module("torch._inductor.cpp_builder")
+    try:
+        builder.get_cpp_compiler()
+    except importlib.import_module("torch._inductor.exc").InvalidCxxCompiler:
+        return False
+    return True
+
+
+def optimized_module() -> Any:
+    """The class of compiled modules; null until the program has imported the compiler."""
+    return private("torch._dynamo.eval_frame.OptimizedModule")
+
+
+def exported_module() -> Any:
+    """The class of the modules of exported programs; null until the program has imported it."""
+    return private("torch.export._unlift._StatefulGraphModule")
+
+
+def compiled_frames() -> Mapping[Any, int]:
+    """Times that torch's compiler has compiled each frame; empty where it never ran. It is not imported for this."""
+    found = private("torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER")
+    return found if isinstance(found, Mapping) else {}
+
+
+def note_untold_kernels() -> None:
+    """Keeps the caveat of a torch that compiles without the module by which kernels are described (before 2.6)."""
+    if INDUCTOR_GRAPHS not in sys.modules and INDUCTOR_CONFIG in sys.modules:
+        _lost[INDUCTOR_GRAPHS] = "which ops are in the kernels of compiled code"
+
+
+def is_compiled(module: Any) -> bool:
+    """True if `torch.compile` has been applied to this module itself or to its forward."""
+    is_wrapped = type(module).__name__ == "OptimizedModule" or hasattr(module.forward, "_torchdynamo_orig_callable")
+    return is_wrapped or getattr(module, READ_BY_COMPILED, None) is not None
+
+
+def is_constant_input(value: Any) -> bool:
+    """True if the compiler takes an input of a graph for one that stays at its place, as a parameter does."""
+    return hasattr(value, "_dynamo_static_input_type")
+
+
+# Data loaders.
+
+
+def loader_iterator() -> Any:
+    """The class of the iterators of data loaders; null until the program has imported them."""
+    return private("torch.utils.data.dataloader._BaseDataLoaderIter")
+
+
+def dataset_of(iterator: Any) -> Any:
+    """The data set that a loader's iterator draws from."""
+    return _attribute(iterator, "._dataset", iterator)
+
+
+def batches_given(iterator: Any) -> int | None:
+    """The batches that a loader's iterator has given; null where it does not count them."""
+    return _attribute(iterator, "._num_yielded")  # type: ignore[no-any-return]
+
+
+def workers_of(iterator: Any) -> Sequence[Any]:
+    """The worker processes of a loader's iterator."""
+    return _attribute(iterator, "._workers", ())  # type: ignore[no-any-return]
+
+
+def prefetched_by(iterator: Any) -> int:
+    """The number of batches that the workers of an iterator may have ready."""
+    return int(_attribute(iterator, "._num_workers", 0)) * int(_attribute(iterator, "._prefetch_factor", 0))
+
+
+def call_before_shutdown(iterator: Any, call: Callable[[], None]) -> None:
+    """Has this called before the iterator ends its workers."""
+    end = iterator._shutdown_workers
+
+    def call_and_end() -> None:
+        call()
+        end()
+
+    iterator._shutdown_workers = call_and_end
+
+
+def loader_like(torch: Any, iterator: Any) -> Any:
+    """A loader without workers like the one whose iterator alone is left."""
+    batching = {"batch_sampler": iterator._index_sampler}
+    if not iterator._auto_collation:
+        batching = {"batch_size": None, "sampler": iterator._index_sampler}
+    return torch.utils.data.DataLoader(iterator._dataset, collate_fn=iterator._collate_fn, **batching)
+
+
+# Modules and optimizers.
+
+
+def call_code(torch: Any) -> Any:
+    """The code that runs in every call of a module."""
+    return torch.nn.Module._call_impl.__code__
+
+
+def convolution_class(torch: Any) -> Any:
+    """The class above all convolutions."""
+    return torch.nn.modules.conv._ConvNd
+
+
+def has_hooks(module: Any) -> bool:
+    """True if something looks at what goes into the module or comes out."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def has_own_parameters(module: Any) -> bool:
+    """True if the module holds parameters itself."""
+    return bool(module._parameters)
+
+
+def takes_scaled_gradients(optimizer: Any, like: Any) -> None:
+    """Has an optimizer scale gradients itself where the other one does."""
+    optimizer._step_supports_amp_scaling = getattr(like, "_step_supports_amp_scaling", False)
+
+
+# The GPU.
+
+
+def gpu_function(torch: Any, name: str) -> Any:
+    """A function that calibration needs and that torch keeps private: 'sleep', 'int8 product', 'fp8 product', 'jit'.
+
+    Raises RuntimeError where this torch has none.
+    """
+    owner, attribute = {
+        "sleep": (torch.cuda, "_sleep"),
+        "int8 product": (torch, "_int_mm"),
+        "fp8 product": (torch, "_scaled_mm"),
+        "jit": (torch.cuda.jiterator, "_create_jit_fn"),
+    }[name]
+    found = getattr(owner, attribute, None)
+    if found is None:
+        raise RuntimeError(f"torch {torch.__version__} has no {attribute}")
+    return found

@@ -1,0 +1,21 @@
+"""Tells the usage of this process so far, where the system tells it: `resource` is a module of POSIX systems only."""
+
+import math
+import sys
+
+try:
+    import resource
+except ImportError:
+    resource = None  # type: ignore[assignment]
+
+
+def minor_page_faults() -> int:
+    """Pages that the system has handed to this process without reading a disk; 0 where it does not tell."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def peak_bytes() -> float:
+    """The most memory that this process has ever had in use; infinite where the system does not tell."""
+    if resource is None:
+        return math.inf
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
