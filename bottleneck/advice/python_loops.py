@@ -353,7 +353,10 @@ def _cell_of(evidence: Evidence, source: str) -> str | None:
 def rows_of_call(evidence: Evidence, source: str) -> int | None:
     """The rows of the input of the first op that modules run at this line; null where none is known."""
     ops = program_ops(evidence)
-    mine = ops["signature"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()]
+    in_modules = ops["module"].notna().to_numpy()
+    mine = ops["signature"][(ops["source"] == source).to_numpy() & in_modules]
+    if mine.empty and source in (calls := model_calls(evidence)) and len(calls) == 1:
+        mine = ops["signature"][in_modules]  # at lines of the module's own file
     sizes = next((each[0] for signature in mine.tolist() if (each := work_of(evidence).sizes_of(signature))), ())
     return None if not sizes else 1 if len(sizes) == 1 else int(sizes[0])
 

@@ -1,6 +1,7 @@
 """Rules on the whole run of a script: what is between its steps, and steps that grow from one to the next."""
 
 from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.quantities import model_call
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
@@ -47,6 +48,8 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
     if run is None or run.elsewhere_share < _LEAST or not run.places:
         return None
     first = run.places[0]
+    if first.kind is None and first.source == model_call(evidence):
+        return None  # the step itself, longer than usual
     share = format_share(run.elsewhere_share)
     advice, code = _advice(first)
     left_us = run.total_us - run.elsewhere_us * first.share

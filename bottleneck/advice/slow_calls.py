@@ -695,9 +695,9 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "A tensor is made of Python numbers",
-        "Keep the numbers in an array or a tensor from the start, or make the tensor once: {place} takes them out of "
-        "Python's objects one by one, {often}, where it is given a list.",
-        "kept[at] = value  # kept: a tensor made once; torch.from_numpy(array) copies nothing",
+        "Keep the numbers in an array or a tensor from the start, and stack arrays before a tensor is made of them "
+        "(np.stack): {place} takes the numbers out of Python's objects one by one, {often}, where it is given a list.",
+        "batch = torch.from_numpy(np.stack(arrays))  # in place of torch.tensor(arrays), a list of arrays",
         by_text=called(r"torch\.(?:tensor|as_tensor|\w*Tensor)|(?:np|numpy)\.(?:array|asarray|fromiter)"),
         per_batch=True,
     ),

@@ -16,6 +16,7 @@ from bottleneck.advice.quantities import (
     claims_of,
     format_count,
     format_per_step,
+    has_backward_marks,
     issue_us,
     model_call,
     overhead_us_per_op,
@@ -71,7 +72,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     else:
         if _grows_with_batch(evidence):
             return None
-        grown = _growth_of_fixed_cost(evidence) or _growth_of_small_grids(evidence)
+        grown = _growth_of_fixed_cost(evidence) or _growth_of_few_rows(evidence) or _growth_of_small_grids(evidence)
         if grown is None or evidence.kernels_per_step < _FEW_KERNELS:
             return None
         low, high, words = grown
@@ -132,6 +133,22 @@ def _growth_of_fixed_cost(evidence: Evidence) -> tuple[float, float, str] | None
         return None
     words = (
         f"{format_per_step(evidence, fixed_us)} is Python, dispatching and launching, which cost the same for any batch"
+    )
+    return 1.0, 2.0 - evidence.share_of_step(fixed_us), words
+
+
+def _growth_of_few_rows(evidence: Evidence) -> tuple[float, float, str] | None:
+    """The same where a model without a backward pass gets few rows: it reads all its weights for each; else null."""
+    line = model_call(evidence)
+    rows = None if line is None else rows_of_call(evidence, line)
+    if rows is None or rows > FEW_ROWS or has_backward_marks(evidence):
+        return None
+    fixed_us = sum(evidence.account_us(name) for name in (*_FIXED, "memory"))
+    if evidence.share_of_step(fixed_us) < _MOST_OVERHEAD:
+        return None
+    words = (
+        f"{format_per_step(evidence, fixed_us)} is overhead, and reading the weights for {counted(rows, 'row')}, which "
+        "take as long for more rows"
     )
     return 1.0, 2.0 - evidence.share_of_step(fixed_us), words
 

@@ -45,6 +45,7 @@ _MOST_SAMPLES, _MOST_STEPS, _DEEPEST = 20_000, 1_000_000, 200
 
 # Of the switch interval: a thread that waited so long for the interpreter had to make the other one hand over.
 _FORCED = 0.8
+_QUICK_S = 5e-5
 # A line is looked at so often at most; a search through so many items takes longer than what is around it.
 _MOST_LOOKS, _MANY_ITEMS = 5, 200
 
@@ -164,6 +165,35 @@ class LineWatch:
             self.searched[key] = found
 
 
+class QuickHandover:
+    """Has the interpreter hand over to a sampler at once, while the program has no other thread of Python.
+
+    Else the sampler waits until the program lets it, which is in an op of torch as a rule: a line of pandas that took
+    0.4 ms was sampled in the call of `torch.tensor` that followed, which took 5 us. With other threads it would change
+    how these take turns.
+    """
+
+    def __init__(self) -> None:
+        self._usual_s = sys.getswitchinterval()
+
+    @property
+    def interval_s(self) -> float:
+        """The time after which a thread that wants to run gets its turn."""
+        return sys.getswitchinterval()
+
+    def adjust(self, threads: int) -> None:
+        """Looks whether there are others beside the sampler and the thread that it samples."""
+        if threads <= 2 and math.isclose(self.interval_s, self._usual_s):
+            sys.setswitchinterval(_QUICK_S)
+        elif threads > 2:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Puts the program's own interval back, unless it has set another meanwhile."""
+        if math.isclose(self.interval_s, _QUICK_S):
+            sys.setswitchinterval(self._usual_s)
+
+
 @dataclass
 class RunLog:
     """The ends of the steps of one source, from the first on, by a clock that only runs forward.
@@ -188,6 +218,7 @@ class RunLog:
     watch: LineWatch = field(default_factory=LineWatch)
     _sampled_from: int | None = None
     _is_sampling: bool = False
+    _handover: QuickHandover | None = None
 
     def mark(self) -> None:
         """Notes the end of a step."""
@@ -215,22 +246,37 @@ class RunLog:
         # A debugger writes the copies of local variables that it reads back into the program.
         self.watch.may_look = sys.gettrace() is None
         self._sampled_from, self._is_sampling = threading.get_ident(), True
+        self._handover = QuickHandover()
+        os.register_at_fork(after_in_child=self._handover.give_back)
         _thread.start_new_thread(self._sample, (os.getpid(),))
 
     def stop_sampling(self) -> None:
         """Ends the thread at its next turn."""
         self._is_sampling = False
+        if self._handover is not None:
+            self._handover.give_back()
 
     def _sample(self, process: int) -> None:
-        period_s, forced_ns = PERIOD_S, round(_FORCED * sys.getswitchinterval() * 1e9)
+        handover = self._handover or QuickHandover()
+        try:
+            self._sample_until_told(process, handover)
+        finally:
+            handover.give_back()
+
+    def _sample_until_told(self, process: int, handover: QuickHandover) -> None:
+        period_s = PERIOD_S
         while True:
+            forced_ns = round(_FORCED * handover.interval_s * 1e9)
             due_ns = self.clock_ns() + round(period_s * 1e9)
             self._sleep(period_s)
             if not self._is_sampling or os.getpid() != process or self._sampled_from is None:
                 return
-            frame = sys._current_frames().get(self._sampled_from)
+            frames = sys._current_frames()
+            frame = frames.get(self._sampled_from)
             if frame is None:
                 return
+            handover.adjust(len(frames))
+            del frames
             at_ns, place = self.clock_ns(), None
             with contextlib.suppress(Exception):  # of what the program's code looks like: nothing of it is lost
                 place = self.watch.place_of(frame, is_forced=at_ns - due_ns >= forced_ns)
@@ -341,7 +387,19 @@ def _most_called(chains: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
         if most is None or most[1] < _MOST_OF_LINE * len(chains):
             break
         found = (*found, most[0])
-    return found
+    return found or _most_called_of_package(chains)
+
+
+def _most_called_of_package(chains: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The function called most of the package that most samples were in: a line of pandas calls several of its own."""
+    named = Counter(chain[0] for chain in chains if chain and not chain[0].startswith("torch/"))
+    packages: Counter[str] = Counter()
+    for function, count in named.items():
+        packages[function.partition("/")[0]] += count
+    package, count = next(iter(packages.most_common(1)), ("", 0))
+    if count < _MOST_OF_LINE * len(chains):
+        return ()
+    return (next(function for function, _ in named.most_common() if function.partition("/")[0] == package),)
 
 
 def _steps_of(log: RunLog) -> list[_FollowedStep]:
