@@ -11,7 +11,7 @@ from bottleneck.report.analysis_document import describe_run
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BetweenPlace, PiledHooks, RunSteps, StepGrowth
 from tests.advice.cases import case_of
-from tests.builders import op
+from tests.builders import complete, frame, op
 
 PLACE = BetweenPlace("train.py:88", 0.9, "evaluate", None, "evaluate(net)")
 
@@ -43,6 +43,18 @@ def test_a_tenth_of_the_run_is_told_and_less_is_not(tmp_path: Path) -> None:
     assert time_between_steps(evidence_of(tmp_path / "little", run_of(5e4, PLACE))) is None
     assert time_between_steps(evidence_of(tmp_path / "unsampled", run_of(9e5))) is None
     assert time_between_steps(evidence_of(tmp_path / "unknown", None)) is None
+
+
+def test_the_line_that_calls_the_model_is_the_step_itself(tmp_path: Path) -> None:
+    events = [
+        complete("train.py(12): train", "python_line", 0.5, 99),
+        frame("nn.Module: Net_0", 1, 98),
+        op("aten::mul", 2, 90),
+    ]
+    place = BetweenPlace("train.py:12", 0.9, None, None, "scores.append(model(row))")
+    assert time_between_steps(case_of(tmp_path / "model", events, run=run_of(3e5, place), unprofiled_us=100.0)) is None
+    other = BetweenPlace("train.py:13", 0.9, None, None, "scores.sort()")
+    assert time_between_steps(case_of(tmp_path / "other", events, run=run_of(3e5, other), unprofiled_us=100.0))
 
 
 @pytest.mark.parametrize(

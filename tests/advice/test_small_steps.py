@@ -45,6 +45,28 @@ def test_a_model_that_is_called_for_one_row_is_named_by_the_line_of_the_call(tmp
     assert draft is not None and draft.advice.startswith("Collect what the model is called for at train.py:12, 1 row")
 
 
+def one_row(folder: Path, rows: int) -> Evidence:
+    """A model of its own file that is called at one line for so many rows, and reads its weights for each."""
+    events = [
+        complete("train.py(12): train", "python_line", 0.5, 80),
+        frame("nn.Module: Net_0", 1, 78),
+        complete("model.py(5): forward", "python_line", 1.5, 77),
+        *cpu_events(ops=10, op_us=3, every_us=8, name="aten::addmm", dims=[[rows, 8], [8, 8]]),
+    ]
+    return with_ledger(case_of(folder, events), {"memory": 55.0, "overhead.dispatch": 20.0, "compute": 25.0})
+
+
+def test_a_model_that_reads_its_weights_for_each_row_takes_more_rows_in_the_same_time(tmp_path: Path) -> None:
+    draft = larger_batch(one_row(tmp_path, 1))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.advice.startswith("Collect what the model is called for at train.py:12, 1 row each time")
+    assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(37.5), pytest.approx(50))
+
+
+def test_a_model_that_gets_a_batch_may_be_bound_by_memory_without_advice_on_rows(tmp_path: Path) -> None:
+    assert larger_batch(one_row(tmp_path, 64)) is None
+
+
 def test_twice_the_batch_may_take_less_time_than_once(tmp_path: Path) -> None:
     draft = larger_batch(tried(with_ledger(cpu(tmp_path), OVERHEAD), 0.8, 0.9, 1.0))
     assert draft is not None and draft.gain_us is not None

@@ -1,7 +1,7 @@
 """A whole run in short: what is between its steps and where, steps that grow, hooks that pile up."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from bottleneck.harness.run_log import (
     LinePlace,
     LineWatch,
+    QuickHandover,
     RunLog,
     StackSample,
     find_piled_hooks,
@@ -202,6 +203,42 @@ def test_few_samples_long_steps_and_rare_lines_tell_no_lines() -> None:
 def test_functions_of_libraries_that_only_some_samples_were_in_are_not_what_a_line_does() -> None:
     run = summarise_run(with_lines(place(30, "random.py: randrange"), place(30), place(30)))
     assert run is not None and run.lines[0].callees == ()
+
+
+def test_a_line_that_calls_several_functions_of_one_package_is_told_by_the_most_called() -> None:
+    series = [place(30, f"pandas/core/series.py: {name}") for name in ("__getitem__", "_get_with", "__getitem__")]
+    run = summarise_run(with_lines(*series, place(30)))
+    assert run is not None and run.lines[0].callees == ("pandas/core/series.py: __getitem__",)
+    ops = summarise_run(with_lines(*(place(30, f"torch/functional.py: {name}") for name in ("cdist", "split", "norm"))))
+    assert ops is not None and ops.lines[0].callees == ()
+
+
+@pytest.fixture
+def usual_interval() -> Iterator[float]:
+    """The time after which threads take turns, put back after the test."""
+    usual_s = sys.getswitchinterval()
+    yield usual_s
+    sys.setswitchinterval(usual_s)
+
+
+def test_a_sampler_gets_its_turn_at_once_while_no_other_thread_of_python_is_there(usual_interval: float) -> None:
+    handover = QuickHandover()
+    handover.adjust(2)
+    assert handover.interval_s == pytest.approx(5e-5)
+    handover.adjust(3)
+    assert handover.interval_s == usual_interval
+    handover.adjust(2)
+    handover.give_back()
+    assert handover.interval_s == usual_interval
+
+
+def test_an_interval_that_the_program_has_set_meanwhile_stays(usual_interval: float) -> None:
+    handover = QuickHandover()
+    handover.adjust(2)
+    sys.setswitchinterval(2 * usual_interval)
+    handover.adjust(2)
+    handover.give_back()
+    assert handover.interval_s == pytest.approx(2 * usual_interval)
 
 
 def test_the_innermost_line_is_that_inside_of_a_module() -> None:
