@@ -511,7 +511,8 @@ SLOW_CALLS: Sequence[SlowCall] = (
     SlowCall(
         "Statistics are computed again {often}",
         "Compute once what {place} computes {often}, where it is of data that does not change (one result per series, "
-        "user or class, kept in a table), or update it by what is new.",
+        "user or class, kept in a table), or update it by what is new. Where it is only watched, compute it every so "
+        "many steps, or of a sample.",
         "self.stats = [np.percentile(series, [25, 50, 75]) for series in values]  # once, in __init__",
         re.compile(
             r"numpy/lib/_?(?:function_base|nanfunctions|arraysetops|histograms)(?:_impl)?\.py: "
