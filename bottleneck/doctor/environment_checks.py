@@ -6,6 +6,7 @@ from typing import Any
 
 from bottleneck.doctor.facts import Facts, FolderAccess, Machine, ProbeOutput, Processors, gather
 from bottleneck.harness.nvml import NO_DRIVER, REMEDIES, match_sensors
+from bottleneck.harness.torch_private import OLDEST
 from bottleneck.schema.checks import Check, Checkup, at_fault
 from bottleneck.units import counted, format_si
 
@@ -44,11 +45,11 @@ _SHADOWS = partial(Check, "shadows", _PROGRAMS, "shadows")
 _OTHER_PROFILERS = partial(Check, "other-profilers", _PROGRAMS, "profilers")
 _SLOWING = partial(Check, "slowing", _PROGRAMS, "settings")
 
-# The versions of torch that the tests run on: from the first up to, not including, the second.
-TESTED_TORCH = ((2, 13), (2, 14))
-_TESTED_PYTHON = "3.11"
+# The versions of torch that were tried (docs/reference/versions.md): from the first up to, not including, the second.
+TESTED_TORCH = (OLDEST, (2, 15))
+_TESTED_PYTHON = ("3.11", "3.12", "3.13")
 _ANEW = "uninstall it, then install torch-bottleneck anew, since both wrote into one folder:"
-_PIP = 'pip install "torch>=2.13,<2.14"'
+_PIP = f'pip install "torch>={OLDEST[0]}.{OLDEST[1]}"'
 
 _INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_", "NV_NSIGHT", "NV_COMPUTE_PROFILER",
              "HSA_TOOLS_LIB", "ROCP_TOOL", "ROCPROFILER_")  # fmt: skip
@@ -82,8 +83,8 @@ def _python(facts: Facts) -> Check:
     fact = f"{programs.python} on {programs.system}, bottleneck {programs.ours}"
     if not programs.system.startswith("Linux"):
         return _PYTHON("limited", fact, "only Linux is tested")
-    tested = f" {_TESTED_PYTHON}." in programs.python
-    return _PYTHON("ok", fact, "" if tested else f"the tests run on Python {_TESTED_PYTHON}")
+    tested = any(f" {version}." in programs.python for version in _TESTED_PYTHON)
+    return _PYTHON("ok", fact, "" if tested else f"tried with Python {', '.join(_TESTED_PYTHON)}")
 
 
 def _torch(facts: Facts) -> Check:
@@ -99,11 +100,12 @@ def _torch(facts: Facts) -> Check:
     fact = f"{found['version']} ({build} build), {counted(found['threads'], 'thread')}"
     if not found.get("kineto"):
         return _TORCH("missing", fact, "this build has no Kineto, which records the events", command=_PIP)
-    low, high = TESTED_TORCH
-    if not low <= release(str(found["version"])) < high:
-        first, last = (".".join(map(str, numbers)) for numbers in TESTED_TORCH)
-        why = f"tested with {first} up to, not including, {last}; traces of any version can be read"
-        return _TORCH("limited", fact, why, command=_PIP)
+    first, last = (".".join(map(str, numbers)) for numbers in TESTED_TORCH)
+    if release(str(found["version"])) < TESTED_TORCH[0]:
+        why = f"older than {first}, the oldest that can be measured; traces of any version can be read"
+        return _TORCH("missing", fact, why, command=_PIP)
+    if release(str(found["version"])) >= TESTED_TORCH[1]:
+        return _TORCH("limited", fact, f"tried with {first} up to, not including, {last}")
     return _TORCH("ok", fact)
 
 

@@ -172,8 +172,10 @@ class Session:
                 self._padding.start(sys.modules.get("torch"), on_devices=self.options.inspect_padding)
         with contextlib.suppress(Exception):
             self._values.start(sys.modules.get("torch"))
+        # Where steps are counted, a window may open in the second step of this look, and would count its samples.
         with contextlib.suppress(Exception):
-            self._repeats.start(sys.modules.get("torch"))
+            if not self.options.counting:
+                self._repeats.start(sys.modules.get("torch"))
 
     def end_debugged_step(self, step: object = None, *, is_last: bool = False) -> bool:
         """Ends that step, if one has begun; true where the next one is such a step too, which ``is_last`` prevents."""

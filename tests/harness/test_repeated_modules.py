@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.repeated_modules import RepeatLook, Repeats
+from bottleneck.harness.session import Session
 from bottleneck.schema.measurements import RepeatedModule
 from tests.harness.driver import record
 
@@ -142,3 +144,13 @@ def test_a_recording_keeps_the_modules_that_repeat_with_their_lines(tmp_path: Pa
     assert run.status == 0
     assert run.recording.repeated_modules == (RepeatedModule("Linear_0", "program.py:9"),)
     assert run.recording.source_texts["program.py:9"] == "features = text(prompts)"
+
+
+@pytest.mark.parametrize("is_counting", [True, False])
+def test_nothing_is_sampled_where_the_ops_of_steps_are_counted(is_counting: bool, tmp_path: Path) -> None:
+    plan = Plan(str(tmp_path), Program("train.py", form="script"), RecordOptions(counting=is_counting))
+    session = Session(plan)
+    session.begin_debugged_step()
+    assert session._repeats.is_on != is_counting
+    session.end_debugged_step(is_last=True)
+    assert not session._repeats.is_on

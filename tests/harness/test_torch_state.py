@@ -31,6 +31,12 @@ def test_a_program_without_the_compiler_has_compiled_nothing(monkeypatch: pytest
     assert describe_compilation("/") == Compilation(0, 0, 0)
 
 
+def test_a_compiler_that_was_imported_and_never_used_has_compiled_nothing(compiler: SimpleNamespace) -> None:
+    compiler.counters.clear()
+    sys.modules["torch._dynamo.convert_frame"].FRAME_COMPILE_COUNTER.clear()
+    assert describe_compilation("/") == Compilation(0, 0, 0)
+
+
 def test_graphs_breaks_and_recompiles_are_reported_with_the_innermost_line_of_the_program(
     compiler: SimpleNamespace, tmp_path: Path
 ) -> None:
