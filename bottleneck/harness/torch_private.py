@@ -426,7 +426,8 @@ def dataset_of(iterator: Any) -> Any:
 
 def batches_given(iterator: Any) -> int | None:
     """The batches that a loader's iterator has given; null where it does not count them."""
-    return _attribute(iterator, "._num_yielded")  # type: ignore[no-any-return]
+    found = _attribute(iterator, "._num_yielded")
+    return found if isinstance(found, int) else None
 
 
 def workers_of(iterator: Any) -> Sequence[Any]:

@@ -118,6 +118,11 @@ class Guard:
         self._starting = self.used = True
         try:
             window.start()
+        except Exception:
+            # A profiler that was left running would crash the interpreter at exit.
+            with contextlib.suppress(Exception):
+                window.stop()
+            raise
         finally:
             self._starting = False
         self.window = window
