@@ -16,6 +16,8 @@ from typing import Any
 
 from bottleneck.harness import marks
 from bottleneck.harness.torch_private import (
+    READ_BY_COMPILED,
+    READ_BY_LOADER,
     batches_given,
     call_code,
     dataset_of,
@@ -26,11 +28,6 @@ from bottleneck.harness.torch_private import (
 from bottleneck.schema.recording import StepSource
 
 Removal = Callable[[], None]
-
-# The loader reads this at the start of each `next`, before it opens its own scope.
-READ_BY_LOADER = "_profile_name"
-# A module reads this at each call, a compiled one too.
-READ_BY_COMPILED = "_compiled_call_impl"
 
 
 def is_optimizer_made() -> bool:

@@ -21,9 +21,6 @@ PRIVATE: Mapping[str, str | None] = {
     # The profiler.
     "torch.autograd._profiler_enabled": None,
     "torch.autograd.profiler._is_profiler_enabled": None,
-    "torch.autograd.profiler._prepare_profiler": None,
-    "torch.autograd.profiler._enable_profiler": None,
-    "torch.autograd.profiler_legacy._enable_profiler_legacy": None,
     "torch._C._profiler._ExperimentalConfig": "when the host waits for the GPU",
     "torch.distributed.distributed_c10d._get_all_pg_configs": "which ranks a collective is among",
     ".experimental_event_tree": "the lines from which code of the program called something",
@@ -67,7 +64,8 @@ COMPILER = "torch._inductor.compiler_bisector"
 HELPERS = ("torch.utils.data", "torch._inductor")
 COMPILING_FILES = (("torch", "_dynamo", "convert_frame.py"), ("torch", "_inductor", "compile_fx.py"))
 
-# Attributes that each call reads first: of a loader's iterator, and of a module.
+# The loader reads this at the start of each `next`, before it opens its own scope; a module, a compiled one too, reads
+# the other at each call.
 READ_BY_LOADER = "_profile_name"
 READ_BY_COMPILED = "_compiled_call_impl"
 

@@ -1,7 +1,7 @@
 """Every command that runs a program, with whatever torch is installed: `make test-torch TORCH=2.6.0`."""
 
+import gzip
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -149,13 +149,7 @@ def test_a_program_is_recorded_and_reported(name: str, words: tuple[str, ...], p
 
 def test_lines_of_the_program_are_told(place: Path) -> None:
     trace = next((place / "script").glob("trace*.json.gz"))
-    lines = subprocess.run(
-        [sys.executable, "-c", f"import gzip; print(gzip.open({str(trace)!r}).read().count(b'python_line'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(lines.stdout) > 10
+    assert gzip.decompress(trace.read_bytes()).count(b"python_line") > 10
 
 
 def test_a_block_is_recorded_in_code(place: Path) -> None:
@@ -190,4 +184,3 @@ def test_the_doctor_says_what_can_be_measured(place: Path) -> None:
     import torch
 
     assert torch.__version__ in command(place, "doctor", accepted=(0, 1))
-    assert os.environ["XDG_CACHE_HOME"].startswith(str(place.parent.parent))

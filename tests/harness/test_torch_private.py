@@ -114,6 +114,10 @@ _NOT_OF_TORCH = {"os", "sys", "runpy", "subprocess", "libc", "self", "cls", "thi
 _NOT_OF_TORCH_EITHER = {"_asdict", "_bootstrap", "_args", "_target", "_get_entrypoint_name"}
 
 
+# Attributes that are named as text.
+_HIDDEN = {torch_private.READ_BY_LOADER, torch_private.READ_BY_COMPILED, *(n[1:] for n in PRIVATE if n[0] == ".")}
+
+
 def _private_names(path: Path) -> list[str]:
     """The attributes and texts in a file that name something private of torch, with their lines."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -127,7 +131,7 @@ def _private_names(path: Path) -> list[str]:
             if not is_ours:
                 found.append(f"{path.name}:{node.lineno} {node.attr}")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            if re.match(r"torch(\.\w+)*\._[a-zA-Z]", node.value):
+            if re.match(r"torch(\.\w+)*\._[a-zA-Z]", node.value) or node.value in _HIDDEN:
                 found.append(f"{path.name}:{node.lineno} {node.value}")
         elif isinstance(node, ast.ImportFrom) and re.match(r"torch(\..*)?\._", f"{node.module}."):
             found.append(f"{path.name}:{node.lineno} {node.module}")
