@@ -31,6 +31,7 @@ from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.program import describe_error, leave_at_once, load_file, show_only_their_frames
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
+from bottleneck.harness.torch_private import loader_iterator, prefetched_by
 from bottleneck.schema.measurements import TrialVerdict
 
 # What compilers and captures do at the first calls belongs to the set-up, not to a step.
@@ -193,10 +194,11 @@ def prefetched(subject: Subject) -> int:
 def _ready_in(place: Location) -> int:
     """The batches that the loader at this place, or the iterator of one, may have ready; 0 for anything else."""
     try:
-        known = getattr(place.get(), "__dict__", {})
-        return int(known.get("num_workers", known.get("_num_workers", 0)) or 0) * int(
-            known.get("prefetch_factor", known.get("_prefetch_factor", 0)) or 0
-        )
+        held, iterator = place.get(), loader_iterator()
+        if iterator is not None and issubclass(type(held), iterator):
+            return prefetched_by(held)
+        known = getattr(held, "__dict__", {})
+        return int(known.get("num_workers", 0) or 0) * int(known.get("prefetch_factor", 0) or 0)
     except (LookupError, AttributeError, TypeError, ValueError):  # a place that is gone, or a namesake of theirs
         return 0
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from bottleneck.harness import forms, program
 from bottleneck.harness.process_setup import sow
 from bottleneck.harness.stopwatch import Step
-from bottleneck.harness.torch_private import loader_iterator
+from bottleneck.harness.torch_private import dataset_of, loader_iterator
 from bottleneck.schema.measurements import TrialVerdict
 
 # Far more than a step names; a walk that meets more than this has gone astray in somebody's data.
@@ -328,7 +328,7 @@ class Subject:
 
     def replace_loader(self, loader: Any, other: Any) -> None:
         """Puts another loader in the place of this one, and a fresh iterator where one of its iterators was."""
-        under_way = [each for each in self.iterators if each.__dict__.get("_dataset") is loader.dataset]
+        under_way = [each for each in self.iterators if dataset_of(each) is loader.dataset]
         if self.places_of(loader) or not under_way:
             self.replace(loader, other)
         for each in under_way:
