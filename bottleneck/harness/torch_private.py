@@ -129,8 +129,8 @@ def losses() -> tuple[str, ...]:
 
 
 def refuse_old(torch: Any) -> str | None:
-    """The reason why this torch cannot be measured, which is its age; null where it can."""
-    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    """The reason why this torch cannot be measured, which is its age; null where it can, and for one that is null."""
+    numbers = re.match(r"(\d+)\.(\d+)", str(getattr(torch, "__version__", "")))
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:
         return None
     return f"torch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that can be measured"
