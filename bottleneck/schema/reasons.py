@@ -1,0 +1,252 @@
+"""Reasons as codes with numbers: why work has no cost, no op, or takes longer than its floor. Worded here alone."""
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from string import Formatter
+from typing import Any
+
+from msgspec import Struct
+
+from bottleneck.units import counted, format_si, format_us
+
+
+def _plain(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.0f}"
+
+
+def _counted(noun: str) -> Callable[[float], str]:
+    return lambda number: counted(f"{number:.0f}", noun)
+
+
+# The format specifications of the templates below, beside those of Python: a unit, or a noun that is counted.
+_UNITS: Mapping[str, Callable[[Any], str]] = {
+    **{unit: partial(format_si, unit=unit) for unit in ("B", "B/s", "1/s", "FLOP", "exp, rsqrt …")},
+    **{noun: _counted(noun) for noun in ("block", "multiprocessor", "thread", "tile")},
+    "us": format_us,
+    "%": lambda share: f"{share * 100:.0f} %",
+    "": _plain,
+}
+
+
+class _Words(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return str(_UNITS[format_spec](value) if format_spec in _UNITS else format(value, format_spec))
+
+
+class ReasonKind(Struct, frozen=True):
+    """A row of REASONS: the template of the words, whose fields name the numbers, and what would mend it, if known."""
+
+    words: str
+    remedy: str | None = None
+
+
+@cache
+def _number_names(words: str) -> tuple[str, ...]:
+    """The fields of a template, in the order in which the numbers of a reason are given."""
+    return tuple(name for _, name, _, _ in Formatter().parse(words) if name)
+
+
+_NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
+_NO_GRAPH = "record the same step without graphs too: a replay does not say which ops its kernels belong to"
+_NO_INDICES = "no trace holds the indices: judge the rest of the step by its kernels"
+_BEGIN_EARLIER = "let the recording begin before the work is launched, and keep CPU activity on"
+_NAME_DEVICE = "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`"
+
+_WITHOUT_OP = {
+    "graph_replay": ReasonKind("graph replay", _NO_GRAPH),
+    "outside_op": ReasonKind(
+        "launched outside any op",
+        "call this work through an op (torch.library.custom_op), so that its shapes are recorded",
+    ),
+    "no_launches": ReasonKind("no launches in the trace", _BEGIN_EARLIER),
+    "launched_before": ReasonKind("launched before the window", _BEGIN_EARLIER),
+    "no_correlation": ReasonKind(
+        "no correlation in the trace",
+        "record with a newer profiler, one that ties device work to the calls that issued it",
+    ),
+    "graph_launch": ReasonKind("replayed by a graph launch, which has no op of its own", _NO_GRAPH),
+    "no_op": ReasonKind("no op issued it"),
+    "no_modelled_op": ReasonKind("no modelled op among those that issued it"),
+}
+
+_WITHOUT_COST = {
+    "no_formula": ReasonKind(
+        "no formula for {op}", "this op has no cost formula yet: judge the rest of the step by its kernels"
+    ),
+    "composite": ReasonKind("{op} only calls other ops"),
+    "unfit_shapes": ReasonKind("the recorded shapes do not fit {op}"),
+    "compiled_region": ReasonKind(
+        "compiled region, whose kernels record no shapes",
+        "judge the same step without torch.compile too: a compiled region records no shapes",
+    ),
+    "compiled_kernel": ReasonKind("{why}"),
+    # Of the call as a whole.
+    "no_shapes": ReasonKind("shapes were not recorded"),
+    "no_dtypes": ReasonKind("dtypes were not recorded", _NEWER_TRACE),
+    "no_tensor": ReasonKind("no tensor was recorded"),
+    "no_dtype": ReasonKind("no tensor argument was recorded with a dtype"),
+    "no_dtype_of_op": ReasonKind("no tensor argument of {op} was recorded with a dtype"),
+    "no_tensor_argument": ReasonKind("argument {position} of {op} was not recorded as a tensor", _NEWER_TRACE),
+    "unknown_dtype": ReasonKind("unknown dtype {dtype}"),
+    "unknown_dtype_number": ReasonKind("unknown dtype number {number}"),
+    "bad_json": ReasonKind("shapes are not valid JSON"),
+    "no_list": ReasonKind("shapes are not a list"),
+    "no_sizes": ReasonKind("a shape holds something other than sizes"),
+    # Arguments that a trace may lack.
+    "no_result_size": ReasonKind("the size of the result was not recorded"),
+    "no_list_sizes": ReasonKind("the sizes of the tensor list were not recorded"),
+    "no_bounds": ReasonKind("the bounds of the range were not recorded"),
+    "no_dimension": ReasonKind("the dimension was not recorded"),
+    "no_indices": ReasonKind("the indices were not recorded", _NO_INDICES),
+    "no_lookup_indices": ReasonKind("the indices of the lookup are not in the trace", _NO_INDICES),
+    "no_table_widths": ReasonKind("the widths of the embedding tables were not recorded"),
+    "no_repeats": ReasonKind("the number of repeats was not recorded"),
+    "no_padding": ReasonKind("the padding was not recorded"),
+    "no_windows": ReasonKind("the windows were not recorded"),
+    "no_offsets": ReasonKind("the offsets of the deformed windows were not recorded"),
+    "no_draws": ReasonKind("the number of draws was not recorded"),
+    "no_transformed": ReasonKind("the transformed dimensions were not recorded"),
+    "no_weight_sizes": ReasonKind("the sizes of the weights were not recorded"),
+    "no_mask_kind": ReasonKind("the kind of attention mask was not recorded"),
+    "no_is_causal": ReasonKind("is_causal was not recorded"),
+    "no_convolution_arguments": ReasonKind("the arguments of the convolution were not recorded"),
+    "no_groups": ReasonKind("the groups of the transposed convolution were not recorded"),
+    "no_gradients": ReasonKind("which gradients the call makes was not recorded"),
+    "no_strides": ReasonKind("stride, padding or dilation was not recorded", _NEWER_TRACE),
+    "no_transposed": ReasonKind("whether the convolution is transposed was not recorded"),
+    "no_block_table": ReasonKind("query or block table of the cache were not recorded"),
+    "no_buffers": ReasonKind("the buffers of this kernel were not recorded"),
+    # Data, which no trace holds.
+    "packed_lengths": ReasonKind("the lengths of the packed sequences are not in the trace"),
+    "cached_lengths": ReasonKind("the lengths of cached sequences are not in the trace"),
+    "block_mask": ReasonKind("the block mask of a fused attention kernel is not in the trace"),
+    "classes_are_data": ReasonKind("the number of classes is data"),
+    "repeats_are_data": ReasonKind("the number of repeats is data"),
+    "open_factors": ReasonKind("the shapes do not tell the factors of this product"),
+    "open_convolution": ReasonKind("the shapes do not tell the parts of this convolution"),
+    # Sizes that no such call can have.
+    "no_matrix": ReasonKind("the operand is no matrix"),
+    "no_batch": ReasonKind("operands are not matrices of one batch"),
+    "inner_sizes": ReasonKind("inner sizes of the product differ"),
+    "unfit_weight": ReasonKind("the weight does not fit the inputs"),
+    "unfit_vector": ReasonKind("the vector does not fit the matrix"),
+    "unequal_vectors": ReasonKind("the vectors of a dot product differ in length"),
+    "unfit_attention": ReasonKind("query, key and value do not fit each other"),
+    "unequal_dimensions": ReasonKind("input and weight of the convolution differ in dimensions"),
+    "large_window": ReasonKind("the window is larger than the input"),
+    "no_broadcast": ReasonKind("shapes do not broadcast"),
+    "unfit_experts": ReasonKind("the experts' weights are not three-dimensional"),
+}
+
+_UNJUDGED = {
+    "no_peaks": ReasonKind("no peaks known for this device", _NAME_DEVICE),
+    "no_peak": ReasonKind("no peak known for its dtype", _NAME_DEVICE),
+    "no_bandwidth": ReasonKind(
+        "no bandwidth known for this device",
+        "name the device (--device) or its ceilings (--peaks), so that bytes can be judged",
+    ),
+}
+
+_BELOW_FLOOR = {
+    "unexplained": ReasonKind("unexplained"),
+    "too_fast": ReasonKind("faster than its floor: cost or peak is wrong"),
+    "from_cache": ReasonKind("served from cache"),
+    "compute_by_balance": ReasonKind(
+        "by machine balance: more FLOPs per byte than the ridge of any device that this may be"
+    ),
+    "memory_by_balance": ReasonKind(
+        "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be"
+    ),
+    "throttled": ReasonKind("clocks: the device was throttled ({causes})"),
+    # Bytes.
+    "repeated_passes": ReasonKind("repeated passes over its data: up to {most:B} for {least:B}"),
+    "open_bytes": ReasonKind("the trace leaves its bytes open: {least:B} to {most:B}"),
+    "strided": ReasonKind("strided access: {kernel} moves single elements, not vectors"),
+    "small_tensors": ReasonKind("small tensors: {size:B} take {floor:us}, beside a launch floor of {launch:us}"),
+    "fresh_memory": ReasonKind("fresh memory: pages for up to {size:B} come at {rate:B/s}"),
+    "partly_cold": ReasonKind(
+        "partly cold data: about {pace:B/s}, between memory's {memory:B/s} and the cache's {cache:B/s}"
+    ),
+    # The grid and its threads.
+    "auxiliary_kernels": ReasonKind("auxiliary layout kernels: about {part:%} of the time"),
+    "ramp_up": ReasonKind("ramp-up: {blocks:block} for {slots:multiprocessor}"),
+    "too_few_blocks": ReasonKind("too few blocks: {blocks:block} for {slots:multiprocessor}"),
+    "wave_quantisation": ReasonKind(
+        "wave quantisation: {tiles:tile} of {rows}x{columns} fill {waves:.2f} waves of {slots} multiprocessors, "
+        "{fill:%} of the slots of {whole}"
+    ),
+    "tile_quantisation": ReasonKind(
+        "tile quantisation: results of {m} x {n} fill {fill:%} of {tiles:tile} of {rows}x{columns}"
+    ),
+    "shared_device": ReasonKind("shares the device: other work runs for about {part:%} of its time"),
+    "few_threads": ReasonKind(
+        "too few threads: {blocks:block} of {threads} for {slots:multiprocessor}, which need about {needed} each"
+    ),
+    "many_registers": ReasonKind(
+        "too few threads: {registers} registers each leave room for {threads} per multiprocessor"
+    ),
+    "slim_blocks": ReasonKind("little work per block: {blocks:block} of {threads:thread} move {size:B} each"),
+    # Instructions.
+    "misaligned": ReasonKind("misaligned: {alignment}"),
+    "legacy_instructions": ReasonKind(
+        "legacy instructions: mma.sync ({token}) on a GPU that needs {needed} for more than about 63 % of its peak"
+    ),
+    "special_functions": ReasonKind("special functions: {count:exp, rsqrt …} at {rate:1/s} at most"),
+    "no_multiply_adds": ReasonKind("no fused multiply-adds: {flops:FLOP} at half of the peak at most"),
+    # The processors of the host.
+    "one_thread": ReasonKind("one thread: random numbers come from one generator, one after the other"),
+    "small_product": ReasonKind("small product: m = {m}, n = {n}, k = {k}"),
+    "small_loop": ReasonKind("too small for 2 threads: {size:B}, and loops split from 32768 elements"),
+}
+
+_SLOW_COPIES = {
+    "pageable": ReasonKind("pageable host memory"),
+    "slow_pageable": ReasonKind("pageable host memory: about {pace:B/s} of the link's {limit:B/s}"),
+    "paced_pageable": ReasonKind("pageable host memory: about {pace:B/s}"),
+    "small_copy": ReasonKind("small copy: {size:B}"),
+    "slow_link": ReasonKind("slow link: about {pace:B/s} of the link's {limit:B/s}"),
+    "slow_copy": ReasonKind("slow copy: reads and writes about {pace:B/s} of the DRAM's {limit:B/s}"),
+    "no_bytes": ReasonKind("no bytes in the trace"),
+}
+
+REASONS: Mapping[str, ReasonKind] = {**_WITHOUT_OP, **_WITHOUT_COST, **_UNJUDGED, **_BELOW_FLOOR, **_SLOW_COPIES}
+
+# What surrounds a reason: the op is one of those that a kernel fuses, or the call is that of the same kernel elsewhere.
+PLACES: Mapping[str, str] = {
+    "at_capture": "the same kernel at capture",
+    "elsewhere": "the same kernel elsewhere in the trace",
+}
+_CONTEXTS: Mapping[str, str] = {
+    "fused": "it fuses an unmodelled op: {}",
+    **{place: f"{{}} ({words})" for place, words in PLACES.items()},
+}
+
+
+class Reason(Struct, frozen=True):
+    """A code of REASONS with the numbers and names that its words take, in the order of their fields.
+
+    ``contexts`` are keys of what surrounds it, from the inside.
+    """
+
+    code: str
+    numbers: tuple[float | str, ...] = ()
+    contexts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.code in REASONS, self.code
+
+    @property
+    def words(self) -> str:
+        """The reason for people."""
+        text = _Words().format(REASONS[self.code].words, **self._by_name())
+        for context in self.contexts:
+            text = _CONTEXTS[context].format(text)
+        return text
+
+    def number(self, name: str) -> float | None:
+        """One of its numbers; null for another kind of reason."""
+        value = self._by_name().get(name)
+        return value if isinstance(value, float) else None
+
+    def _by_name(self) -> dict[str, float | str]:
+        return dict(zip(_number_names(REASONS[self.code].words), self.numbers, strict=True))
