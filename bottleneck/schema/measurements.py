@@ -635,8 +635,6 @@ class MeasuredPieces:
 
 
 _MOST_NAMED = 3
-# Begins the evidence that a formula gave the gain of a finding whose work could have been timed alone.
-BY_FORMULA = "estimated by formula: "
 
 
 def missing_pieces(measured: MeasuredPieces) -> tuple[str, ...]:
