@@ -38,7 +38,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, in_reading_order
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
 from bottleneck.schema.op_names import at_source
-from bottleneck.schema.reasons import REASONS
+from bottleneck.schema.reasons import REMEDIES
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.units import format_share, format_us
@@ -561,8 +561,7 @@ def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
     entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account in UNMODELLED_ACCOUNTS and kernel is not None:
-        known = REASONS.get(kernel.reason_code or "")
-        return (known and known.remedy) or ACCOUNTS["unknown"].advice
+        return REMEDIES.get(kernel.reason_code or "", ACCOUNTS["unknown"].advice)
     if entry.account == "compute" and kernel is not None and kernel.reason_code == "misaligned":
         return _MISALIGNED
     if entry.account == "compute" and decision.regime in {"near_roof", "below_roof"}:

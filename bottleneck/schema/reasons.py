@@ -33,18 +33,137 @@ class _Words(Formatter):
         return str(_UNITS[format_spec](value) if format_spec in _UNITS else format(value, format_spec))
 
 
-class ReasonKind(Struct, frozen=True):
-    """A row of REASONS: the template of the words, whose fields name the numbers, and what would mend it, if known."""
-
-    words: str
-    remedy: str | None = None
-
-
 @cache
 def _number_names(words: str) -> tuple[str, ...]:
     """The fields of a template, in the order in which the numbers of a reason are given."""
     return tuple(name for _, name, _, _ in Formatter().parse(words) if name)
 
+
+REASONS: Mapping[str, str] = {
+    # Of device work without an op.
+    "graph_replay": "graph replay",
+    "outside_op": "launched outside any op",
+    "no_launches": "no launches in the trace",
+    "launched_before": "launched before the window",
+    "no_correlation": "no correlation in the trace",
+    "graph_launch": "replayed by a graph launch, which has no op of its own",
+    "no_op": "no op issued it",
+    "no_modelled_op": "no modelled op among those that issued it",
+    # Of calls without a cost.
+    "no_formula": "no formula for {op}",
+    "composite": "{op} only calls other ops",
+    "unfit_shapes": "the recorded shapes do not fit {op}",
+    "compiled_region": "compiled region, whose kernels record no shapes",
+    "compiled_kernel": "{why}",
+    # Of the call as a whole.
+    "no_shapes": "shapes were not recorded",
+    "no_dtypes": "dtypes were not recorded",
+    "no_tensor": "no tensor was recorded",
+    "no_dtype": "no tensor argument was recorded with a dtype",
+    "no_dtype_of_op": "no tensor argument of {op} was recorded with a dtype",
+    "no_tensor_argument": "argument {position} of {op} was not recorded as a tensor",
+    "unknown_dtype": "unknown dtype {dtype}",
+    "unknown_dtype_number": "unknown dtype number {number}",
+    "bad_json": "shapes are not valid JSON",
+    "no_list": "shapes are not a list",
+    "no_sizes": "a shape holds something other than sizes",
+    # Arguments that a trace may lack.
+    "no_result_size": "the size of the result was not recorded",
+    "no_list_sizes": "the sizes of the tensor list were not recorded",
+    "no_bounds": "the bounds of the range were not recorded",
+    "no_dimension": "the dimension was not recorded",
+    "no_indices": "the indices were not recorded",
+    "no_lookup_indices": "the indices of the lookup are not in the trace",
+    "no_table_widths": "the widths of the embedding tables were not recorded",
+    "no_repeats": "the number of repeats was not recorded",
+    "no_padding": "the padding was not recorded",
+    "no_windows": "the windows were not recorded",
+    "no_offsets": "the offsets of the deformed windows were not recorded",
+    "no_draws": "the number of draws was not recorded",
+    "no_transformed": "the transformed dimensions were not recorded",
+    "no_weight_sizes": "the sizes of the weights were not recorded",
+    "no_mask_kind": "the kind of attention mask was not recorded",
+    "no_is_causal": "is_causal was not recorded",
+    "no_convolution_arguments": "the arguments of the convolution were not recorded",
+    "no_groups": "the groups of the transposed convolution were not recorded",
+    "no_gradients": "which gradients the call makes was not recorded",
+    "no_strides": "stride, padding or dilation was not recorded",
+    "no_transposed": "whether the convolution is transposed was not recorded",
+    "no_block_table": "query or block table of the cache were not recorded",
+    "no_buffers": "the buffers of this kernel were not recorded",
+    # Data, which no trace holds.
+    "packed_lengths": "the lengths of the packed sequences are not in the trace",
+    "cached_lengths": "the lengths of cached sequences are not in the trace",
+    "block_mask": "the block mask of a fused attention kernel is not in the trace",
+    "classes_are_data": "the number of classes is data",
+    "repeats_are_data": "the number of repeats is data",
+    "open_factors": "the shapes do not tell the factors of this product",
+    "open_convolution": "the shapes do not tell the parts of this convolution",
+    # Sizes that no such call can have.
+    "no_matrix": "the operand is no matrix",
+    "no_batch": "operands are not matrices of one batch",
+    "inner_sizes": "inner sizes of the product differ",
+    "unfit_weight": "the weight does not fit the inputs",
+    "unfit_vector": "the vector does not fit the matrix",
+    "unequal_vectors": "the vectors of a dot product differ in length",
+    "unfit_attention": "query, key and value do not fit each other",
+    "unequal_dimensions": "input and weight of the convolution differ in dimensions",
+    "large_window": "the window is larger than the input",
+    "no_broadcast": "shapes do not broadcast",
+    "unfit_experts": "the experts' weights are not three-dimensional",
+    # Of kernels without a floor.
+    "no_peaks": "no peaks known for this device",
+    "no_peak": "no peak known for its dtype",
+    "no_bandwidth": "no bandwidth known for this device",
+    # Of kernels that take longer than their floor.
+    "unexplained": "unexplained",
+    "too_fast": "faster than its floor: cost or peak is wrong",
+    "from_cache": "served from cache",
+    "compute_by_balance": "by machine balance: more FLOPs per byte than the ridge of any device that this may be",
+    "memory_by_balance": "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be",
+    "throttled": "clocks: the device was throttled ({causes})",
+    # Bytes.
+    "repeated_passes": "repeated passes over its data: up to {most:B} for {least:B}",
+    "open_bytes": "the trace leaves its bytes open: {least:B} to {most:B}",
+    "strided": "strided access: {kernel} moves single elements, not vectors",
+    "small_tensors": "small tensors: {size:B} take {floor:us}, beside a launch floor of {launch:us}",
+    "fresh_memory": "fresh memory: pages for up to {size:B} come at {rate:B/s}",
+    "partly_cold": "partly cold data: about {pace:B/s}, between memory's {memory:B/s} and the cache's {cache:B/s}",
+    # The grid and its threads.
+    "auxiliary_kernels": "auxiliary layout kernels: about {part:%} of the time",
+    "ramp_up": "ramp-up: {blocks:block} for {slots:multiprocessor}",
+    "too_few_blocks": "too few blocks: {blocks:block} for {slots:multiprocessor}",
+    "wave_quantisation": (
+        "wave quantisation: {tiles:tile} of {rows}x{columns} fill {waves:.2f} waves of {slots} multiprocessors, "
+        "{fill:%} of the slots of {whole}"
+    ),
+    "tile_quantisation": "tile quantisation: results of {m} x {n} fill {fill:%} of {tiles:tile} of {rows}x{columns}",
+    "shared_device": "shares the device: other work runs for about {part:%} of its time",
+    "few_threads": (
+        "too few threads: {blocks:block} of {threads} for {slots:multiprocessor}, which need about {needed} each"
+    ),
+    "many_registers": "too few threads: {registers} registers each leave room for {threads} per multiprocessor",
+    "slim_blocks": "little work per block: {blocks:block} of {threads:thread} move {size:B} each",
+    # Instructions.
+    "misaligned": "misaligned: {alignment}",
+    "legacy_instructions": (
+        "legacy instructions: mma.sync ({token}) on a GPU that needs {needed} for more than about 63 % of its peak"
+    ),
+    "special_functions": "special functions: {count:exp, rsqrt …} at {rate:1/s} at most",
+    "no_multiply_adds": "no fused multiply-adds: {flops:FLOP} at half of the peak at most",
+    # The processors of the host.
+    "one_thread": "one thread: random numbers come from one generator, one after the other",
+    "small_product": "small product: m = {m}, n = {n}, k = {k}",
+    "small_loop": "too small for 2 threads: {size:B}, and loops split from 32768 elements",
+    # Of copies that take longer than theirs.
+    "pageable": "pageable host memory",
+    "slow_pageable": "pageable host memory: about {pace:B/s} of the link's {limit:B/s}",
+    "paced_pageable": "pageable host memory: about {pace:B/s}",
+    "small_copy": "small copy: {size:B}",
+    "slow_link": "slow link: about {pace:B/s} of the link's {limit:B/s}",
+    "slow_copy": "slow copy: reads and writes about {pace:B/s} of the DRAM's {limit:B/s}",
+    "no_bytes": "no bytes in the trace",
+}
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 _NO_GRAPH = "record the same step without graphs too: a replay does not say which ops its kernels belong to"
@@ -52,164 +171,25 @@ _NO_INDICES = "no trace holds the indices: judge the rest of the step by its ker
 _BEGIN_EARLIER = "let the recording begin before the work is launched, and keep CPU activity on"
 _NAME_DEVICE = "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`"
 
-_WITHOUT_OP = {
-    "graph_replay": ReasonKind("graph replay", _NO_GRAPH),
-    "outside_op": ReasonKind(
-        "launched outside any op",
-        "call this work through an op (torch.library.custom_op), so that its shapes are recorded",
-    ),
-    "no_launches": ReasonKind("no launches in the trace", _BEGIN_EARLIER),
-    "launched_before": ReasonKind("launched before the window", _BEGIN_EARLIER),
-    "no_correlation": ReasonKind(
-        "no correlation in the trace",
-        "record with a newer profiler, one that ties device work to the calls that issued it",
-    ),
-    "graph_launch": ReasonKind("replayed by a graph launch, which has no op of its own", _NO_GRAPH),
-    "no_op": ReasonKind("no op issued it"),
-    "no_modelled_op": ReasonKind("no modelled op among those that issued it"),
+# What would mend a reason on a new recording, or name what else is left to judge by.
+REMEDIES: Mapping[str, str] = {
+    "graph_replay": _NO_GRAPH,
+    "outside_op": "call this work through an op (torch.library.custom_op), so that its shapes are recorded",
+    "no_launches": _BEGIN_EARLIER,
+    "launched_before": _BEGIN_EARLIER,
+    "no_correlation": "record with a newer profiler, one that ties device work to the calls that issued it",
+    "graph_launch": _NO_GRAPH,
+    "no_formula": "this op has no cost formula yet: judge the rest of the step by its kernels",
+    "compiled_region": "judge the same step without torch.compile too: a compiled region records no shapes",
+    "no_dtypes": _NEWER_TRACE,
+    "no_tensor_argument": _NEWER_TRACE,
+    "no_indices": _NO_INDICES,
+    "no_lookup_indices": _NO_INDICES,
+    "no_strides": _NEWER_TRACE,
+    "no_peaks": _NAME_DEVICE,
+    "no_peak": _NAME_DEVICE,
+    "no_bandwidth": "name the device (--device) or its ceilings (--peaks), so that bytes can be judged",
 }
-
-_WITHOUT_COST = {
-    "no_formula": ReasonKind(
-        "no formula for {op}", "this op has no cost formula yet: judge the rest of the step by its kernels"
-    ),
-    "composite": ReasonKind("{op} only calls other ops"),
-    "unfit_shapes": ReasonKind("the recorded shapes do not fit {op}"),
-    "compiled_region": ReasonKind(
-        "compiled region, whose kernels record no shapes",
-        "judge the same step without torch.compile too: a compiled region records no shapes",
-    ),
-    "compiled_kernel": ReasonKind("{why}"),
-    # Of the call as a whole.
-    "no_shapes": ReasonKind("shapes were not recorded"),
-    "no_dtypes": ReasonKind("dtypes were not recorded", _NEWER_TRACE),
-    "no_tensor": ReasonKind("no tensor was recorded"),
-    "no_dtype": ReasonKind("no tensor argument was recorded with a dtype"),
-    "no_dtype_of_op": ReasonKind("no tensor argument of {op} was recorded with a dtype"),
-    "no_tensor_argument": ReasonKind("argument {position} of {op} was not recorded as a tensor", _NEWER_TRACE),
-    "unknown_dtype": ReasonKind("unknown dtype {dtype}"),
-    "unknown_dtype_number": ReasonKind("unknown dtype number {number}"),
-    "bad_json": ReasonKind("shapes are not valid JSON"),
-    "no_list": ReasonKind("shapes are not a list"),
-    "no_sizes": ReasonKind("a shape holds something other than sizes"),
-    # Arguments that a trace may lack.
-    "no_result_size": ReasonKind("the size of the result was not recorded"),
-    "no_list_sizes": ReasonKind("the sizes of the tensor list were not recorded"),
-    "no_bounds": ReasonKind("the bounds of the range were not recorded"),
-    "no_dimension": ReasonKind("the dimension was not recorded"),
-    "no_indices": ReasonKind("the indices were not recorded", _NO_INDICES),
-    "no_lookup_indices": ReasonKind("the indices of the lookup are not in the trace", _NO_INDICES),
-    "no_table_widths": ReasonKind("the widths of the embedding tables were not recorded"),
-    "no_repeats": ReasonKind("the number of repeats was not recorded"),
-    "no_padding": ReasonKind("the padding was not recorded"),
-    "no_windows": ReasonKind("the windows were not recorded"),
-    "no_offsets": ReasonKind("the offsets of the deformed windows were not recorded"),
-    "no_draws": ReasonKind("the number of draws was not recorded"),
-    "no_transformed": ReasonKind("the transformed dimensions were not recorded"),
-    "no_weight_sizes": ReasonKind("the sizes of the weights were not recorded"),
-    "no_mask_kind": ReasonKind("the kind of attention mask was not recorded"),
-    "no_is_causal": ReasonKind("is_causal was not recorded"),
-    "no_convolution_arguments": ReasonKind("the arguments of the convolution were not recorded"),
-    "no_groups": ReasonKind("the groups of the transposed convolution were not recorded"),
-    "no_gradients": ReasonKind("which gradients the call makes was not recorded"),
-    "no_strides": ReasonKind("stride, padding or dilation was not recorded", _NEWER_TRACE),
-    "no_transposed": ReasonKind("whether the convolution is transposed was not recorded"),
-    "no_block_table": ReasonKind("query or block table of the cache were not recorded"),
-    "no_buffers": ReasonKind("the buffers of this kernel were not recorded"),
-    # Data, which no trace holds.
-    "packed_lengths": ReasonKind("the lengths of the packed sequences are not in the trace"),
-    "cached_lengths": ReasonKind("the lengths of cached sequences are not in the trace"),
-    "block_mask": ReasonKind("the block mask of a fused attention kernel is not in the trace"),
-    "classes_are_data": ReasonKind("the number of classes is data"),
-    "repeats_are_data": ReasonKind("the number of repeats is data"),
-    "open_factors": ReasonKind("the shapes do not tell the factors of this product"),
-    "open_convolution": ReasonKind("the shapes do not tell the parts of this convolution"),
-    # Sizes that no such call can have.
-    "no_matrix": ReasonKind("the operand is no matrix"),
-    "no_batch": ReasonKind("operands are not matrices of one batch"),
-    "inner_sizes": ReasonKind("inner sizes of the product differ"),
-    "unfit_weight": ReasonKind("the weight does not fit the inputs"),
-    "unfit_vector": ReasonKind("the vector does not fit the matrix"),
-    "unequal_vectors": ReasonKind("the vectors of a dot product differ in length"),
-    "unfit_attention": ReasonKind("query, key and value do not fit each other"),
-    "unequal_dimensions": ReasonKind("input and weight of the convolution differ in dimensions"),
-    "large_window": ReasonKind("the window is larger than the input"),
-    "no_broadcast": ReasonKind("shapes do not broadcast"),
-    "unfit_experts": ReasonKind("the experts' weights are not three-dimensional"),
-}
-
-_UNJUDGED = {
-    "no_peaks": ReasonKind("no peaks known for this device", _NAME_DEVICE),
-    "no_peak": ReasonKind("no peak known for its dtype", _NAME_DEVICE),
-    "no_bandwidth": ReasonKind(
-        "no bandwidth known for this device",
-        "name the device (--device) or its ceilings (--peaks), so that bytes can be judged",
-    ),
-}
-
-_BELOW_FLOOR = {
-    "unexplained": ReasonKind("unexplained"),
-    "too_fast": ReasonKind("faster than its floor: cost or peak is wrong"),
-    "from_cache": ReasonKind("served from cache"),
-    "compute_by_balance": ReasonKind(
-        "by machine balance: more FLOPs per byte than the ridge of any device that this may be"
-    ),
-    "memory_by_balance": ReasonKind(
-        "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be"
-    ),
-    "throttled": ReasonKind("clocks: the device was throttled ({causes})"),
-    # Bytes.
-    "repeated_passes": ReasonKind("repeated passes over its data: up to {most:B} for {least:B}"),
-    "open_bytes": ReasonKind("the trace leaves its bytes open: {least:B} to {most:B}"),
-    "strided": ReasonKind("strided access: {kernel} moves single elements, not vectors"),
-    "small_tensors": ReasonKind("small tensors: {size:B} take {floor:us}, beside a launch floor of {launch:us}"),
-    "fresh_memory": ReasonKind("fresh memory: pages for up to {size:B} come at {rate:B/s}"),
-    "partly_cold": ReasonKind(
-        "partly cold data: about {pace:B/s}, between memory's {memory:B/s} and the cache's {cache:B/s}"
-    ),
-    # The grid and its threads.
-    "auxiliary_kernels": ReasonKind("auxiliary layout kernels: about {part:%} of the time"),
-    "ramp_up": ReasonKind("ramp-up: {blocks:block} for {slots:multiprocessor}"),
-    "too_few_blocks": ReasonKind("too few blocks: {blocks:block} for {slots:multiprocessor}"),
-    "wave_quantisation": ReasonKind(
-        "wave quantisation: {tiles:tile} of {rows}x{columns} fill {waves:.2f} waves of {slots} multiprocessors, "
-        "{fill:%} of the slots of {whole}"
-    ),
-    "tile_quantisation": ReasonKind(
-        "tile quantisation: results of {m} x {n} fill {fill:%} of {tiles:tile} of {rows}x{columns}"
-    ),
-    "shared_device": ReasonKind("shares the device: other work runs for about {part:%} of its time"),
-    "few_threads": ReasonKind(
-        "too few threads: {blocks:block} of {threads} for {slots:multiprocessor}, which need about {needed} each"
-    ),
-    "many_registers": ReasonKind(
-        "too few threads: {registers} registers each leave room for {threads} per multiprocessor"
-    ),
-    "slim_blocks": ReasonKind("little work per block: {blocks:block} of {threads:thread} move {size:B} each"),
-    # Instructions.
-    "misaligned": ReasonKind("misaligned: {alignment}"),
-    "legacy_instructions": ReasonKind(
-        "legacy instructions: mma.sync ({token}) on a GPU that needs {needed} for more than about 63 % of its peak"
-    ),
-    "special_functions": ReasonKind("special functions: {count:exp, rsqrt …} at {rate:1/s} at most"),
-    "no_multiply_adds": ReasonKind("no fused multiply-adds: {flops:FLOP} at half of the peak at most"),
-    # The processors of the host.
-    "one_thread": ReasonKind("one thread: random numbers come from one generator, one after the other"),
-    "small_product": ReasonKind("small product: m = {m}, n = {n}, k = {k}"),
-    "small_loop": ReasonKind("too small for 2 threads: {size:B}, and loops split from 32768 elements"),
-}
-
-_SLOW_COPIES = {
-    "pageable": ReasonKind("pageable host memory"),
-    "slow_pageable": ReasonKind("pageable host memory: about {pace:B/s} of the link's {limit:B/s}"),
-    "paced_pageable": ReasonKind("pageable host memory: about {pace:B/s}"),
-    "small_copy": ReasonKind("small copy: {size:B}"),
-    "slow_link": ReasonKind("slow link: about {pace:B/s} of the link's {limit:B/s}"),
-    "slow_copy": ReasonKind("slow copy: reads and writes about {pace:B/s} of the DRAM's {limit:B/s}"),
-    "no_bytes": ReasonKind("no bytes in the trace"),
-}
-
-REASONS: Mapping[str, ReasonKind] = {**_WITHOUT_OP, **_WITHOUT_COST, **_UNJUDGED, **_BELOW_FLOOR, **_SLOW_COPIES}
 
 # What surrounds a reason: the op is one of those that a kernel fuses, or the call is that of the same kernel elsewhere.
 PLACES: Mapping[str, str] = {
@@ -238,7 +218,7 @@ class Reason(Struct, frozen=True):
     @property
     def words(self) -> str:
         """The reason for people."""
-        text = _Words().format(REASONS[self.code].words, **self._by_name())
+        text = _Words().format(REASONS[self.code], **self._by_name())
         for context in self.contexts:
             text = _CONTEXTS[context].format(text)
         return text
@@ -249,4 +229,4 @@ class Reason(Struct, frozen=True):
         return value if isinstance(value, float) else None
 
     def _by_name(self) -> dict[str, float | str]:
-        return dict(zip(_number_names(REASONS[self.code].words), self.numbers, strict=True))
+        return dict(zip(_number_names(REASONS[self.code]), self.numbers, strict=True))

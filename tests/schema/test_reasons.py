@@ -42,7 +42,7 @@ def test_what_surrounds_a_reason_changes_its_words_alone() -> None:
 
 @pytest.mark.parametrize("code", REASONS)
 def test_every_reason_can_be_worded_and_some_stage_gives_it(code: str) -> None:
-    fields = re.findall(r"{(\w+)", REASONS[code].words)
+    fields = re.findall(r"{(\w+)", REASONS[code])
     words = Reason(code, (2.0,) * len(fields)).words
     assert words and "{" not in words
     assert any(f'"{code}"' in source for source in SOURCES.values())
