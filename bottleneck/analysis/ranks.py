@@ -46,7 +46,8 @@ def digest_rank(evidence: Evidence, host: str | None = None, first_step: int | N
     """
     analysis, linked = evidence.analysis, evidence.linked
     window = linked.window
-    steps = sorted([*window.steps, *(step for step, _ in window.set_aside)], key=lambda step: step.start_us)
+    aside = dict(window.set_aside)
+    steps = sorted([*window.steps, *aside], key=lambda step: step.start_us)
     return RankDigest(
         path=analysis.recording.path,
         host=host,
@@ -64,6 +65,7 @@ def digest_rank(evidence: Evidence, host: str | None = None, first_step: int | N
         is_cut_off=any(caveat.slug == TRUNCATED for caveat in analysis.caveats),
         lines=_own_lines(analysis.lines),
         step_numbers=_step_numbers(steps, window.source, first_step),
+        set_aside=tuple(aside.get(step) for step in steps),
     )
 
 

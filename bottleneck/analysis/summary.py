@@ -401,7 +401,9 @@ def _step_times(linked: Linked, unprofiled: Timing | None) -> StepTimes:
         unprofiled_us=unprofiled,
         perturbation=None if undisturbed_us is None else profiled_us / undisturbed_us,
         source=window.source,
-        each=tuple(StepTime(step.name, step.us, why) for step, why in every),
+        each=tuple(
+            StepTime(step.name, step.us, *(() if why is None else (why.words, why.code))) for step, why in every
+        ),
     )
 
 

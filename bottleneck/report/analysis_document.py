@@ -32,6 +32,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
+from bottleneck.schema.reasons import BRIEF
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -96,13 +97,13 @@ def _stretch_text(stretch: list[Numbered]) -> str:
     if len({step.set_aside for _, step in stretch}) == 1:
         return f"steps {first}:{last + 1} are {head.set_aside}"
     quick, slow = (choose(step.us for _, step in stretch) for choose in (min, max))
-    return f"steps {first}:{last + 1} ({format_us(quick)} to {format_us(slow)}) are {_kind(stretch[0])}"
+    kind = BRIEF.get(head.set_aside_code or "", head.set_aside)
+    return f"steps {first}:{last + 1} ({format_us(quick)} to {format_us(slow)}) are {kind}"
 
 
 def _kind(numbered: Numbered) -> str | None:
-    """The reason without the figures of one step, which stand after a colon."""
-    reason = numbered[1].set_aside
-    return None if reason is None else reason.partition(":")[0]
+    """The code of the reason, for which steps are told together; where it has none, its words."""
+    return numbered[1].set_aside_code or numbered[1].set_aside
 
 
 def _one(numbered: Numbered) -> str:

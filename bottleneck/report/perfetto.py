@@ -100,7 +100,7 @@ def _step_tracks(annotations: Annotations, tracks: _ViewerIds, pid: int) -> Iter
     steps = sorted((*window.steps, *(step for step, _ in window.set_aside)), key=lambda step: step.start_us)
     for step in steps:
         reason = reasons.get(step.start_us)
-        more = {} if reason is None else {"left out": reason}
+        more = {} if reason is None else {"left out": reason.words}
         yield _slice(linked, track, clean(step.name), step.start_us, step.end_us, {"step_us": step.us, **more})
 
 

@@ -163,7 +163,19 @@ REASONS: Mapping[str, str] = {
     "slow_link": "slow link: about {pace:B/s} of the link's {limit:B/s}",
     "slow_copy": "slow copy: reads and writes about {pace:B/s} of the DRAM's {limit:B/s}",
     "no_bytes": "no bytes in the trace",
+    # Of steps that do not count.
+    "warming_up": "still warming up: {ratio:.3g} times the median of the later steps",
+    "outlier": "an outlier: {ratio:.3g} times the median",
+    "cut_by_outlier": "cut off from the longest steady stretch by an outlier",
+    "held_before": "the device was held by work from before the recording",
+    "other_ops": "made of other ops than most steps",
+    "cut_by_others": "cut off from the longest stretch of equal steps",
+    "not_requested": "not in --steps {steps}",
+    "not_of_all": "not recorded by every rank",
 }
+
+# Words of some of them without their numbers, for several of a kind.
+BRIEF: Mapping[str, str] = {"warming_up": "still warming up", "outlier": "an outlier"}
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 _NO_GRAPH = "record the same step without graphs too: a replay does not say which ops its kernels belong to"
@@ -222,6 +234,11 @@ class Reason(Struct, frozen=True):
         for context in self.contexts:
             text = _CONTEXTS[context].format(text)
         return text
+
+    @property
+    def kind(self) -> str:
+        """The reason for people, without the numbers of one case where it has a form without them."""
+        return BRIEF.get(self.code) or self.words
 
     def number(self, name: str) -> float | None:
         """One of its numbers; null for another kind of reason."""

@@ -149,7 +149,7 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     if not window.set_aside:
         return ()
     total = len(window.set_aside) + len(window.steps)
-    reasons = Counter(reason.split(":")[0] for _, reason in window.set_aside)
+    reasons = Counter(reason.kind for _, reason in window.set_aside)
     listed = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
     return (
         Caveat(

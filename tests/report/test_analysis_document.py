@@ -237,7 +237,8 @@ def test_steps_are_left_out_with_their_reason_neighbours_together() -> None:
 
 def test_neighbours_with_figures_of_their_own_are_reported_as_one_kind() -> None:
     warming = [
-        StepTime(f"step {at}", us, f"still warming up: {us / 100} times") for at, us in enumerate((300.0, 150.0))
+        StepTime(f"step {at}", us, f"still warming up: {us / 100} times", "warming_up")
+        for at, us in enumerate((300.0, 150.0))
     ]
     told = steps.left_out(times(*warming, StepTime("step 2", 100.0)))
     assert told == "steps 0:2 (150 us to 300 us) are still warming up"
