@@ -31,7 +31,6 @@ from bottleneck.units import counted, format_share, format_si, format_us
 _LEAST_SHARE = 0.02
 _LARGE_BYTES = 2.0**20
 
-_STRIDED = re.compile(r"^strided access")
 # What is scattered by its nature, and products, whose libraries pack their operands; copies are the next rule's.
 _SCATTERED = ("indexing", "recommendation", "random", "sort", "copy", "matmul", "convolution", "attention")
 _COMPILED = re.compile(r"^(?:triton|graph)_")  # records the buffers behind its operands, not these
@@ -48,7 +47,7 @@ def strided_access(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     slow = (work.roof("explained") < REGIMES["below_roof"].least) & (work.roof("bytes_low") >= _LARGE_BYTES)
     slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
-    rows = slow & work.reason_like(_STRIDED)
+    rows = slow & work.has_reason("strided")
     rows |= work.calls_that(slow, lambda each: _mixed(work, each))
     if work.share(rows) < _LEAST_SHARE:
         return None

@@ -272,7 +272,9 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
         return (Caveat("no-device-events", message),)
     if not any(name in columns.names for name in (*_LAUNCHES, *_LAUNCHES_OF_INTEL)):
         return _half_recorded(columns) or _listed_alone(metadata)
-    return (Caveat("no-device-events", f"kernels were launched but the profiler recorded none; {_cause(columns)}"),)
+    cause = _cause(columns)
+    message = f"kernels were launched but the profiler recorded none; {cause}"
+    return (Caveat("no-device-events", message, cause=cause),)
 
 
 def _listed_alone(metadata: Metadata) -> tuple[Caveat, ...]:
