@@ -38,6 +38,7 @@ from bottleneck.analysis.telemetry import (
 from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
+from bottleneck.cost.fusion import find_loops
 from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
@@ -393,6 +394,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         costs=costed.costs,
         attribution=costed.attribution,
         roofline=roofline,
+        loops=find_loops(costed.linked, costed.costs, costed.attribution),
         recording=source.recording,
         kernel_time=times.table(),
         sides=ledger.sides,

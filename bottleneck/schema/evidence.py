@@ -81,6 +81,8 @@ class Evidence:
     of the window and idle in the other. ``samples`` are the readings of the sensors around the trace, oldest first;
     empty where it has no sensor log or no wall clock.
 
+    ``loops`` is LOOPS, row for row as ``linked.kernels``: what a compiler would fuse.
+
     ``predict`` gives the time per step that changes of the step save, by a replay; null where the steps cannot be
     replayed. Without it no replay is at hand.
 
@@ -92,6 +94,7 @@ class Evidence:
     costs: pd.DataFrame
     attribution: pd.DataFrame
     roofline: pd.DataFrame
+    loops: pd.DataFrame
     recording: Recording | None = None
     kernel_time: pd.DataFrame | None = None
     sides: TwoSided | None = None

@@ -19,7 +19,7 @@ from bottleneck.analysis.host import state_of
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, grouped
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
@@ -41,8 +41,6 @@ _SYNC, _INPUT = (HOST_STATES.index(state) for state in ("sync", "input"))
 # at most: what takes longer is something else, which stays.
 _ISSUES = [HOST_STATES.index(state) for state in ("dispatch", "launch", "python")]
 _LONGEST_ISSUE_US = 500.0
-# Products are not merged with their neighbours: no pass over their operands does the work of two.
-_PRODUCTS = ("matmul", "convolution", "attention", "recurrent", "linear algebra")
 
 
 class Target(Struct, frozen=True):
@@ -271,26 +269,25 @@ def floors_of(evidence: Evidence) -> Floats:
 
 
 def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
-    """Kernels of the target that follow one another become one, which takes as long as the longest of them did.
+    """Kernels of the target that a compiler makes one loop of become one, which takes as long as the longest of them.
 
-    A pass over the data that does all of the work cannot be shorter than one that does a part. Products stay as they
-    are, and part what is before them from what is behind.
+    A pass over the data that does all of the work cannot be shorter than one that does a part.
     """
-    graph = graph_of(evidence)
-    module = evidence.linked.kernels["module"].cat.codes.to_numpy()[graph.device.row]
-    family = evidence.attribution["family"].astype(object).to_numpy()[graph.device.row]
-    joins = target.device & ~np.isin(family.astype(str), _PRODUCTS) & _of_kind("kernel", evidence)
-    joins &= (evidence.linked.kernels["kind"] == "compute").to_numpy()[graph.device.row]
-    factor = np.ones(graph.device.us.size)
-    for _, mine in grouped(graph.device.stream):
-        follows = joins[mine] & np.append(False, joins[mine][:-1]) & (np.diff(module[mine], prepend=-2) == 0)
-        for _, members in grouped(np.cumsum(~follows)):
-            rows = mine[members]
-            if rows.size > 1:
-                factor[rows] = 0.0
-                factor[rows[0]] = graph.device.us[rows].max() / max(float(graph.device.us[rows[0]]), 1e-9)
+    us, loop = graph_of(evidence).device.us, loops_of(evidence)
+    rows = np.flatnonzero(target.device & (loop >= 0))
+    _, first, number = np.unique(loop[rows], return_index=True, return_inverse=True)
+    longest_us = np.zeros(first.size)
+    np.maximum.at(longest_us, number, us[rows])
+    factor = np.ones(us.size)
+    factor[rows] = 0.0
+    factor[rows[first]] = longest_us / np.maximum(us[rows[first]], 1e-9)
     left = float((target.device & (factor > 0)).sum()) / max(float(target.device.sum()), 1.0)
     return GraphChange(host=np.where(target.host, left, 1.0), device=factor)
+
+
+def loops_of(evidence: Evidence) -> Integers:
+    """The loop that a compiler makes of each piece of the graph's device work and its neighbours, -1 for none."""
+    return np.asarray(evidence.loops["loop"].to_numpy()[graph_of(evidence).device.row])
 
 
 def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:

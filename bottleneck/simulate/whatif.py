@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
@@ -14,7 +15,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, tally
 from bottleneck.schema.records import replace
 from bottleneck.schema.whatif import ChangedStep, WhatIf
-from bottleneck.simulate.changes import change_of, floors_of, line_of
+from bottleneck.simulate.changes import change_of, floors_of, line_of, loops_of
 from bottleneck.simulate.critical_path import path_parts, replayed_ledger
 from bottleneck.simulate.graph import graph_of, sources_of_points
 from bottleneck.simulate.replay import (
@@ -41,8 +42,6 @@ _LEAST_SPEEDUP = 1.005
 _TRIED_PER_KIND, _BEST = 6, 10
 _MOST_PARTS = 40
 _NUMBERED = re.compile(r"_\d+$")
-# Modules of such work gain nothing from being one kernel: products dominate them.
-_NOT_FUSED = ("matmul", "convolution", "attention", "recurrent", "communication")
 
 
 @remembered
@@ -298,17 +297,16 @@ def _as_pattern(name: str) -> str:
 
 
 def _modules_to_fuse(evidence: Evidence) -> list[str]:
-    """Classes of modules whose kernels are all light and more than one."""
+    """Classes of modules whose kernels a compiler would make fewer of, by the time of all but one in each loop."""
     graph = graph_of(evidence)
-    kernels = evidence.linked.kernels.iloc[graph.device.row]
-    families = evidence.attribution["family"].iloc[graph.device.row].astype(object).fillna("").to_numpy()
-    heavy, us = set(), defaultdict[str, float](float)
-    modules = kernels["module"].astype(object).fillna("")
-    for module, family, dur_us in zip(modules, families, graph.device.us.tolist(), strict=True):
-        name = _NUMBERED.sub("", str(module).rpartition(".")[2])
-        if str(family) in _NOT_FUSED:
-            heavy.add(name)
-        if name:
-            us[name] += dur_us
+    work = pd.DataFrame({"loop": loops_of(evidence), "us": graph.device.us})
+    paths = evidence.linked.kernels["module"].cat
+    work["module"] = paths.codes.to_numpy()[graph.device.row]
+    work = work[(work["loop"] >= 0) & (work["module"] >= 0)]
+    times = work.groupby(["module", "loop"])["us"]
+    spared = (times.sum() - times.max()).groupby(level="module").sum()
+    us = defaultdict[str, float](float)
+    for module, spared_us in zip(spared.index.to_list(), spared.to_list(), strict=True):
+        us[_NUMBERED.sub("", str(paths.categories[module]).rpartition(".")[2])] += spared_us
     ranked = sorted(us, key=lambda name: -us[name])
-    return [f"fuse module:{name}" for name in ranked if name not in heavy and name.isidentifier()][:_TRIED_PER_KIND]
+    return [f"fuse module:{name}" for name in ranked if us[name] > 0 and name.isidentifier()][:_TRIED_PER_KIND]
