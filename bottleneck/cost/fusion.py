@@ -473,9 +473,8 @@ def _is_trifle(
     moved = np.where(np.isnan(own), bytes_low * np.where(np.isnan(share), 1.0, share), own)
 
     def is_of(*families: str) -> Flags:
-        return np.append(np.isin(family.categories.astype(str), families), False)[
-            np.append(family.codes.to_numpy(), -1)[signature]
-        ]
+        is_wanted = np.append(np.isin(family.categories.astype(str), families), False)
+        return np.asarray(is_wanted[np.append(family.codes.to_numpy(), -1)[signature]])
 
     op = np.where(attribution["op"].isna(), as_integers(kernels["op"]), as_integers(attribution["op"]))
     is_small = (moved <= _TRIFLE_BYTES) & ~is_of("matmul", "convolution", "attention", "recurrent")

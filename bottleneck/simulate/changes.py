@@ -18,8 +18,9 @@ from msgspec import Struct
 from bottleneck.analysis.host import state_of
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import HOST_STATES
-from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
@@ -37,10 +38,10 @@ KINDS = (*_DEVICE_KINDS, *_OP_KINDS, "sync", "host", *_STATE_KINDS, "batch")
 EXAMPLES = "set kernel:softmax*=0.5x, remove sync@model.py:57, fuse module:RMSNorm, overlap collective, graph"
 _NUMBERED = re.compile(r"_\d+$")
 _SYNC, _INPUT = (HOST_STATES.index(state) for state in ("sync", "input"))
-# States of the host that a graph of kernels, launched as one, does not pass through, and how long issuing an op takes
-# at most: what takes longer is something else, which stays.
+# States of the host in which it issues work.
 _ISSUES = [HOST_STATES.index(state) for state in ("dispatch", "launch", "python")]
-_LONGEST_ISSUE_US = 500.0
+# What is left of work that takes no time: it is launched all the same.
+_LEAST_LEFT = 1e-9
 
 
 class Target(Struct, frozen=True):
@@ -305,11 +306,31 @@ def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> 
 
 
 def _as_one_graph(evidence: Evidence) -> GraphChange:
-    """All work issued at once, as the replay of a graph does; of a long stretch what is beyond issuing an op stays."""
+    """All work issued at once, as the replay of a graph does."""
+    return GraphChange(host=_without_issuing(evidence, np.ones(graph_of(evidence).host.us.size, dtype=bool)))
+
+
+def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
+    """The change to shorter kernels; what the host does from one launch to a spared one falls away."""
     graph = graph_of(evidence)
-    beyond_us = np.maximum(graph.host.us - _LONGEST_ISSUE_US, 0.0)
-    stays = np.divide(beyond_us, graph.host.us, out=np.zeros(beyond_us.size), where=graph.host.us > 0)
-    return GraphChange(host=np.where(np.isin(graph.host.state, _ISSUES), stays, 1.0))
+    us, row = graph.device.us, graph.device.row
+    left = np.divide(us - work.less_us[row], us, out=np.ones(us.size), where=us > 0)
+    change = GraphChange(device=np.maximum(left, _LEAST_LEFT))
+    if work.spared is None:
+        return change
+    point, is_issued = graph.device.point, graph.device.point >= 0
+    chosen = (is_issued, is_issued & work.spared[row])
+    issued, spared = (np.bincount(point[rows], minlength=graph.awaited.size + 1) for rows in chosen)
+    falls_away = (issued == spared) & (issued > 0)
+    return replace(change, host=_without_issuing(evidence, falls_away[graph.host.point]))
+
+
+def _without_issuing(evidence: Evidence, chosen: Flags) -> Floats:
+    """Factors on the host without the issuing of work in the chosen stretches; what is long is something else."""
+    host = graph_of(evidence).host
+    beyond_us = np.maximum(host.us - LONGEST_ISSUE_US, 0.0)
+    stays = np.divide(beyond_us, host.us, out=np.zeros(beyond_us.size), where=host.us > 0)
+    return np.where(chosen & np.isin(host.state, _ISSUES), stays, 1.0)
 
 
 def _batch(text: str, to: str | None, evidence: Evidence) -> GraphChange:
