@@ -265,7 +265,7 @@ def _stalls(evidence: Evidence) -> pd.DataFrame:
     found = pd.DataFrame(
         {"name": ops["name"].iloc[chosen], "dur_us": own_us[chosen], "usual_us": usual[chosen], "beyond_us": beyond_us}
     )
-    return found.loc[beyond_us >= _STALL_US]
+    return found.take(np.flatnonzero(beyond_us >= _STALL_US))
 
 
 def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
