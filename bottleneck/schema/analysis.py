@@ -113,6 +113,8 @@ STRETCHED = "stretched-profile"
 # One thread that shared its processor: times are longer, shares are the program's own.
 SHARED_PROCESSOR = "shared-processor"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
+# A device of the machine, of which the trace holds nothing.
+LISTED_ALONE = "device-listed-alone"
 # The file ends early: what came later is missing.
 TRUNCATED = "truncated"
 # No longer holds once several ranks are looked at together.

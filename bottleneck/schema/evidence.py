@@ -82,8 +82,10 @@ class Evidence:
     of the window and idle in the other. ``samples`` are the readings of the sensors around the trace, oldest first;
     empty where it has no sensor log or no wall clock.
 
+    ``loops`` is LOOPS, row for row as ``linked.kernels``: what a compiler would fuse.
+
     ``predict`` gives the time per step that changes of the step save, by a replay; null where the steps cannot be
-    replayed. Without it no replay is at hand.
+    replayed well enough to name a change in words. Without it no replay is at hand.
 
     ``cache`` is the one place for values derived from it; functions that are ``remembered`` fill it.
     """
@@ -93,6 +95,7 @@ class Evidence:
     costs: pd.DataFrame
     attribution: pd.DataFrame
     roofline: pd.DataFrame
+    loops: pd.DataFrame
     recording: Recording | None = None
     kernel_time: pd.DataFrame | None = None
     sides: TwoSided | None = None
@@ -187,8 +190,16 @@ class Evidence:
         return _sums(self, events["name"].iloc[rows], durations, durations)
 
 
-# The time per step that some changes save, in words that `bottleneck whatif` takes.
-Predict = Callable[[Evidence, Sequence[str]], float | None]
+@dataclass(frozen=True, eq=False)
+class ShorterKernels:
+    """A step whose rows of KERNELS take so much less, in the trace's time; the host does not launch ``spared`` ones."""
+
+    less_us: "npt.NDArray[np.float64]"
+    spared: "npt.NDArray[np.bool_] | None" = None
+
+
+# The time per step that some changes save: in words that `bottleneck whatif` takes, or of kernels.
+Predict = Callable[[Evidence, Sequence[str] | ShorterKernels], float | None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 # Of 60,000 gaps between queued kernels of one stream (37 public traces of 15 parts), the longest took 17 us: up to
 # here, with a margin, a gap is the device's own. Beyond, something else held it.
 KERNEL_GAP_US = 20.0
+# From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail. What starts
+# later had another reason.
+LAUNCH_LATENCY_US = 60.0
+# Issuing an op takes so long at most: a longer stretch of the host is something else.
+LONGEST_ISSUE_US = 500.0
 
 
 class DeviceProperties(Struct, frozen=True):

@@ -291,6 +291,14 @@ ATTRIBUTION = Table(
     },
 )  # row for row as KERNELS
 
+LOOPS = Table(
+    "LOOPS",
+    {
+        "loop": Column("int64", "loop that a compiler makes of it and its neighbours, by number; -1 for none"),
+        "elements": Column("float64", "numbers that it walks over; null where it is in no loop", nullable=True),
+    },
+)  # row for row as KERNELS
+
 ROOFLINE = Table(
     "ROOFLINE",
     {

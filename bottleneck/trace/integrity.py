@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.schema.analysis import HALF_RECORDED, SAMPLED
+from bottleneck.schema.analysis import HALF_RECORDED, LISTED_ALONE, SAMPLED
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import Linked, Trace
@@ -164,6 +164,9 @@ def _no_device_work(trace: Trace) -> Check:
         remedy = "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         return missing(fact, caveats[HALF_RECORDED].message, remedy)
     without_work = caveats.get("no-device-events")
+    if without_work is None and LISTED_ALONE in caveats:
+        remedy = "if the program uses it, record it: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        return check("limited", "the trace holds no work of a device", caveats[LISTED_ALONE].message, remedy)
     if without_work is None:
         return check("ok", "a CPU trace: no kernel was launched")
     fact = "kernels were launched, but the trace holds none of them"
