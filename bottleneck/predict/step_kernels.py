@@ -97,7 +97,8 @@ class ConvolutionShape:
 
 def cost_of(call: StepCall) -> Cost | str:
     """FLOPs and bytes of a call, or why they are not known."""
-    return compute_cost(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+    cost = compute_cost(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+    return cost if isinstance(cost, Cost) else cost.words
 
 
 def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | str:
@@ -195,7 +196,7 @@ def convolution_shape(call: OpCall) -> ConvolutionShape:
     x, weight = call.tensor(0).shape, call.tensor(1).shape
     stride, dilation, groups = call.integers(3), call.integers(5), call.integer(8)
     if call.result is None or stride is None or dilation is None or groups is None or call.flag(6) is None:
-        raise Unmodelled("the arguments of the convolution were not recorded")
+        raise Unmodelled("no_convolution_arguments")
     transposed, area = bool(call.flag(6)), math.prod(weight[2:])
     result = call.result
     return ConvolutionShape(

@@ -18,6 +18,7 @@ from bottleneck.schema.analysis import (
     DISTURBED_SLUGS,
     ELSEWHERE,
     Analysis,
+    Clause,
     Finding,
     StepAnalysis,
     Verdict,
@@ -71,7 +72,7 @@ class Evidence:
     """The analysis of one step with the tables that it rests on.
 
     With several ranks the analysis is of all of them, the tables are those of the rank that sets the pace, and
-    ``straggler`` is a sentence on the rank that the others wait for.
+    ``straggler`` tells of the rank that the others wait for.
 
     ``costs`` is COSTS, row for row as ``linked.trace.signatures`` (CALLS); ``attribution`` and ``roofline`` are
     ATTRIBUTION and ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the profiler:
@@ -98,7 +99,7 @@ class Evidence:
     recording: Recording | None = None
     kernel_time: pd.DataFrame | None = None
     sides: TwoSided | None = None
-    straggler: str | None = None
+    straggler: tuple[Clause, ...] = ()
     samples: Sequence[Sample] = ()
     predict: "Predict | None" = None
     cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, field
 
 from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.reasons import Reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +78,7 @@ class Window(Struct, frozen=True):
     end_us: float
     steps: tuple[Step, ...]
     source: str
-    set_aside: tuple[tuple[Step, str], ...] = ()
+    set_aside: tuple[tuple[Step, Reason], ...] = ()
     lead_in_us: float = 0.0
 
     @property

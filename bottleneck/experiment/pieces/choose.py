@@ -336,7 +336,7 @@ def _fewer_threads(change: str) -> _Choose:
 
 
 def _small_products(work: KernelWork) -> Flags:
-    return work.family(*PRODUCTS) & work.reason_like(re.compile("^small product"))
+    return work.family(*PRODUCTS) & work.has_reason("small_product")
 
 
 def _all_work(work: KernelWork) -> Flags:
