@@ -54,7 +54,6 @@ from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.system.files import cannot_read, read_file
-from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.trace.inflate import ignore_progress
 from bottleneck.trace.link import link
 from bottleneck.trace.rare_names import fold_rare_names
@@ -309,7 +308,6 @@ def examine(
 ) -> Evidence:
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
     trace = read_trace(source.trace, options.jobs, on_bytes)
-    return_freed_memory()
     try:
         window = _window(trace, source, options)
     except BottleneckError as error:
@@ -345,9 +343,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     """The evidence of one window of a trace."""
     unprofiled = None if options.has_own_window else source.unprofiled
     device, device_caveats = choose_device(trace, source.recording, options.device)
-    return_freed_memory()
     linked = link(trace, window)
-    return_freed_memory()
     light = None if unprofiled is None else _read_light(source, linked, device)
     linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
@@ -356,14 +352,10 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     if telemetry is None:
         telemetry = read_counters(costed.linked)
     conditions, clock_caveats = find_conditions(device, telemetry)
-    return_freed_memory()
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
-    return_freed_memory()
     profiled_ledger, host = _ledger(costed.linked, roofline, device, None if light is None else light.stretches)
     ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
-    return_freed_memory()
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
-    return_freed_memory()
     threads = None if source.recording is None else source.recording.threads
     caveats = (
         *device_caveats,
@@ -409,7 +401,6 @@ def _ledger(
 ) -> tuple[LedgerResult, Host | None]:
     """The ledger, and what the host did, which a replay needs too: null for a trace too large to replay."""
     host = read_host(linked)
-    return_freed_memory()
     return build_ledger(linked, roofline, device, host, light), host if _is_replayed(linked) else None
 
 
