@@ -19,6 +19,7 @@ import typer
 
 from bottleneck.commands.analysis_options import scoreboard_path, with_trials
 from bottleneck.commands.interrupts import answered, says_what_is_kept
+from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
     ProbeBudget,
@@ -53,7 +54,6 @@ _WITHIN_S, _CLOSING_S = 90.0, 4.0
 _BUDGET_S = 30.0
 # Pieces are timed for one part in so many of the seconds that are left.
 _PIECES_PART = 6
-_BAR_COLUMNS = 12
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
 _Say = Callable[[str, float | None], None]
@@ -381,8 +381,8 @@ def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
     if quiet:
         yield lambda _text, _share: None
     elif sys.stderr.isatty():
-        with _bar(timer) as tell:
-            yield tell
+        with ProgressBar() as bar:
+            yield _bar_teller(bar, timer)
     else:
 
         def tell(text: str, share: float | None) -> None:
@@ -397,30 +397,16 @@ def _say(text: str, _share: float | None) -> None:
         write_status(f"bottleneck: {text}")
 
 
-@contextmanager
-def _bar(timer: _Timer) -> Iterator[_Say]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+def _bar_teller(bar: ProgressBar, timer: _Timer) -> _Say:
+    """A function that draws the stage of a trial behind the time that is left."""
+    trial, done = "", 0.0
 
-    from bottleneck.report.text import clean
+    def tell(text: str, share: float | None) -> None:
+        nonlocal trial, done
+        trial = trial if text.startswith(" ") else text
+        done = done if share is None else share
+        stage = f": {text.strip()}" if text.startswith(" ") else ""
+        # The time left comes first: what is too long for the line is cut.
+        bar.show(f"{left}: {trial}{stage}" if (left := timer.left(done)) else f"{trial}{stage}", share)
 
-    columns = (BarColumn(_BAR_COLUMNS), TextColumn("{task.description}", markup=False))
-    # Drawn by us between two stages: a thread that refreshes it would disturb what is measured.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("getting ready", total=None)
-        trial, done = "", 0.0
-
-        def tell(text: str, share: float | None) -> None:
-            nonlocal trial, done
-            trial = trial if text.startswith(" ") else text
-            stage = f": {text.strip()}" if text.startswith(" ") else ""
-            if share is not None:
-                done = share
-                progress.update(task, total=1.0, completed=share)
-            # The time left comes first, and what is too long for the line is cut here, not in the bar.
-            words = clean(f"{left}: {trial}{stage}" if (left := timer.left(done)) else f"{trial}{stage}")
-            room = progress.console.width - _BAR_COLUMNS - 1
-            progress.update(task, description=words if len(words) <= room else f"{words[: room - 1]}…")
-            progress.refresh()
-
-        yield tell
+    return tell
