@@ -11,7 +11,6 @@ import pandas as pd
 
 from bottleneck import __version__
 from bottleneck.advice import advise
-from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
@@ -70,8 +69,7 @@ class Options:
     (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
     the trace states. ``captures`` are traces of the captures of graphs that the program replays. ``split`` allows to
     judge one side of a window that has two. ``jobs`` processes decode a large trace; the result is the same.
-    ``critical_path`` asks for that of the step, which the first screen of a report does not show. ``trials`` are those
-    that the user made of earlier advice.
+    ``critical_path`` asks for that of the step, which the first screen of a report does not show.
     """
 
     whole: bool = False
@@ -82,7 +80,6 @@ class Options:
     split: bool = True
     jobs: int = 1
     critical_path: bool = True
-    trials: tuple[RuleTrial, ...] = ()
 
     @property
     def has_own_window(self) -> bool:
@@ -165,7 +162,7 @@ def explain(
         evidence = examine(sources[0], options, partial(on_trace, 0, 1, sources[0].trace))
     else:
         options = replace(options, split=False)
-        of_rank = replace(options, jobs=1, critical_path=True, trials=())
+        of_rank = replace(options, jobs=1, critical_path=True)
         reading = reading or RankReading()
         digests, left_out = digest_all(sources, of_rank, on_trace, reading)
         from bottleneck.analysis.ranks import combine_ranks, reduce_ranks  # noqa: PLC0415 - for several ranks only
@@ -176,9 +173,7 @@ def explain(
         reduced = reduce_ranks([one for one, _ in digests], left_out, sharing)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    return finish(
-        _with_critical_path(evidence) if options.critical_path else evidence, advise(evidence, options.trials)
-    )
+    return finish(_with_critical_path(evidence) if options.critical_path else evidence, advise(evidence))
 
 
 def _is_replayed(linked: Linked) -> bool:

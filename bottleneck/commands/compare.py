@@ -14,8 +14,8 @@ from bottleneck.commands.analysis_options import (
     WholeOption,
     WindowOption,
     chosen_device,
+    refuse_unfinished,
     window_options,
-    with_kept_ceilings,
 )
 from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
@@ -278,7 +278,7 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
     path = located(Path(source.text))
     if source.kind == "lock":
         return ComparedSide(label, source.text, counts=read_lock(path).counts)
-    options = with_kept_ceilings([path], options)
+    refuse_unfinished([path])
     saved = saved_analysis([path], options)
     if saved is not None:
         return ComparedSide(label, source.text, saved=saved)

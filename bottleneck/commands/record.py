@@ -87,10 +87,9 @@ class RecordedBlock:
 
     def analysis(self) -> "Analysis":
         """The analysis of the folder, once the block has ended."""
-        from bottleneck.commands.analysis_options import with_kept_ceilings, with_trials
-        from bottleneck.pipeline import Options, analyse
+        from bottleneck.pipeline import analyse
 
-        return analyse([self.folder], with_kept_ceilings([self.folder], with_trials(Options())))
+        return analyse([self.folder])
 
     def _repr_html_(self) -> str | None:
         """The first screen of the page, as notebooks show the value of a cell; null while there is no result."""
@@ -254,5 +253,5 @@ def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
         lines.append(f"{shlex.quote(str(wanted))} was not empty, so this recording has a folder of its own")
     lines += recording.warnings
     if recording.lacks_ceilings:
-        lines.append("the ceilings of this CPU are not known yet: `bottleneck calibrate` measures them, once")
+        lines.append(f"the ceilings of this CPU are not known yet: `bottleneck report --repair {shown}` measures them")
     return "\n".join(f"bottleneck: {line}" for line in lines)

@@ -3,9 +3,8 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +16,9 @@ from bottleneck.commands.analysis_options import (
     WholeOption,
     WindowOption,
     chosen_device,
+    refuse_unfinished,
     usual_jobs,
     window_options,
-    with_kept_ceilings,
-    with_trials,
 )
 from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
@@ -100,12 +98,6 @@ def report_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Read only the ranks that an earlier report of these traces did not.")
     ] = False,
-    cache: Annotated[
-        bool,
-        typer.Option(
-            "--cache", help="Keep the report in the user's cache, and take it from there while no input changes."
-        ),
-    ] = False,
     full: Full = False,
     all_findings: AllFindings = False,
     open_page: Annotated[
@@ -125,7 +117,8 @@ def report_command(
     bottleneck report trace.json.gz --window 0.2s:0.9s
     bottleneck report job/ --resume       a folder of ranks, after an interrupt
     bottleneck report s3://bucket/job
-    bottleneck report trace.json --cache  a large trace, for a second look
+    bottleneck report trace.json -o a.json    a large trace, whose second look is:
+    bottleneck report a.json
     bottleneck report recording/ --repair
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
@@ -144,20 +137,17 @@ def report_command(
     if repair:
         for recording in paths:
             _repair(recording)
-    options = with_trials(with_kept_ceilings(paths, options))
+    refuse_unfinished(paths)
     rendered_as = form_of(form, output, ReportFormat)
     if rendered_as == "perfetto":
-        if cache:
-            print("warning: --cache is ignored: an export copies the trace itself, not a report", file=sys.stderr)
         _export(paths, options, output)
         return
     is_screen = rendered_as == "terminal" and is_printed(output) and not (full or all_findings)
-    options = replace(options, critical_path=cache or not is_screen)
+    options = replace(options, critical_path=not is_screen)
     reading = _rank_reading(jobs, cluster, resume=resume)
     needs_tracks = rendered_as == "html" or timeline is not None
     with reading_progress() as on_trace:
-        read = partial(_read, paths, options, on_trace, reading, needs_tracks=needs_tracks)
-        analysis, tracks = _kept_or_read(paths, options, read, needs_tracks=needs_tracks) if cache else read()
+        analysis, tracks = _read(paths, options, on_trace, reading, needs_tracks=needs_tracks)
     if reading.workers.repeated:
         again = counted(reading.workers.repeated, "trace")
         print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
@@ -222,44 +212,6 @@ def _read(
 
     explained = explain(paths, options, on_trace, reading)
     return explained.analysis, lay_out(explained) if needs_tracks else None
-
-
-def _kept_or_read(
-    paths: Sequence[Path],
-    options: "Options",
-    read: "Callable[[], tuple[Analysis, StepTracks | None]]",
-    *,
-    needs_tracks: bool,
-) -> "tuple[Analysis, StepTracks | None]":
-    """The kept report of these inputs; else one that is made now, and kept if no input changed meanwhile."""
-    from bottleneck.commands.kept_reports import ReportFolder, ReportParts, key_of
-    from bottleneck.harness.machine import cache_folder
-    from bottleneck.pipeline import saved_analysis
-
-    if saved_analysis(paths, options) is not None:
-        return read()
-    folder, key = ReportFolder(cache_folder() / "reports"), key_of(paths, options)
-    if key is None:
-        return read()
-    try:
-        kept = folder.read(key)
-    except ValueError as exc:
-        kept = None
-        told = f"the kept report of {paths[0]} is not used, and its traces are read again: {exc}"
-        print(f"warning: {told}", file=sys.stderr, flush=True)
-    if kept is not None and (kept.has_tracks or not needs_tracks):
-        return kept.analysis, kept.tracks
-    analysis, tracks = read()
-    if key != key_of(paths, options):
-        told = f"{paths[0]} changed while it was read; its report is not kept: run the command again once it is whole"
-        print(f"warning: {told}", file=sys.stderr, flush=True)
-        return analysis, tracks
-    try:
-        folder.write(key, ReportParts(analysis, tracks, needs_tracks))
-    except (OSError, ValueError) as exc:
-        why = getattr(exc, "strerror", None) or exc
-        print(f"warning: the report of {paths[0]} is not kept: {why}", file=sys.stderr, flush=True)
-    return analysis, tracks
 
 
 def _page(form: ReportFormat | None, output: Path | None) -> Path:

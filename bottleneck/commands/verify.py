@@ -11,13 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.analysis_options import scoreboard_path, with_trials
 from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
@@ -42,8 +40,6 @@ from bottleneck.units import counted
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
     from bottleneck.harness.messages import Notes, Program
-    from bottleneck.pipeline import Options
-    from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.trials import Verification
 
@@ -100,9 +96,6 @@ def verify_command(
     chosen_form: Annotated[ResultFormat | None, format_option("the trials")] = None,
     output: Annotated[Path | None, output_option("the trials")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the changes that can be tried, and leave.")] = False,
-    scoreboard: Annotated[
-        bool, typer.Option("--scoreboard", help="Show how the predictions of each rule have done here, and leave.")
-    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Tries what the findings advise, each change against the original in turns, and says what it is really worth.
@@ -120,11 +113,9 @@ def verify_command(
     form = form_of(chosen_form, output, ResultFormat)
     if show_list:
         return _list_changes(form)
-    if scoreboard:
-        return _show_scoreboard(form, output)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
     from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
-    from bottleneck.pipeline import Options, explain
+    from bottleneck.pipeline import explain
     from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
     from bottleneck.schema.recording import is_recording
@@ -153,9 +144,7 @@ def verify_command(
         folder = Path(scratch)
         with _progress(timer, quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
-            options = with_trials(Options())
-            explained = explain([recording], options)
-            analysis = _with_pieces(explained, options, probe_budget, timer, names, say).analysis
+            analysis = _with_pieces(explain([recording]), probe_budget, timer, names, say).analysis
             setup = TrialSetup(
                 program,
                 folder,
@@ -174,7 +163,6 @@ def verify_command(
             if best:
                 done = add_best(setup, done, analysis, announce)
             done = _with_what_is_left_out(done, within)
-    _keep_score(done, analysis)
     write_report(render(done, form, output_style(output)), output)
     if is_interrupted(done):
         _say(_interrupted(done), None)
@@ -183,7 +171,7 @@ def verify_command(
 
 
 def _with_pieces(
-    explained: "Explanation", options: "Options", budget_s: float, timer: "_Timer", names: Sequence[str], say: _Say
+    explained: "Explanation", budget_s: float, timer: "_Timer", names: Sequence[str], say: _Say
 ) -> "Explanation":
     """The explanation with pieces of the step that are timed now, where its recording has none.
 
@@ -199,7 +187,7 @@ def _with_pieces(
     def tell(line: str) -> None:
         say(line.removeprefix("bottleneck: "), None)
 
-    return measure_pieces(explained, None, budget, tell, names, options.trials)
+    return measure_pieces(explained, None, budget, tell, names)
 
 
 def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verification":
@@ -238,15 +226,6 @@ def _list_changes(form: str) -> None:
         return
     width = max((len(row["name"]) for row in rows), default=0)
     send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
-
-
-def _show_scoreboard(form: str, output: Path | None) -> None:
-    """Prints how the predictions of each rule have done on this machine."""
-    from bottleneck.experiment.scoreboard import read_entries, scores
-    from bottleneck.report.verification import render_scores
-
-    path = scoreboard_path()
-    write_report(render_scores(scores(read_entries(path) if path else []), form), output)
 
 
 def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
@@ -337,20 +316,6 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
             fix=f"see that it runs: bottleneck run {program.target}",
         ) from None
     return target
-
-
-def _keep_score(done: "Verification", analysis: "Analysis") -> None:
-    from bottleneck.experiment.scoreboard import append_entries, entries_of
-
-    path = scoreboard_path()
-    if path is None:
-        return
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    try:
-        append_entries(path, entries_of(done, analysis.findings, created, analysis.device.name))
-    except OSError as exc:
-        why = f"cannot write {path}: {exc.strerror}; BOTTLENECK_SCOREBOARD names another file"
-        print(f"warning: these results are not added to the scoreboard: {why}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

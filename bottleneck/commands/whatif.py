@@ -10,8 +10,8 @@ from bottleneck.commands.analysis_options import (
     WholeOption,
     WindowOption,
     chosen_device,
+    refuse_unfinished,
     window_options,
-    with_kept_ceilings,
 )
 from bottleneck.commands.report_options import (
     TextFormat,
@@ -85,7 +85,7 @@ def whatif_command(
     options = window_options(steps, window, chosen_device(device), whole=whole)
     if saved_analysis([path], options) is not None:
         raise UsageError(f"{path} is a finished analysis, without the events of its trace", fix="pass the trace")
-    options = with_kept_ceilings([path], options)
+    refuse_unfinished([path])
     with reading_progress() as on_trace:
         evidence = explain([path], options, on_trace)
     answer = ask(evidence, changes)
