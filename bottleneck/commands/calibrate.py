@@ -11,8 +11,8 @@ import typer
 from bottleneck.commands.interrupts import says_what_is_kept
 from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
+    TERMINAL_OR_JSON,
     Quiet,
-    TerminalOrJson,
     form_of,
     format_option,
     output_option,
@@ -46,8 +46,8 @@ def calibrate_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget the last result; else the better is kept where one was disturbed.")
     ] = False,
-    form: Annotated[TerminalOrJson | None, format_option("the ceilings", TerminalOrJson)] = None,
-    output: Annotated[Path | None, output_option("the ceilings")] = None,
+    form: Annotated[str | None, format_option("the ceilings", TERMINAL_OR_JSON)] = None,
+    output: Annotated[Path | None, output_option("the ceilings", TERMINAL_OR_JSON)] = None,
     quiet: Quiet = False,
 ) -> None:
     """Measures what a device of this machine can do: the ceilings that later recordings are judged against.
@@ -70,7 +70,7 @@ def calibrate_command(
 
     with says_what_is_kept(_KEPT), _progress(seconds, quiet=quiet) as on_progress:
         calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
-    is_table = form_of(form, output, TerminalOrJson) == "terminal"
+    is_table = form_of(form, output, TERMINAL_OR_JSON) == "terminal"
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     write_report(text, output)
     if not quiet and calibration_file(calibration).exists():

@@ -19,8 +19,8 @@ from bottleneck.commands.analysis_options import (
 )
 from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
+    RESULT_FORMATS,
     Quiet,
-    ResultFormat,
     Settings,
     Train,
     check_picture,
@@ -75,7 +75,7 @@ def compare_command(
     ] = None,
     settings: Settings = None,
     train: Train = False,
-    form: Annotated[ResultFormat | None, format_option("the comparison")] = None,
+    form: Annotated[str | None, format_option("the comparison")] = None,
     output: Annotated[Path | None, output_option("the comparison")] = None,
     plot: Annotated[Path | None, picture_option("Draw the waterfall to this .png, .svg or .pdf file.")] = None,
     ledger: Annotated[Path | None, picture_option("Draw the ledgers of both side by side to such a file.")] = None,
@@ -118,7 +118,7 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    write_report(render(comparison, form_of(form, output, ResultFormat), output_style(output), top=top), output)
+    write_report(render(comparison, form_of(form, output, RESULT_FORMATS), output_style(output), top=top), output)
     draw_picture("waterfall", plot, comparison)
     draw_picture("both ledgers", ledger, comparison)
     broken = _broken_limits(limits, comparison)

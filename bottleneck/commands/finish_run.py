@@ -187,7 +187,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.commands.report_options import draw_or_warn, draw_picture, report_text
     from bottleneck.pipeline import explain
-    from bottleneck.report import FORMATS
+    from bottleneck.report import render_report
     from bottleneck.report.analysis_document import headline
     from bottleneck.report.page import to_html
 
@@ -196,7 +196,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     # First of all what the user waits for; a disk may be full.
     settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
     try:
-        write_text(FORMATS["json"](analysis), folder / "analysis.json")
+        write_text(render_report(analysis, "json"), folder / "analysis.json")
     except UsageError as error:
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
         raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error

@@ -81,9 +81,9 @@ class RecordedBlock:
 
     def report(self) -> str:
         """The report of `bottleneck report` on the folder, as text to print in a notebook; once the block has ended."""
-        from bottleneck.report import FORMATS
+        from bottleneck.report import render_report
 
-        return FORMATS["terminal"](self.analysis())
+        return render_report(self.analysis(), "terminal")
 
     def analysis(self) -> "Analysis":
         """The analysis of the folder, once the block has ended."""

@@ -24,7 +24,6 @@ from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
-    ReportFormat,
     check_picture,
     draw_picture,
     extent_of,
@@ -37,6 +36,7 @@ from bottleneck.commands.report_options import (
     send_blocks,
 )
 from bottleneck.errors import UsageError
+from bottleneck.report import FORMATS
 from bottleneck.report.output import compressed, write_blocks
 from bottleneck.units import counted
 
@@ -56,8 +56,8 @@ def report_command(
             "analysis.json; here or in a store (s3://BUCKET/JOB); the latest recording of this folder unless given.",
         ),
     ] = None,
-    form: Annotated[ReportFormat | None, format_option("the report", ReportFormat)] = None,
-    output: Annotated[Path | None, output_option("the report")] = None,
+    form: Annotated[str | None, format_option("the report", FORMATS)] = None,
+    output: Annotated[Path | None, output_option("the report", FORMATS)] = None,
     roofline: Annotated[Path | None, picture_option("Also draw the roofline to this .png, .svg or .pdf file.")] = None,
     queue: Annotated[Path | None, picture_option("Also draw the queue depth to this .png, .svg or .pdf file.")] = None,
     ledger: Annotated[Path | None, picture_option("Also draw the ledger, of each rank, to such a file.")] = None,
@@ -138,7 +138,7 @@ def report_command(
         for recording in paths:
             _repair(recording)
     refuse_unfinished(paths)
-    rendered_as = form_of(form, output, ReportFormat)
+    rendered_as = form_of(form, output, FORMATS)
     if rendered_as == "perfetto":
         _export(paths, options, output)
         return
@@ -214,7 +214,7 @@ def _read(
     return explained.analysis, lay_out(explained) if needs_tracks else None
 
 
-def _page(form: ReportFormat | None, output: Path | None) -> Path:
+def _page(form: str | None, output: Path | None) -> Path:
     """The file of a page that is to be opened."""
     import tempfile
 

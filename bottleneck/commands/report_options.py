@@ -1,15 +1,16 @@
 """Options of programs and reports that commands share, and where reports go: file, pipe or terminal."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperCommand
 
 from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.report import FORMATS, render_report
 from bottleneck.report.output import discard_output, write_text
 
 if TYPE_CHECKING:
@@ -21,23 +22,12 @@ if TYPE_CHECKING:
 _READER_GONE = 141
 
 
-# The ways to render a comparison, a sweep, trials or a prediction.
-ResultFormat = Literal["terminal", "markdown", "json", "html"]
-# The keys of ``report.FORMATS``, and a copy of the trace with our tracks.
-ReportFormat = Literal["terminal", "markdown", "json", "html", "perfetto"]
-TextFormat = Literal["terminal", "markdown", "json"]
-CheckupFormat = Literal["terminal", "json", "html"]
-TerminalOrJson = Literal["terminal", "json"]
+# The ways to render what is no report of a trace, named as those of ``report.FORMATS``.
+RESULT_FORMATS = ("terminal", "markdown", "json", "html")
+TEXT_FORMATS = ("terminal", "markdown", "json")
+CHECKUP_FORMATS = ("terminal", "json", "html")
+TERMINAL_OR_JSON = ("terminal", "json")
 
-# The format that the name of a file asks for where --format does not.
-_FORM_OF_SUFFIX = {
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".json": "json",
-    ".html": "html",
-    ".htm": "html",
-    ".gz": "perfetto",
-}
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 Settings = Annotated[
@@ -79,28 +69,39 @@ class ExampleCommand(TyperCommand):
             formatter.write_text(self.epilog)
 
 
-def format_option(what: str, formats: Any = ResultFormat) -> Any:
+def format_option(what: str, formats: Collection[str] = RESULT_FORMATS) -> Any:
     """The option ``--format`` of a command that reports ``what`` in one of these formats."""
-    metavar = "|".join(get_args(formats))
+    return choice_of_format(f"How to render {what}; else as the suffix of --output says.", formats)
+
+
+def choice_of_format(help_text: str, formats: Collection[str]) -> Any:
+    """The option ``--format`` with this help, which takes the name of one of these formats."""
+
+    def check(form: str | None) -> str | None:
+        if form is not None and form not in formats:
+            raise typer.BadParameter(f"there is no format {form}: choose from {', '.join(formats)}")
+        return form
+
     return typer.Option(
-        "--format", "-f", metavar=metavar, help=f"How to render {what}; else as the suffix of --output says."
+        "--format", "-f", metavar="|".join(formats), help=help_text, callback=check, autocompletion=lambda: [*formats]
     )
 
 
-def form_of(form: str | None, output: Path | None, formats: Any) -> str:
+def form_of(form: str | None, output: Path | None, formats: Collection[str]) -> str:
     """The format of ``--format``, else of the suffix of ``--output`` if it is one of these, else terminal text."""
     named = form_of_suffix(output) if output is not None else None
-    return form or (named if named is not None and named in get_args(formats) else "terminal")
+    return form or (named if named is not None and named in formats else "terminal")
 
 
 def form_of_suffix(output: Path) -> str | None:
     """The format that the name of a file asks for; null where its suffix names none."""
-    return _FORM_OF_SUFFIX.get(output.suffix.lower())
+    return next((name for name, form in FORMATS.items() if output.suffix.lower() in form.suffixes), None)
 
 
-def output_option(what: str) -> Any:
-    """The option ``--output`` of a command that reports ``what``."""
-    return typer.Option("--output", "-o", metavar="FILE", help=f"Write {what} to this file.")
+def output_option(what: str, formats: Collection[str] = RESULT_FORMATS) -> Any:
+    """The option ``--output`` of a command that reports ``what`` in one of these formats."""
+    suffixes = ", ".join(form.suffixes[0] for name, form in FORMATS.items() if name in formats and form.suffixes)
+    return typer.Option("--output", "-o", metavar="FILE", help=f"Write {what} to this file ({suffixes} or text).")
 
 
 def picture_option(what: str) -> Any:
@@ -118,13 +119,11 @@ def present(analysis: "Analysis", form: str, output: Path | None, extent: Extent
 
     A file and every form but that for the terminal hold the whole report. A page has the ``tracks`` of a step.
     """
-    from bottleneck.report import FORMATS
-
     if form == "terminal" and is_printed(output):
         send(report_text(analysis, sys.stdout, extent=extent))
         return
     page = {"timeline": tracks} if form == "html" else {}
-    write_report(FORMATS[form](analysis, all_findings=extent == "all findings", **page), output)
+    write_report(render_report(analysis, form, all_findings=extent == "all findings", **page), output)
 
 
 def is_printed(output: Path | None) -> bool:
@@ -194,14 +193,13 @@ def send_blocks(blocks: Iterable[bytes]) -> None:
         raise SystemExit(_READER_GONE) from None
 
 
-def report_text(analysis: "Analysis", stream: TextIO, form: TextFormat = "terminal", extent: Extent = "screen") -> str:
+def report_text(analysis: "Analysis", stream: TextIO, form: str = "terminal", extent: Extent = "screen") -> str:
     """The report in a format; that for a terminal in the width, colours and character set of the stream."""
-    from bottleneck.report import FORMATS
     from bottleneck.report.analysis_document import to_screen, to_terminal
 
     all_findings = extent == "all findings"
     if form != "terminal":
-        return FORMATS[form](analysis, all_findings=all_findings)
+        return render_report(analysis, form, all_findings=all_findings)
     style = stream_style(stream)
     return to_screen(analysis, style) if extent == "screen" else to_terminal(analysis, style, all_findings=all_findings)
 

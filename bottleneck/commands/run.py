@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from bottleneck.commands.finish_run import (
 from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
+    TEXT_FORMATS,
     AllFindings,
     ExampleCommand,
     Full,
@@ -29,8 +30,8 @@ from bottleneck.commands.report_options import (
     ProgramArguments,
     Quiet,
     Settings,
-    TextFormat,
     Train,
+    choice_of_format,
     extent_of,
     report_text,
 )
@@ -156,10 +157,7 @@ def run_command(
     telemetry_ms: Annotated[
         int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
     ] = 20,
-    form: Annotated[
-        TextFormat,
-        typer.Option("--format", "-f", metavar="|".join(get_args(TextFormat)), help="How to print the report."),
-    ] = "terminal",
+    form: Annotated[str, choice_of_format("How to print the report.", TEXT_FORMATS)] = "terminal",
     full: Full = False,
     all_findings: AllFindings = False,
     quiet: Quiet = False,

@@ -20,10 +20,10 @@ from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
+    RESULT_FORMATS,
     ProbeBudget,
     ProgramArguments,
     Quiet,
-    ResultFormat,
     Settings,
     Train,
     form_of,
@@ -93,7 +93,7 @@ def verify_command(
     seed: Annotated[
         int, typer.Option(metavar="N", help="Begins the program's random numbers, and draws who goes first.")
     ] = 0,
-    chosen_form: Annotated[ResultFormat | None, format_option("the trials")] = None,
+    chosen_form: Annotated[str | None, format_option("the trials")] = None,
     output: Annotated[Path | None, output_option("the trials")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the changes that can be tried, and leave.")] = False,
     quiet: Quiet = False,
@@ -110,7 +110,7 @@ def verify_command(
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
     than it may. Exit code 0 whatever the verdicts are; 4 where the program fails without any change.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    form = form_of(chosen_form, output, ResultFormat)
+    form = form_of(chosen_form, output, RESULT_FORMATS)
     if show_list:
         return _list_changes(form)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
