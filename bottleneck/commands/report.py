@@ -24,14 +24,14 @@ from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
-    check_picture,
     draw_picture,
     extent_of,
     form_of,
     format_option,
     is_printed,
     output_option,
-    picture_option,
+    plot_option,
+    plots_of,
     present,
     send_blocks,
 )
@@ -58,14 +58,7 @@ def report_command(
     ] = None,
     form: Annotated[str | None, format_option("the report", FORMATS)] = None,
     output: Annotated[Path | None, output_option("the report", FORMATS)] = None,
-    roofline: Annotated[Path | None, picture_option("Also draw the roofline to this .png, .svg or .pdf file.")] = None,
-    queue: Annotated[Path | None, picture_option("Also draw the queue depth to this .png, .svg or .pdf file.")] = None,
-    ledger: Annotated[Path | None, picture_option("Also draw the ledger, of each rank, to such a file.")] = None,
-    timeline: Annotated[Path | None, picture_option("Also draw one step over time to such a file.")] = None,
-    savings: Annotated[Path | None, picture_option("Also draw what each finding would save to such a file.")] = None,
-    ranks: Annotated[
-        Path | None, picture_option("Also draw the ranks by account, the slow first, to such a file.")
-    ] = None,
+    plot: Annotated[list[str] | None, plot_option()] = None,
     whole: WholeOption = False,
     steps: StepsOption = None,
     window: WindowOption = None,
@@ -112,7 +105,7 @@ def report_command(
     bottleneck report recording/ -o report.md
     bottleneck report recording/ --open
     bottleneck report trace.json.gz -o annotated.json.gz    for ui.perfetto.dev
-    bottleneck report rank0.json rank1.json --roofline roofline.png
+    bottleneck report rank0.json rank1.json --plot roofline=roofline.png
     bottleneck report trace.json.gz --steps 2:5
     bottleneck report trace.json.gz --window 0.2s:0.9s
     bottleneck report job/ --resume       a folder of ranks, after an interrupt
@@ -128,9 +121,7 @@ def report_command(
 
     if open_page:
         form, output = "html", _page(form, output)
-    pictures = {"roofline": roofline, "queue": queue, "ledger": ledger, "savings": savings, "ranks": ranks}
-    for path in (*pictures.values(), timeline):
-        check_picture(path)
+    plots = plots_of(plot or ())
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
     options = replace(chosen, captures=tuple(capture or ()), jobs=jobs or usual_jobs())
     paths = [located(path) for path in paths or [_latest()]]
@@ -145,15 +136,14 @@ def report_command(
     is_screen = rendered_as == "terminal" and is_printed(output) and not (full or all_findings)
     options = replace(options, critical_path=not is_screen)
     reading = _rank_reading(jobs, cluster, resume=resume)
-    needs_tracks = rendered_as == "html" or timeline is not None
+    needs_tracks = rendered_as == "html" or "timeline" in plots
     with reading_progress() as on_trace:
         analysis, tracks = _read(paths, options, on_trace, reading, needs_tracks=needs_tracks)
     if reading.workers.repeated:
         again = counted(reading.workers.repeated, "trace")
         print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
-    for name, path in pictures.items():
-        draw_picture(name, path, analysis)
-    draw_picture("timeline", timeline, analysis, tracks)
+    for kind, path in plots.items():
+        draw_picture(kind, path, analysis, *((tracks,) if kind == "timeline" else ()))
     present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), tracks)
     if open_page and output is not None:
         _open_in_browser(output)

@@ -109,6 +109,28 @@ def picture_option(what: str) -> Any:
     return typer.Option(metavar="FILE", help=what)
 
 
+# The pictures of a report, by the KIND of --plot.
+PLOTS = ("roofline", "ledger", "timeline", "ranks")
+
+
+def plot_option() -> Any:
+    """The option ``--plot`` of a report, which takes a kind of picture with its file, and may be repeated."""
+    help_text = f"Also draw a picture to this .png, .svg or .pdf file: {', '.join(PLOTS)}; may be repeated."
+    return typer.Option("--plot", metavar="KIND=FILE", help=help_text)
+
+
+def plots_of(texts: Iterable[str]) -> dict[str, Path]:
+    """The file of each kind of picture that ``--plot`` names; UsageError for what is no such picture."""
+    plots: dict[str, Path] = {}
+    for text in texts:
+        kind, _, file = text.partition("=")
+        if kind not in PLOTS or not file:
+            raise UsageError(f"--plot {text} names no picture", fix=f"write it as KIND=FILE; kinds: {', '.join(PLOTS)}")
+        plots[kind] = Path(file)
+        check_picture(plots[kind])
+    return plots
+
+
 def extent_of(*, full: bool, all_findings: bool) -> Extent:
     """The extent that these options ask for: findings that are hidden are part of the whole report only."""
     return "all findings" if all_findings else "full" if full else "screen"

@@ -78,10 +78,8 @@ def render_report(analysis: "Analysis", form: str, *, all_findings: bool = False
 
 PICTURES: "Mapping[str, Callable[..., Figure]]" = {
     "roofline": lazily("plots.roofline_plot", "roofline"),
-    "queue": lazily("plots.timeline_plot", "queue_figure"),
     "ledger": lazily("plots.ledger_plots", "ledger_figure"),
     "timeline": lazily("plots.timeline_plot", "timeline_figure"),
-    "savings": lazily("plots.ledger_plots", "savings_figure"),
     "ranks": lazily("plots.ledger_plots", "ranks_figure"),
     "waterfall": lazily("plots.ledger_plots", "waterfall_figure"),
     "both ledgers": lazily("plots.ledger_plots", "both_ledgers_figure"),
