@@ -42,6 +42,7 @@ from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
 from bottleneck.errors import BottleneckError, TraceError, UsageError
 from bottleneck.mapping.rank_reading import RankReading, stamp
+from bottleneck.report import lazily
 from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
@@ -88,6 +89,8 @@ class Options:
 
 
 DEFAULTS = Options()
+# Notebooks ask a value for its page by this name. Records import no stage, so the last stage is named here.
+Analysis._repr_html_ = lazily("page", "first_screen")  # type: ignore[attr-defined]
 # A report of more events than this leaves the replay to `bottleneck whatif`.
 _MOST_REPLAYED_EVENTS = 1_000_000
 # Those of the largest public traces take 3 MB.

@@ -93,8 +93,10 @@ class RecordedBlock:
 
     def _repr_html_(self) -> str | None:
         """The first screen of the page, as notebooks show the value of a cell; null while there is no result."""
+        from bottleneck.report.page import first_screen
+
         try:
-            return None if self._work is not None else self.analysis()._repr_html_()
+            return None if self._work is not None else first_screen(self.analysis())
         except BottleneckError:
             return None
 

@@ -6,7 +6,6 @@ shares lie in 0-1, and null means unknown.
 
 import math
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import Annotated, Literal
 
 from msgspec import Struct, field
@@ -686,8 +685,3 @@ class Analysis(StepAnalysis, frozen=True, kw_only=True):
 
     verdict: Annotated[Verdict, Doc("the resource that limits the step")]
     findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()
-
-    def _repr_html_(self) -> str:
-        """The first screen of the page, as notebooks show the value of a cell."""
-        # By name, since records import no stage; a notebook is the one place that asks.
-        return str(import_module("bottleneck.report.page").first_screen(self))
