@@ -110,7 +110,7 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*arguments, **options)
         except KeyboardInterrupt as stopped:
-            from bottleneck.commands.finish_run import say  # noqa: PLC0415 - loaded only where it is used
+            from bottleneck.recorder.finish_run import say  # noqa: PLC0415 - loaded only where it is used
 
             say("; ".join(("bottleneck: interrupted", *getattr(stopped, "__notes__", ()))))
             raise typer.Exit(128 + int(getattr(stopped, "number", signal.SIGINT))) from stopped
@@ -119,7 +119,7 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _print_error(error: BottleneckError) -> None:
-    from bottleneck.commands.finish_run import say  # noqa: PLC0415 - loaded only where it is used
+    from bottleneck.recorder.finish_run import say  # noqa: PLC0415 - loaded only where it is used
 
     say("\n".join(error.lines()))
 

@@ -16,9 +16,9 @@ import typer
 from bottleneck import __version__, cli, report
 from bottleneck.cli import COMMANDS, _run, build_app
 from bottleneck.commands.analysis_options import usual_jobs
-from bottleneck.commands.interrupts import answered
 from bottleneck.errors import BottleneckError, TraceError, UndecidedError, UsageError, WorkloadError
 from bottleneck.schema.linked_trace import Trace
+from bottleneck.system.interrupts import answered
 from bottleneck.trace.read import read_trace
 from tests.builders import kernel, launch, op, step, write_trace
 

@@ -138,8 +138,8 @@ def refuse_unfinished(paths: Sequence[Path]) -> None:
 
 
 def _refuse_unfinished(folder: Path) -> None:
-    from bottleneck.commands.finish_run import shown, still_recorded
     from bottleneck.harness.folder import is_claimed
+    from bottleneck.recorder.finish_run import shown, still_recorded
 
     if is_claimed(folder):
         raise still_recorded(folder)

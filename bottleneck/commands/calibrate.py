@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.interrupts import says_what_is_kept
 from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
     TERMINAL_OR_JSON,
@@ -18,6 +17,7 @@ from bottleneck.commands.report_options import (
     output_option,
     write_report,
 )
+from bottleneck.system.interrupts import says_what_is_kept
 from bottleneck.units import counted
 
 if TYPE_CHECKING:

@@ -17,14 +17,12 @@ from bottleneck.commands.analysis_options import (
     refuse_unfinished,
     window_options,
 )
-from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
     RESULT_FORMATS,
     Quiet,
     Settings,
     Train,
     check_picture,
-    draw_picture,
     form_of,
     format_option,
     output_option,
@@ -33,7 +31,8 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import TraceError, UndecidedError, UsageError
-from bottleneck.report.output import write_status
+from bottleneck.report.output import draw_picture, write_status
+from bottleneck.system.interrupts import answered, says_what_is_kept
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched

@@ -11,7 +11,6 @@ from bottleneck.commands.report_options import (
     Settings,
     Train,
     check_picture,
-    draw_picture,
     form_of,
     format_option,
     output_option,
@@ -20,6 +19,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError
+from bottleneck.report.output import draw_picture
 
 if TYPE_CHECKING:
     from bottleneck.schema.device import Device

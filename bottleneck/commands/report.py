@@ -24,7 +24,6 @@ from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
-    draw_picture,
     extent_of,
     form_of,
     format_option,
@@ -37,7 +36,7 @@ from bottleneck.commands.report_options import (
 )
 from bottleneck.errors import UsageError
 from bottleneck.report import FORMATS
-from bottleneck.report.output import compressed, write_blocks
+from bottleneck.report.output import compressed, draw_picture, write_blocks
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -240,8 +239,8 @@ def _export(paths: Sequence[Path], options: "Options", output: Path | None) -> N
 
 
 def _latest() -> Path:
-    from bottleneck.commands.finish_run import shown
     from bottleneck.commands.runs import latest_recording
+    from bottleneck.recorder.finish_run import shown
 
     folder = latest_recording()
     print(f"bottleneck: report of {shown(folder)}, the latest recording here", file=sys.stderr)
@@ -250,7 +249,7 @@ def _latest() -> Path:
 
 def _repair(path: Path) -> None:
     from bottleneck.calibrate.cache import add_ceilings
-    from bottleneck.commands.finish_run import repair, say
+    from bottleneck.recorder.finish_run import repair, say
 
     repair(path)
     add_ceilings(path, say)

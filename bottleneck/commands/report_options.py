@@ -1,19 +1,19 @@
 """Options of programs and reports that commands share, and where reports go: file, pipe or terminal."""
 
 import sys
-from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.errors import UsageError
 from bottleneck.report import FORMATS, render_report
 from bottleneck.report.output import discard_output, write_text
 
 if TYPE_CHECKING:
+    from bottleneck.report.analysis_document import Extent
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.step_tracks import StepTracks
@@ -44,7 +44,6 @@ AllFindings = Annotated[
 Full = Annotated[
     bool, typer.Option("--full", help="Print the whole report: kernels, idle causes, lines, modules, all caveats.")
 ]
-Extent = Literal["screen", "full", "all findings"]  # of the report that is printed
 # Seconds for timing pieces of the step alone, unless others are wanted.
 PROBE_BUDGET_S = 10.0
 ProbeBudget = Annotated[
@@ -131,17 +130,21 @@ def plots_of(texts: Iterable[str]) -> dict[str, Path]:
     return plots
 
 
-def extent_of(*, full: bool, all_findings: bool) -> Extent:
+def extent_of(*, full: bool, all_findings: bool) -> "Extent":
     """The extent that these options ask for: findings that are hidden are part of the whole report only."""
     return "all findings" if all_findings else "full" if full else "screen"
 
 
-def present(analysis: "Analysis", form: str, output: Path | None, extent: Extent, tracks: "StepTracks | None") -> None:
+def present(
+    analysis: "Analysis", form: str, output: Path | None, extent: "Extent", tracks: "StepTracks | None"
+) -> None:
     """Renders to standard output, or to the file ``output``; '-' is standard output too.
 
     A file and every form but that for the terminal hold the whole report. A page has the ``tracks`` of a step.
     """
     if form == "terminal" and is_printed(output):
+        from bottleneck.report.analysis_document import report_text
+
         send(report_text(analysis, sys.stdout, extent=extent))
         return
     page = {"timeline": tracks} if form == "html" else {}
@@ -167,36 +170,6 @@ def check_picture(path: Path | None) -> None:
         raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png, .svg or .pdf")
 
 
-def draw_picture(name: str, path: Path | None, *subjects: Any, warn: Callable[[str], None] | None = None) -> None:
-    """Draws a picture of these beside a report where a file is named for it; one that cannot be drawn is a warning."""
-
-    def draw(path: Path) -> None:
-        from bottleneck.report import PICTURES
-        from bottleneck.report.plots import save_figure
-
-        save_figure(PICTURES[name], path, *subjects)
-
-    if path is not None:
-        draw_or_warn(partial(draw, path), path, warn)
-
-
-def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], None] | None = None) -> bool:
-    """True if a picture or a page beside a report could be made; else a warning, and report and exit code stay.
-
-    ``warn`` takes the warning, which goes to stderr without it.
-    """
-    try:
-        draw()
-    except BottleneckError as error:
-        reason = f"{error.what}: {error.why}" if error.why else error.what
-    except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as exc:  # of matplotlib
-        reason = f"{type(exc).__name__}: {exc}"
-    else:
-        return True
-    (warn or partial(print, file=sys.stderr, flush=True))(f"warning: {path} is left out: {reason}")
-    return False
-
-
 def send(text: str) -> None:
     """Writes to standard output; a reader that has gone ends the process quietly."""
     try:
@@ -215,34 +188,8 @@ def send_blocks(blocks: Iterable[bytes]) -> None:
         raise SystemExit(_READER_GONE) from None
 
 
-def report_text(analysis: "Analysis", stream: TextIO, form: str = "terminal", extent: Extent = "screen") -> str:
-    """The report in a format; that for a terminal in the width, colours and character set of the stream."""
-    from bottleneck.report.analysis_document import to_screen, to_terminal
-
-    all_findings = extent == "all findings"
-    if form != "terminal":
-        return render_report(analysis, form, all_findings=all_findings)
-    style = stream_style(stream)
-    return to_screen(analysis, style) if extent == "screen" else to_terminal(analysis, style, all_findings=all_findings)
-
-
 def output_style(output: Path | None) -> "TerminalStyle":
     """The style of terminal text for ``--output``: that of standard output, or 80 plain columns for a file."""
-    from bottleneck.report.terminal import PLAIN
+    from bottleneck.report.terminal import PLAIN, stream_style
 
     return stream_style(sys.stdout) if is_printed(output) else PLAIN
-
-
-_WIDEST = 1_000
-
-
-def stream_style(stream: TextIO) -> "TerminalStyle":
-    """The style of text on a stream: as wide as its terminal, and in colour only where it shows some."""
-    from rich.console import Console
-
-    from bottleneck.report.terminal import PLAIN, TerminalStyle
-
-    console = Console(file=stream, force_jupyter=False)
-    color = console.is_terminal and not console.no_color and console.color_system is not None
-    # A terminal that has not been told its size says 0; COLUMNS may say anything.
-    return TerminalStyle(min(console.width or PLAIN.width, _WIDEST), console.encoding, color)

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
     PICTURE_SUFFIXES,
     RESULT_FORMATS,
     Quiet,
     Train,
     check_picture,
-    draw_picture,
     form_of,
     format_option,
     output_style,
@@ -23,7 +21,8 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError
-from bottleneck.report.output import make_folder, write_status
+from bottleneck.report.output import draw_picture, make_folder, write_status
+from bottleneck.system.interrupts import Interrupted, answered
 from bottleneck.units import counted
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
@@ -35,6 +34,7 @@ from bottleneck.commands.report_options import (
 )
 from bottleneck.errors import UsageError, WorkloadError
 from bottleneck.report.output import write_status
+from bottleneck.system.interrupts import answered, says_what_is_kept
 from bottleneck.units import counted
 
 if TYPE_CHECKING:

@@ -30,9 +30,10 @@ MAY_IMPORT = {
     **{task: BASE | MACHINE | {task} for task in TASKS},
     "doctor": BASE | MACHINE | {"doctor", "calibrate"},
     "gate": BASE | MACHINE | {"gate", "experiment", "compare"},
-    "commands": BASE | MACHINE | TASKS | {"commands"},
-    "cli": BASE | {"commands"},
-    "__init__": {"commands", "harness", "_version"},
+    "recorder": BASE | MACHINE | {"calibrate", "experiment", "recorder"},
+    "commands": BASE | MACHINE | TASKS | {"recorder", "commands"},
+    "cli": BASE | {"recorder", "commands"},
+    "__init__": {"recorder", "harness", "_version"},
     "__main__": {"cli"},
     "pytest_plugin": set(),
 }

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.record import record
 from bottleneck.errors import UsageError
 from bottleneck.pipeline import analyse
+from bottleneck.recorder.recorded_block import record
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import Recording, read_recording, write_recording
 

@@ -9,12 +9,12 @@ import pytest
 from bottleneck import pipeline
 from bottleneck.analysis import step_tracks
 from bottleneck.cli import _run
-from bottleneck.commands import finish_run as telling
 from bottleneck.commands import run
-from bottleneck.commands.finish_run import ReportSettings
-from bottleneck.commands.report_options import Extent, report_text
 from bottleneck.harness.messages import Program, RecordOptions
+from bottleneck.recorder import finish_run as telling
+from bottleneck.recorder.finish_run import ReportSettings
 from bottleneck.report import render_report
+from bottleneck.report.analysis_document import Extent, report_text
 from tests.report.samples import gpu_overhead
 
 

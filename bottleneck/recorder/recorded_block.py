@@ -184,7 +184,7 @@ class RecordedBlock:
         self._say(f"bottleneck: {problem}\nbottleneck: to try again: {again}")
 
     def _say(self, text: str) -> None:
-        from bottleneck.commands.finish_run import say
+        from bottleneck.recorder.finish_run import say
 
         if not self._quiet:
             say(text)
@@ -229,9 +229,9 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
 def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | None":
     """The recording of all ranks, by the last of them that ends its block; null for the others."""
     from bottleneck.calibrate.cache import read_calibration
-    from bottleneck.commands.finish_run import ReportSettings, finish
     from bottleneck.harness.finish import read_all_notes
     from bottleneck.harness.folder import exclusive
+    from bottleneck.recorder.finish_run import ReportSettings, finish
     from bottleneck.schema.recording import is_recording
 
     folder = Path(work.plan.folder)
@@ -244,7 +244,7 @@ def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | Non
 
 
 def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
-    from bottleneck.commands.finish_run import describe_steps
+    from bottleneck.recorder.finish_run import describe_steps
 
     shown = shlex.quote(str(folder))
     if recording.traces:

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from bottleneck.commands.interrupts import Interrupted, held_back
 from bottleneck.errors import BottleneckError, TraceError, UsageError
-from bottleneck.report.output import write_status, write_text
+from bottleneck.report.output import draw_or_warn, draw_picture, write_status, write_text
+from bottleneck.system.interrupts import Interrupted, held_back
 from bottleneck.units import counted, format_share
 
 if TYPE_CHECKING:
@@ -185,10 +185,9 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
 def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
-    from bottleneck.commands.report_options import draw_or_warn, draw_picture, report_text
     from bottleneck.pipeline import explain
     from bottleneck.report import render_report
-    from bottleneck.report.analysis_document import headline
+    from bottleneck.report.analysis_document import headline, report_text
     from bottleneck.report.page import to_html
 
     explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
