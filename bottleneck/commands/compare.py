@@ -31,7 +31,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import TraceError, UndecidedError, UsageError
-from bottleneck.report.output import draw_picture, write_status
+from bottleneck.report.output import draw_picture, write_note
 from bottleneck.system.interrupts import answered, says_what_is_kept
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def compare_command(
     draw_picture("both ledgers", ledger, comparison)
     broken = _broken_limits(limits, comparison)
     for line in broken:
-        write_status(f"bottleneck: {line}")
+        write_note(line)
     if broken:
         raise typer.Exit(1)
 
@@ -368,4 +368,4 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
 
 def _say(text: str) -> None:
     if not text.startswith(" "):
-        write_status(f"bottleneck: {text.removeprefix('bottleneck: ')}")
+        write_note(text)

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from bottleneck.commands.report_options import (
 )
 from bottleneck.errors import UsageError
 from bottleneck.report import FORMATS
-from bottleneck.report.output import compressed, draw_picture, write_blocks
+from bottleneck.report.output import compressed, draw_picture, write_blocks, write_note
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def report_command(
         analysis, tracks = _read(paths, options, on_trace, reading, needs_tracks=needs_tracks)
     if reading.workers.repeated:
         again = counted(reading.workers.repeated, "trace")
-        print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
+        write_note(f"{again} read twice, as a worker was lost meanwhile")
     for kind, path in plots.items():
         draw_picture(kind, path, analysis, *((tracks,) if kind == "timeline" else ()))
     present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), tracks)
@@ -221,7 +220,7 @@ def _open_in_browser(page: Path) -> None:
 
     address = page.resolve().as_uri()
     opened = webbrowser.open(address)
-    print(f"bottleneck: {'opened' if opened else 'found no browser; open this yourself:'} {address}", file=sys.stderr)
+    write_note(f"{'opened' if opened else 'found no browser; open this yourself:'} {address}")
 
 
 def _export(paths: Sequence[Path], options: "Options", output: Path | None) -> None:
@@ -243,13 +242,13 @@ def _latest() -> Path:
     from bottleneck.recorder.finish_run import shown
 
     folder = latest_recording()
-    print(f"bottleneck: report of {shown(folder)}, the latest recording here", file=sys.stderr)
+    write_note(f"report of {shown(folder)}, the latest recording here")
     return folder
 
 
 def _repair(path: Path) -> None:
     from bottleneck.calibrate.cache import add_ceilings
-    from bottleneck.recorder.finish_run import repair, say
+    from bottleneck.recorder.finish_run import repair
 
     repair(path)
-    add_ceilings(path, say)
+    add_ceilings(path, write_note)

@@ -5,13 +5,17 @@ in another table; an absent reference is null (dtype ``Int32``/``Int64``), never
 over the distinct strings. The function that makes a table returns ``TABLE.check(frame)``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
 from msgspec import Struct
 
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_NODE
+
+if TYPE_CHECKING:
+    from bottleneck.schema.reasons import Reason
 
 # What an event is, whatever its era or vendor called it.
 CATEGORIES = (
@@ -224,7 +228,7 @@ KERNELS = Table(
         "registers": Column("Int32", "registers per thread", nullable=True),
         "bytes": Column("Int64", "bytes copied or filled", "B", nullable=True),
         "replayed": Column("bool", "one of many kernels under one graph launch"),
-        "unlinked": Column("category", "why it has no op: 'launched before the window' …", nullable=True),
+        "unlinked": Column("category", "why it has no op: a code of REASONS, 'launched_before' …", nullable=True),
     },
 )  # GPU: one row per device event. CPU: one row per op, row for row as OPS. Sorted by ts_us on a GPU
 
@@ -266,7 +270,7 @@ COSTS = Table(
         "n": Column("float64", "columns of a product's result; keys of attention", nullable=True),
         "k": Column("float64", "inner size of a product; numbers per head of attention", nullable=True),
         "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
-        "reason": Column("object", "why it is unmodelled; null where it is modelled", nullable=True),
+        "reason": Column("object", "why it is unmodelled, a `Reason`; null where it is modelled", nullable=True),
         "evidence": Column(
             "object", "what the cost rests on beside the call's own record, or leaves open; null: nothing", "", True
         ),
@@ -287,6 +291,14 @@ ATTRIBUTION = Table(
     },
 )  # row for row as KERNELS
 
+LOOPS = Table(
+    "LOOPS",
+    {
+        "loop": Column("int64", "loop that a compiler makes of it and its neighbours, by number; -1 for none"),
+        "elements": Column("float64", "numbers that it walks over; null where it is in no loop", nullable=True),
+    },
+)  # row for row as KERNELS
+
 ROOFLINE = Table(
     "ROOFLINE",
     {
@@ -302,7 +314,7 @@ ROOFLINE = Table(
         "regime": Column("category", "'near_roof', 'below_roof' or 'far_below_roof'", nullable=True),
         "explained": Column("float64", "largest floor / duration, at most 1", "share", nullable=True),
         "confidence": Column("category", "'high', 'medium' or 'low'"),
-        "reason": Column("category", "why below the roof, overhead or unknown, with its numbers", nullable=True),
+        "reason": Column("category", "why below the roof, overhead or unknown: a `Reason`", nullable=True),
         "family": Column("category", "kind of work by the name of the kernel, else of its op", nullable=True),
     },
 )  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)
@@ -334,9 +346,11 @@ TIMELINE = Table(
 )  # the window of each device as disjoint stretches, sorted by device, then start
 
 
-def category(values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: list[str]) -> pd.Categorical:
+def category(
+    values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: "Sequence[str | Reason]"
+) -> pd.Categorical:
     """A categorical from codes and labels; code -1 is null."""
-    return pd.Categorical.from_codes(values, categories=pd.Index(labels, dtype=object))
+    return pd.Categorical.from_codes(values, categories=pd.Index(cast("list[str]", labels), dtype=object))
 
 
 def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

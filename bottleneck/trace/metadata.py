@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from bottleneck.schema.analysis import HALF_RECORDED, Caveat
+from bottleneck.schema.analysis import HALF_RECORDED, LISTED_ALONE, Caveat
 from bottleneck.schema.linked_trace import DeviceProperties, ProcessGroup
 from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PATHS, MOST_MODULE_PATHS
 from bottleneck.trace.categories import ASCEND_TASK, category_of
@@ -271,8 +271,21 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
         )
         return (Caveat("no-device-events", message),)
     if not any(name in columns.names for name in (*_LAUNCHES, *_LAUNCHES_OF_INTEL)):
-        return _half_recorded(columns)
-    return (Caveat("no-device-events", f"kernels were launched but the profiler recorded none; {_cause(columns)}"),)
+        return _half_recorded(columns) or _listed_alone(metadata)
+    cause = _cause(columns)
+    message = f"kernels were launched but the profiler recorded none; {cause}"
+    return (Caveat("no-device-events", message, cause=cause),)
+
+
+def _listed_alone(metadata: Metadata) -> tuple[Caveat, ...]:
+    """A caveat when the machine has a device of which nothing shows, not even a call."""
+    if not metadata.devices:
+        return ()
+    message = (
+        f"the machine lists a device ({metadata.devices[0].name}) of which the trace holds nothing: this ran on the CPU"
+        " alone, or the device's activity was not recorded"
+    )
+    return (Caveat(LISTED_ALONE, message),)
 
 
 # A session that records nothing, opened before graphs are captured (torch.profiler._utils._init_for_cuda_graphs), left

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "gate": BASE | MACHINE | {"gate", "experiment", "compare"},
     "recorder": BASE | MACHINE | {"calibrate", "experiment", "recorder"},
     "commands": BASE | MACHINE | TASKS | {"recorder", "commands"},
-    "cli": BASE | {"recorder", "commands"},
+    "cli": BASE | {"report", "commands"},
     "__init__": {"recorder", "harness", "_version"},
     "__main__": {"cli"},
     "pytest_plugin": set(),
