@@ -17,17 +17,12 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
 from bottleneck.schema.op_names import at_source
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import COPIES, SYNCHRONISES, are_calls, as_integers, text_matches
 from bottleneck.units import format_share, format_us
 
 # A queued kernel starts so soon after the one before it (at most 17 us in 60,000 gaps of 37 public traces, as in
 # analysis/idle.py); one that starts later waits for something that a shorter kernel does not bring forward.
 _QUEUED_GAP_US = 20.0
-# Host calls that return once the device has got so far: what the host does next moves forward with the device.
-_WAITING_CALL = re.compile(r"Synchronize|cudaMemcpy|hipMemcpy|cuMemcpy")
-# A copy to host memory that its call waits for: any by a call that is not asynchronous, or into pageable memory.
-_SYNCHRONOUS = re.compile(r"^(?:cuda|hip|cu)Memcpy(?!.*Async)")
-_TO_HOST, _TO_PAGEABLE = re.compile(r"DtoH|-> (?:Host|Pageable|Pinned)"), re.compile(r"-> Pageable")
 _CLOCK_US = 1.0
 # CUDA takes 1,022 launches ahead of the device (ns_resolution of Holistic Trace Analysis shows them); a launch beyond
 # waits until the device has come to an earlier one. A little less, since copies and sets take places too.
@@ -174,26 +169,31 @@ def _host_waits(evidence: Evidence) -> tuple[Floats, Floats]:
     ROCm traces such calls end some microseconds before their copy.
     """
     kernels, events = evidence.linked.kernels, evidence.linked.trace.events
-    is_call = text_matches(events["name"], _WAITING_CALL.search, 200) & (events["category"] == "runtime").to_numpy()
+    # They return once the device has got so far: what the host does next moves forward with the device.
+    may_wait = are_calls(evidence.linked.trace, *SYNCHRONISES, *COPIES)
     start, dur = (events[name].to_numpy() for name in ("ts_us", "dur_us"))
     early_us = kernels["launch_ts_us"].to_numpy() - kernels["ts_us"].to_numpy()
     read = np.flatnonzero(_read_by_host(evidence))
     call = as_integers(kernels["launch"])[read]
     late_us = (kernels["ts_us"] + kernels["dur_us"]).to_numpy()[read] - (start + dur)[call]
-    first = start[is_call] - np.nanmax(early_us, initial=_CLOCK_US)
-    last = (start + dur)[is_call] + np.nanmax(late_us, initial=_CLOCK_US)
+    first = start[may_wait] - np.nanmax(early_us, initial=_CLOCK_US)
+    last = (start + dur)[may_wait] + np.nanmax(late_us, initial=_CLOCK_US)
     return first, np.maximum.accumulate(last) if last.size else last
 
 
 @remembered
 def _read_by_host(evidence: Evidence) -> Flags:
-    """Mask of the rows of KERNELS that are copies to host memory for which the call that issued them waits."""
-    kernels, events = evidence.linked.kernels, evidence.linked.trace.events
-    to_host, to_pageable = (text_matches(kernels["name"], each.search, 200) for each in (_TO_HOST, _TO_PAGEABLE))
-    synchronous = np.append(text_matches(events["name"], _SYNCHRONOUS.search, 200), False)
-    call = as_integers(kernels["launch"])
-    is_copy = (kernels["kind"] == "copy").to_numpy() & (call >= 0)
-    return np.asarray(is_copy & to_host & (to_pageable | synchronous[call]))
+    """Mask of the rows of KERNELS that are copies to host memory for which the call that issued them waits.
+
+    That is any by a call that is not asynchronous, or into pageable memory.
+    """
+    kernels, call = evidence.linked.kernels, as_integers(evidence.linked.kernels["launch"])
+    to_host, to_pageable = (
+        (kernels["copy_way"] == "to_host").to_numpy(),
+        (kernels["host_memory"] == "pageable").to_numpy(),
+    )
+    blocks = np.append(are_calls(evidence.linked.trace, "blocking_copy"), False)[call]
+    return np.asarray(to_host & (call >= 0) & (to_pageable | blocks))
 
 
 def _covers(waits: tuple[Floats, Floats], at_us: Floats) -> Flags:
@@ -211,7 +211,6 @@ Sizes = tuple[Size, ...]
 PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
 # Marks of what is no part of the model: another rule's, or a wait.
 _OUTSIDE_MODEL = re.compile(r"^Optimizer\.(?:step|zero_grad)#|^enumerate\(DataLoader\)")
-_LINK = re.compile(r"HtoD|DtoH|PtoP|Host|Peer")
 _BACKWARD = re.compile(r"^aten::\w+_backward")
 _NAME_LIMIT = 1000
 _LONGEST = 80
@@ -467,9 +466,8 @@ def _model_rows(evidence: Evidence) -> Flags:
 def work_of(evidence: Evidence) -> KernelWork:
     """The kernels of this evidence with their costs."""
     kernels, ops = evidence.linked.kernels, evidence.linked.ops
-    # Rows named as a copy between host and device, or between devices.
-    over_link = text_matches(kernels["name"], _LINK.search, _NAME_LIMIT)
-    device_copy = (kernels["kind"] == "copy").to_numpy() & ~over_link
+    over_link = kernels["copy_way"].notna() & (kernels["copy_way"] != "within")
+    device_copy = ((kernels["kind"] == "copy") & ~over_link).to_numpy()
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~evidence.attribution["dispatches"].to_numpy()
     row = np.flatnonzero((works | device_copy) & evidence.kernels_in_window)
     row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]

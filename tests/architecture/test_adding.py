@@ -32,17 +32,18 @@ from bottleneck.experiment.interventions.subject import Change, Subject
 from bottleneck.gate import count, settings
 from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.sensors import make_samplers
+from bottleneck.pipeline import explain
 from bottleneck.report import FORMATS
 from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
 from bottleneck.schema.counters import COUNTERS, Counter
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import EVENTS, Column
-from bottleneck.trace import kernels
+from bottleneck.trace import kernels, vendors
 from bottleneck.trace.read import read_trace
 from scripts import write_counters
 from tests.advice.cases import case_of, cpu_events
-from tests.builders import op, write_trace
+from tests.builders import Event, kernel, launch, memcpy, op, step, write_trace
 from tests.harness.replay import ReplaySampler
 from tests.report.gates import GATES
 
@@ -210,6 +211,67 @@ def test_a_gate_format_is_one_function_and_one_line(tmp_path: Path, monkeypatch:
     assert path.read_text(encoding="utf-8") == f"{gate.sentence}\n"
 
 
+VENDOR = """
+qpu	category	runtime	qpu_host	qpu_host
+qpu	mark	category	^qpu_	qpu_host
+qpu	call	launch	^qpuSubmit$	qpuSubmit
+qpu	call	graph_launch	^qpuSubmitPlan$	qpuSubmitPlan
+qpu	call	copy	^qpuMove$	qpuMove
+qpu	call	synchronise	^qpuFence$	qpuFence
+qpu	call	allocate	^qpuReserve$	qpuReserve
+qpu	copy	to_host	^pull page	pull pageable
+qpu	copy	to_device	^push	push
+"""
+
+
+@pytest.fixture
+def made_up_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows of a vendor before all others in the table that the package reads."""
+    heading, rest = vendors.TABLE.read_text(encoding="utf-8").split("vendor\tword\tvalue\tpattern\texample\n")
+    table = tmp_path / "vendors.tsv"
+    table.write_text(f"{heading}vendor\tword\tvalue\tpattern\texample\n{VENDOR.lstrip()}{rest}", encoding="utf-8")
+    monkeypatch.setattr(vendors, "TABLE", table)
+    vendors.words.cache_clear()
+    vendors.category_of_vendor.cache_clear()
+    yield
+    vendors.words.cache_clear()
+    vendors.category_of_vendor.cache_clear()
+
+
+def call(correlation: int, ts: float, dur: float, name: str) -> Event:
+    return {**launch(correlation, ts, dur, name), "cat": "qpu_host"}
+
+
+@pytest.mark.usefixtures("made_up_vendor")
+def test_calls_and_copies_of_a_vendor_are_read_by_its_rows(tmp_path: Path) -> None:
+    events = [
+        step(0, 0, 200),
+        op("aten::mm", 5, 100, dims=[[64, 64], [64, 64]]),
+        call(1, 10, 5, "qpuMove"),
+        memcpy(1, 16, 4, 4096) | {"name": "push"},
+        call(2, 20, 5, "qpuSubmit"),
+        kernel(2, 26, 20),
+        call(3, 30, 5, "qpuReserve"),
+        call(4, 50, 5, "qpuMove"),
+        memcpy(4, 56, 4, 4096) | {"name": "pull pageable"},
+        call(5, 60, 60, "qpuFence"),
+        call(6, 130, 5, "qpuSubmitPlan"),
+        kernel(6, 140, 10),
+    ]
+    evidence = explain([write_trace(tmp_path / "trace.json", events)])
+    trace, work, totals = evidence.linked.trace, evidence.linked.kernels, evidence.analysis.totals
+    assert trace.flavour == "qpu"
+    assert trace.launch_args["call_kind"].tolist() == [
+        "copy", "launch", "allocate", "copy", "synchronise", "graph_launch",
+    ]  # fmt: skip
+    assert work["replayed"].tolist() == [False, False, False, True]
+    assert (totals.h2d_bytes, totals.d2h_bytes, totals.sync_count, totals.launch_count) == (4096, 4096, 1, 4)
+    assert {"sync"} <= {row.cause for row in evidence.analysis.idle}
+    assert {name: count.count(evidence).values[name] for name in ("launches", "syncs", "d2h_copies")} == {
+        "launches": 2, "syncs": 1, "d2h_copies": 1,
+    }  # fmt: skip
+
+
 def test_a_vendor_is_one_sampler_among_the_others() -> None:
     wanted = {"notes", "shortest_beat_s", "open", "sample", "close"}
     samplers = (*make_samplers(), ReplaySampler(ROOT / "sample_traces" / "mlp"))
@@ -306,7 +368,7 @@ TRIED_BY: Mapping[str, Callable[..., None]] = {
     "counter": test_a_counter_is_one_row_and_one_count,
     "report format": test_a_report_format_is_one_function_and_one_line,
     "gate format": test_a_gate_format_is_one_function_and_one_line,
-    "accelerator vendor": test_a_vendor_is_one_sampler_among_the_others,
+    "accelerator vendor": test_calls_and_copies_of_a_vendor_are_read_by_its_rows,
     "command": test_a_command_is_one_file_and_one_line,
     "workload of the corpus": test_a_workload_of_the_corpus_is_one_file_and_its_row,
     "trace column": test_a_trace_column_is_its_declaration_and_the_code_that_fills_it,
