@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bottleneck.analysis.floors import Floors, RooflineInput, choose
 from bottleneck.analysis.idle import Coded, coded
+from bottleneck.schema.device_facts import Generation, generation_of
 from bottleneck.schema.intervals import Flags, Floats, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
 from bottleneck.schema.tables import as_integers, text_matches
@@ -195,13 +196,6 @@ def _tile(name: str) -> float:
 
 _ALIGN = re.compile(r"align[a-c]?([12])(?!\d)")
 _ANY_ALIGN = re.compile(r"align[a-c]?\d|nvjet")  # nvjet kernels only take operands aligned to 16 bytes
-_LEGACY = re.compile(
-    r"cutlass_(?:70|75|80)(?!\d)|_s?16816|s1688|s161616|sm(?:75|80|86)_|ampere_|pytorch_flash::|flash_(?:fwd|bwd)\w*<"
-)
-_NEEDS = (
-    (re.compile(r"\b(?:H20|H100|H200|H800|GH200)\b"), "wgmma"),
-    (re.compile(r"\b(?:B100|B200|B300|GB200|GB300)\b"), "tcgen05"),
-)
 _ELEMENTWISE = re.compile(r"(?<![A-Za-z0-9_])elementwise_kernel(?:_manual_unroll)?<\d+, \d+|CatArrayBatchedCopy(?=<)")
 _TENTHS = 10
 
@@ -283,12 +277,12 @@ def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     m, n, k = (work.cost(size) for size in ("m", "n", "k"))
     silent = on_matrix_units & (work.per_name(_ANY_ALIGN.search) == 0) & _of_family(work, "matmul")
     odd = silent & _in_half_precision(work) & (np.fmin(n, k) > 1) & ((n % 2 == 1) | (k % 2 == 1))
-    needed = next((words for pattern, words in _NEEDS if pattern.search(work.device.name)), None)
+    generation = generation_of(work.device.architecture)
     arithmetic = ~(floors.compute_us < floors.cold_us)
-    legacy = on_matrix_units & arithmetic & (work.per_name(_LEGACY.search) > 0) & (needed is not None)
+    legacy = on_matrix_units & arithmetic & (work.per_name(generation.older.search) > 0)
     return (
         Shortfall((align > 0) | odd, _misaligned_words, (align, m, n, k)),
-        Shortfall(legacy, lambda code: _legacy_words(_name(work, code), needed or ""), (_name_codes(work),)),
+        Shortfall(legacy, lambda code: _legacy_words(_name(work, code), generation), (_name_codes(work),)),
     )
 
 
@@ -300,8 +294,8 @@ def _misaligned_words(align: float, m: float, n: float, k: float) -> str:
     return "misaligned: " + ", ".join(recorded + [f"{name} = {size:.0f} is {words}" for name, size in uneven[:1]])
 
 
-def _legacy_words(name: str, needed: str) -> str:
-    match = _LEGACY.search(name)
+def _legacy_words(name: str, generation: Generation) -> str:
+    match, needed = generation.older.search(name), generation.instruction
     token = match[0].strip("_:<") if match else ""
     return f"legacy instructions: mma.sync ({token}) on a GPU that needs {needed} for more than about 63 % of its peak"
 

@@ -22,6 +22,7 @@ from bottleneck.schema.counters import MODULE_COUNTERS, Counts, Fingerprint, Sit
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import NOTHING, Flags, Floats, Integers, grouped, hold_on_tracks
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX
 from bottleneck.schema.recording import Recording
 from bottleneck.schema.tables import LAUNCHES, SYNCHRONISES, are_calls, main_thread, text_matches
 
@@ -249,7 +250,7 @@ _NODE_NUMBER = re.compile(r"(?<=Backward)\d+$")
 _GENERATED = re.compile(r"^(triton|cpp)_(\w+?)_\d+$")
 _SPECIALISED = re.compile(r"_(?:\d+[dc]e?)+$")
 
-_OTHER_NAMES = ("autograd::engine::", "torch::autograd::")
+_OTHER_NAMES = (AUTOGRAD_PREFIX, "torch::autograd::")
 
 
 def is_op(name: str) -> bool:

@@ -535,7 +535,7 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
 def _copies(trace: Trace, event: Integers) -> dict[str, object]:
     """The way and the host's memory of copies, which their names tell."""
     is_copy = is_any_of(trace, ("copy",), event)
-    return {**copy_columns(np.where(is_copy, names(trace, event), -1), trace.events["name"].cat.categories)}
+    return {**copy_columns(np.where(is_copy, names(trace, event), -1), list(trace.events["name"].cat.categories))}
 
 
 def _modules_or_marks(module: Labels, marks: pd.Series, replayed: Flags) -> tuple[Integers, Sequence[str]]:
