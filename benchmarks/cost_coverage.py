@@ -18,6 +18,7 @@ from bottleneck.cost.attribution import attribute
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.errors import BottleneckError
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.reasons import Reason
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import whole_window
@@ -64,8 +65,14 @@ def _reasons(linked: Linked, costs: pd.DataFrame) -> pd.Series:
     """'op: reason' for each unmodelled op, null for the others."""
     ops = linked.ops
     signature = ops["signature"].fillna(-1).astype("int64")
-    reason = pd.Series([costs["reason"].iat[row] if row >= 0 else "no shapes" for row in signature], dtype="object")
+    reason = pd.Series(
+        [_words(costs["reason"].iat[row]) if row >= 0 else "no shapes" for row in signature], dtype="object"
+    )
     return (ops["name"].astype("object") + ": " + reason).where(reason.notna())
+
+
+def _words(reason: Reason | None) -> str | None:
+    return None if reason is None else reason.words
 
 
 def _by_reason(kernels: pd.DataFrame, reasons: pd.Series) -> pd.Series:

@@ -27,12 +27,13 @@ from benchmarks.pages import write_between_markers
 from bottleneck.analysis.roofline import classify
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
-from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, CostedTrace, assign_replayed_costs
+from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
 from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import Linked, Trace
+from bottleneck.schema.reasons import PLACES
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import whole_window
@@ -107,7 +108,7 @@ def cover(path: Path) -> Coverage | None:
     modelled = compute & attribution["share"].notna()
     signature = attribution["signature"].to_numpy(dtype=np.int64, na_value=-1)
     evidence = np.append(costs["evidence"].fillna("").to_numpy(dtype=str), "")[signature]
-    by_match, by_capture = (np.char.find(evidence, words) >= 0 for words in (ELSEWHERE, AT_CAPTURE))
+    by_match, by_capture = (np.char.find(evidence, words) >= 0 for words in (PLACES["elsewhere"], PLACES["at_capture"]))
     groups = _judge(linked, attribution, roofline, device)
     return Coverage(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
@@ -178,16 +179,16 @@ def _by_reason(found: CostedTrace, chosen: np.ndarray) -> pd.Series:
     columns = (kernels["op"], kernels["unlinked"], kernels["replayed"], signatures)
     for op, unlinked, replayed, call in zip(*columns, strict=True):
         if pd.notna(call):
-            labels.append(f"{calls[call]}: {reasons[call]}")
+            labels.append(f"{calls[call]}: {reasons[call].words}")
         elif replayed:
             labels.append("replayed by a graph")
         elif pd.isna(op):
             labels.append(str(unlinked))
         else:
             row = signature.iloc[op]
-            labels.append(
-                f"{names[op]}: {'no shapes recorded' if pd.isna(row) else reasons[row] or 'no work of its own'}"
-            )
+            reason = None if pd.isna(row) else reasons[row]
+            words = "no work of its own" if reason is None else reason.words
+            labels.append(f"{names[op]}: {'no shapes recorded' if pd.isna(row) else words}")
     return kernels["dur_us"].groupby(np.array(labels, dtype=object)).sum().sort_values(ascending=False)
 
 

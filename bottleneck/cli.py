@@ -110,9 +110,9 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*arguments, **options)
         except KeyboardInterrupt as stopped:
-            from bottleneck.commands.finish_run import say  # noqa: PLC0415 - loaded only where it is used
+            from bottleneck.report.output import write_note  # noqa: PLC0415 - loaded only where it is used
 
-            say("; ".join(("bottleneck: interrupted", *getattr(stopped, "__notes__", ()))))
+            write_note("; ".join(("interrupted", *getattr(stopped, "__notes__", ()))))
             raise typer.Exit(128 + int(getattr(stopped, "number", signal.SIGINT))) from stopped
 
     return command

@@ -11,17 +11,19 @@ BottleneckError            70  a broken promise of ours
 class BottleneckError(Exception):
     """Three short lines for the user: what happened and where, why, and what to do next.
 
-    ``why`` and ``fix`` may be empty when ``what`` says it all. ``rank`` is set where the trace tells whose it is.
+    ``why`` and ``fix`` may be empty when ``what`` says it all. ``fix_in_code`` is the fix for those who call
+    the library instead of the command, where that is another. ``rank`` is set where the trace tells whose it is.
     """
 
     exit_code = 70
     rank: int | None = None
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+    def __init__(self, what: str, *, why: str = "", fix: str = "", fix_in_code: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.why = why
         self.fix = fix
+        self.fix_in_code = fix_in_code or fix
 
     def lines(self) -> list[str]:
         """The lines that the user reads."""

@@ -38,6 +38,7 @@ from bottleneck.analysis.telemetry import (
 from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
+from bottleneck.cost.fusion import find_loops
 from bottleneck.cost.graph_replay import CostedTrace, assign_replayed_costs
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
@@ -48,7 +49,7 @@ from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, Rec
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.device import Device
 from bottleneck.schema.digest import RankDigest, StepSharing
-from bottleneck.schema.evidence import Annotations, Evidence, Explanation, TwoSided, conclude
+from bottleneck.schema.evidence import Annotations, Evidence, Explanation, ShorterKernels, TwoSided, conclude
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
@@ -196,13 +197,13 @@ def _with_critical_path(evidence: Evidence) -> Evidence:
     return replace(evidence, analysis=replace(evidence.analysis, critical_path=find_critical_path(evidence)))
 
 
-def _predict(evidence: Evidence, changes: Sequence[str]) -> float | None:
-    if not _is_replayed(evidence.linked):
-        return None
+def _predict(evidence: Evidence, change: Sequence[str] | ShorterKernels) -> float | None:
+    # Imported for findings that need a replay only.
+    from bottleneck.simulate.whatif import gain_of_kernels_us, predict_gain_us  # noqa: PLC0415
 
-    from bottleneck.simulate.whatif import predict_gain_us  # noqa: PLC0415 - for findings that need a replay only
-
-    return predict_gain_us(evidence, changes)
+    if isinstance(change, ShorterKernels):
+        return gain_of_kernels_us(evidence, change)
+    return predict_gain_us(evidence, change) if _is_replayed(evidence.linked) else None
 
 
 def _digest_each(
@@ -393,6 +394,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         costs=costed.costs,
         attribution=costed.attribution,
         roofline=roofline,
+        loops=find_loops(costed.linked, costed.costs, costed.attribution),
         recording=source.recording,
         kernel_time=times.table(),
         sides=ledger.sides,

@@ -78,6 +78,7 @@ def make_digest(
         process_groups=place.groups,
         step_start_us=np.array(steps, dtype=np.float64),
         step_wall_us=np.full(len(steps), wall_us),
+        set_aside=(None,) * len(steps),
     )
 
 

@@ -97,7 +97,7 @@ def test_trials_end_in_time_and_get_a_third_of_it_after_a_long_recording(monkeyp
 
 
 def test_what_finds_no_time_is_named_with_the_command_that_tries_it() -> None:
-    skipped = Trial("compile", "compiles", "skipped", NO_TIME)
+    skipped = Trial("compile", "compiles", "skipped", NO_TIME, stopped_by="time")
     done = Verification(("--set", "width=2", "model.py"), 1.0, (skipped,))
     (warning,) = _with_what_is_left_out(done, 90.0).warnings
     assert warning == (

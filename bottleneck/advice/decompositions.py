@@ -44,8 +44,9 @@ _WORKS = re.compile(
 class _CheaperWay(Struct, frozen=True):
     """A kind of call: the names of its ops, its words, what is cheaper, and code for that.
 
-    ``left`` is the part of its time that the cheaper way takes at least. A call that is ``usual`` has none where the
-    matrix depends on weights: it is only named where it may be done less often.
+    ``basis`` is the call whose result an optimizer may keep instead, ``left`` the part of its time that the cheaper way
+    takes at least. A call that is ``usual`` has none where the matrix depends on weights: it is only named where it may
+    be done less often.
     """
 
     names: "re.Pattern[str]"
@@ -54,6 +55,7 @@ class _CheaperWay(Struct, frozen=True):
     code: str = ""
     left: float = 0.2
     usual: bool = False
+    basis: str = ""
 
 
 # In the order in which they are tried: what was called, before what that does inside.
@@ -79,6 +81,7 @@ _WAYS = (
         "take only what is used of it: torch.svd_lowrank(a, q=k) for the first k columns, torch.linalg.eigh of the "
         "small Gram matrix where one side is far smaller, torch.linalg.svdvals for values alone",
         "u, s, v = torch.svd_lowrank(a, q=k)  # the first k columns",
+        basis="torch.linalg.svd(g, full_matrices=False)[0][:, :rank]",
     ),
     _CheaperWay(
         re.compile("eigh|eigvalsh|symeig"),
@@ -283,8 +286,8 @@ def _in_optimizer(evidence: Evidence, mine: Sequence[_DecompositionCall]) -> _De
         title=f"The optimizer takes the {way.words} of its matrices in every step",
         advice=f"Renew what comes of the {way.words} {at_source(line)} only every 50 steps or more, and keep it in the "
         f"optimizer's state in between (a projection or a preconditioner changes slowly).{cheaper}",
-        code=_KEPT.format(name="basis", call="torch.linalg.svd(g, full_matrices=False)[0][:, :rank]")
-        if way.words == "SVD"
+        code=_KEPT.format(name="basis", call=way.basis)
+        if way.basis
         else _KEPT.format(name="factor", call=f"{_torch_call(mine)}(g)"),
         removal=removal,
         gain=Interval(_RENEWED * removal.gain.low, _SELDOM * removal.gain.high),

@@ -13,23 +13,14 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, some_rows
+from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
 from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
 
-# What a compiler makes one loop of: each element of the result hangs on one element, or one row, of the operands.
-_FUSIBLE = ("pointwise", "normalization", "softmax", "reduction", "random", "copy")
-# Products that copy their addend into the result first: such a copy is no op of its own.
-_ADDING_PRODUCT = re.compile(r"^aten::_?addmm\w*$|^aten::(?:baddbmm|addbmm|addmv|addr)_?$")
-_JOINS = re.compile(r"^aten::_?(?:cat|concat|concatenate|[hvd]?stack)$")
-_DIM = re.compile(r"^\[?(-?\d{1,3}(?:, ?-?\d{1,3})*)\]?$")
 _NORMS = re.compile(r"norm|rsqrt|dropout|bernoulli")
-_FOREACH = re.compile(r"_foreach_|_fused_")
-# Scalars on their way between other ops; they do not end a chain.
-_TRIFLE_BYTES = 4096.0
 # What a compiled loop takes at most, as a multiple of its floor: on a CPU measured 1.2 to 1.7 (Inductor's C++ on a
 # chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
 # (schema/learned_rates.py), less where it reduces.
@@ -87,15 +78,10 @@ class _Candidates(Struct, frozen=True):
 
 @remembered
 def find_chains(evidence: Evidence) -> Chains:
-    """Runs of fusible ops, one directly after the other on one stream, in trace order.
+    """Runs of ops of the model that a compiler would make one loop of (``Evidence.loops``), in trace order.
 
-    Neighbours work on as many numbers each, or on sizes of which one is a row, a half or a broadcast of the other: a
-    norm written out reduces each row and multiplies by the result, a rotary embedding joins two halves. A reduction
-    over other dimensions than the last ends a chain, because its result is known only after all of its rows.
-
-    A trace has no ids of tensors: that each consumes the result of the one before is likely, not proven. Then neither
-    the write nor the read of what lies between two ops is needed, unless the backward pass reads it too: in training,
-    at worst only the read is spared. An op in place leaves nothing behind that others could read.
+    Neither the write nor the read of what lies between two ops is needed, unless the backward pass reads it too: in
+    training, at worst only the read is spared. An op in place leaves nothing behind that others could read.
     """
     work = work_of(evidence)
     found = _candidates(work)
@@ -110,57 +96,28 @@ def find_chains(evidence: Evidence) -> Chains:
 
 
 def _candidates(work: KernelWork) -> _Candidates:
-    bytes_low = work.roof("bytes_low")
-    trifle = (bytes_low <= _TRIFLE_BYTES) & ~work.family("matmul", "convolution", "attention", "recurrent")
-    trifle |= _prepares_reduction(work)
-    kind = work.family(*_FUSIBLE) & ~work.op_like(_FOREACH) & (bytes_low > _TRIFLE_BYTES) & work.in_model
-    fusible = kind & (work.bound("memory") | (work.bound("compute") & ~work.family("normalization")))
-    fusible &= ~work.op_like(_ADDING_PRODUCT, above=True)
+    """The rows of loops whose time one pass over the bytes would make shorter."""
+    loops, bytes_low = work.evidence.loops, work.roof("bytes_low")
+    loop, elements = (loops[name].to_numpy()[work.row] for name in ("loop", "elements"))
+    gains = work.bound("memory") | (work.bound("compute") & ~work.family("normalization"))
     if not work.evidence.is_host_only:
-        fusible |= kind & work.bound("overhead")
+        gains |= work.bound("overhead")
+    gains &= work.in_model & np.isfinite(bytes_low)
     join = growing_join(work.evidence)
     if join is not None:
-        fusible &= ~join.rows  # the copies have to go, and are no pass to be fused
-    place = np.flatnonzero(~trifle)
-    shapes = {each: _shape_of(work, each) for each in np.unique(work.signature[fusible]).tolist()}
-    numbers = np.full(len(work.evidence.costs) + 1, np.nan)
-    for each, shape in shapes.items():
-        numbers[each] = math.prod(map(float, shape or [math.nan]))
-    count = np.where(fusible[place], numbers[work.signature[place]], np.nan)
-    stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row[place]]
-    step = work.evidence.linked.kernels["step"].to_numpy(dtype=np.int64, na_value=-1)[work.row[place]]
-    linked = (stream[1:] == stream[:-1]) & (step[1:] == step[:-1]) & np.isfinite(count[1:]) & np.isfinite(count[:-1])
-    reduces = fusible & work.family("reduction")
-
-    def ends_chain(each: int) -> bool:
-        """True if a reduction names dimensions and the last one is not among them."""
-        dims = _dims(work, each)
-        return bool(dims) and not {-1, len(shapes[each]) - 1}.intersection(dims)
-
-    ends = work.calls_that(reduces, ends_chain)[place]
-    joins = frozenset(np.unique(work.signature[fusible & work.op_like(_JOINS)]).tolist())
-    linked &= ~ends[:-1]
-    signature = work.signature[place]
-    one, two = signature[:-1][linked], signature[1:][linked]
-    pair, first = numbered(one, two)
-    pairs = zip(one[first].tolist(), two[first].tolist(), strict=True)
-    fused = [_is_fused(shapes.get(before), shapes.get(after), joins=after in joins) for before, after in pairs]
-    linked[linked] = np.array(fused, dtype=bool)[pair]
-    opens = np.concatenate((np.ones(min(1, place.size), dtype=bool), ~linked))
-    op = work.op[place]
-    hands_on = np.append(linked & (op[1:] != op[:-1]), np.zeros(min(1, place.size), dtype=bool))
-    usable = np.flatnonzero(np.isfinite(count))
+        gains &= ~join.rows  # the copies have to go, and are no pass to be fused
+    place = np.flatnonzero((loop >= 0) & gains)
+    count, op = elements[place], work.op[place]
+    # A run of a loop ends at a row that gains nothing.
+    broken = np.cumsum((loop >= 0) & ~gains)[place]
+    linked = (np.diff(loop[place]) == 0) & (np.diff(broken) == 0)
+    opens = np.append(True, ~linked)[: place.size]
+    hands_on = np.append(linked & (np.diff(op) != 0), False)[: place.size]
     # No op moves less than one operand and its result: that bounds the width of types that are not recorded.
     widths = np.select([work.dtype("bf16", "fp16"), work.dtype("fp64", "int64")], [2.0, 8.0], 4.0)
     item = np.minimum(widths[place], bytes_low[place] / np.maximum(2 * count, 1.0))
     written, again = _handed_on(work, place, count, np.where(hands_on, item, 0.0))
-    return some_rows(_Candidates(place, count * item, opens, hands_on, written, again), usable)
-
-
-def _prepares_reduction(work: KernelWork) -> Flags:
-    """Mask of the fills that a reduction on a CPU makes of its result before it adds to it: no op of the program."""
-    parent = np.append(as_integers(work.evidence.linked.ops["parent"]), -1)[work.op]
-    return work.family("fill") & (parent >= 0) & np.isin(parent, work.op[work.family("reduction")])
+    return _Candidates(place, count * item, opens, hands_on, written, again)
 
 
 def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -> tuple[Floats, Floats]:
@@ -175,43 +132,6 @@ def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -
     written = np.where(item > 0, np.minimum(result, following * item), 0.0)
     again = np.where(following > count, following * item, 0.0)
     return np.nan_to_num(written), np.nan_to_num(again)
-
-
-def _shape_of(work: KernelWork, signature: int) -> tuple[int, ...]:
-    """Sizes of the largest tensor of a call, of the result where it joins several; () where unknown."""
-    sizes = [size for size in work.sizes_of(signature) if size]
-    dims = work.text_column("dims", signature)
-    parts = dims[0] if dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list) else []
-    if not sizes and parts and all(len(part) == len(parts[0]) for part in parts):
-        dim = _dims(work, signature) or (-1,)
-        joined = [int(size) for size in parts[0]]
-        if joined and -len(joined) <= dim[0] < len(joined):
-            joined[dim[0]] = sum(int(part[dim[0]]) for part in parts)
-            return tuple(joined)
-    return max(sizes, key=lambda size: math.prod(map(float, size)), default=())
-
-
-def _dims(work: KernelWork, signature: int) -> tuple[int, ...]:
-    """The dimensions that a call names in its second argument; () where none is recorded."""
-    concrete = work.text_column("concrete", signature)[1:2]
-    match = _DIM.match(concrete[0]) if concrete and isinstance(concrete[0], str) else None
-    return tuple(int(each) for each in match[1].split(",")) if match else ()
-
-
-def _is_fused(one: tuple[int, ...] | None, other: tuple[int, ...] | None, *, joins: bool) -> bool:
-    """True if a compiler makes one loop of ops over such sizes: one may be rows or a broadcast of the other.
-
-    An op that joins tensors (``joins``: the other one) may also follow one that makes a part of it.
-    """
-    if not one or not other:
-        return False
-    large, small = ([size for size in each if size > 1] for each in sorted((one, other), key=math.prod, reverse=True))
-    if math.prod(large) == math.prod(small):
-        return True
-    is_part = small in (large[: len(small)], large[len(large) - len(small) :])
-    uneven = [pair for pair in zip(large, small, strict=False) if pair[0] != pair[1]]
-    is_joined = joins and len(large) == len(small) and len(uneven) == 1
-    return bool(small) and (is_part or is_joined)
 
 
 def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integers) -> Chains:

@@ -1,4 +1,4 @@
-"""Kernels of the window with time and cost for the advice rules, and the step's gain if some of them get shorter."""
+"""Gives the advice rules the kernels of the window with their costs, and asks what shorter ones are worth."""
 
 import json
 import math
@@ -11,199 +11,14 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.quantities import LONGEST_CALL_US, format_times, has_backward_marks, mark_spans
+from bottleneck.advice.quantities import format_times, has_backward_marks, mark_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
 from bottleneck.schema.op_names import at_source
-from bottleneck.schema.tables import COPIES, SYNCHRONISES, are_calls, as_integers, text_matches
+from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
 from bottleneck.units import format_share, format_us
-
-# A queued kernel starts so soon after the one before it (at most 17 us in 60,000 gaps of 37 public traces, as in
-# analysis/idle.py); one that starts later waits for something that a shorter kernel does not bring forward.
-_QUEUED_GAP_US = 20.0
-_CLOCK_US = 1.0
-# CUDA takes 1,022 launches ahead of the device (ns_resolution of Holistic Trace Analysis shows them); a launch beyond
-# waits until the device has come to an earlier one. A little less, since copies and sets take places too.
-_QUEUE_IS_FULL = 1000
-
-
-class _StreamTrack(Struct, frozen=True):
-    """The kernels of one stream in the window, in order.
-
-    ``gap_us`` is the pause of the queue before each, ``ready_us`` the earliest start that the host allows: a kernel
-    that came late, or that waited for something else, starts when it did. ``host_us`` is the time of the host from the
-    launch before to the one of each, ``movable`` marks kernels that start earlier if the host comes earlier. ``ends``
-    marks kernels that the host waits for, and the last one: time saved up to there is saved for good.
-    """
-
-    rows: Integers
-    gap_us: Floats
-    dur_us: Floats
-    ready_us: Floats
-    end_us: Floats
-    host_us: Floats
-    movable: Flags
-    ends: Flags
-
-
-def saved_us(evidence: Evidence, less_us: Floats, spared: Flags | None = None) -> float:
-    """Reduction of the step in microseconds if each row of KERNELS takes so much less (in the trace's time).
-
-    On a CPU ops run one after the other: the sum. On a device each stream is replayed with the launches where they
-    were: a kernel cannot start before the host has launched it, so what is saved before a launch that came late is
-    worth nothing, unless the host itself was waiting for the device. Work on other streams keeps its times. Where the
-    launches of some rows are ``spared``, the host comes to later ones earlier by the time that it took for these.
-    """
-    if evidence.is_host_only:
-        return float(less_us.sum()) / evidence.steps
-    saves = (
-        (track, less_us[track.rows], None if spared is None else spared[track.rows]) for track in _tracks(evidence)
-    )
-    return sum(_saved(*each) for each in saves) / evidence.steps
-
-
-def _saved(track: _StreamTrack, less_us: Floats, spared: Flags | None) -> float:
-    if not less_us.any() and (spared is None or not spared.any()):
-        return 0.0
-    run_us = np.cumsum(track.gap_us + track.dur_us - less_us)
-    before_us = np.concatenate(([0.0], run_us[:-1]))
-    ready_us = track.ready_us
-    if spared is not None:
-        # The host comes earlier to each kernel by what it does not launch; counted anew after each of its waits.
-        earlier_us = _since_wait(np.where(spared, track.host_us, 0.0), track.ends)
-        ready_us = ready_us - np.where(track.movable, earlier_us, 0.0)
-    end_us = run_us + np.maximum.accumulate(ready_us - before_us)
-    saved = np.maximum(track.end_us - end_us, 0.0)
-    return float(saved[track.ends].sum())
-
-
-def _since_wait(us: Floats, ends: Flags) -> Floats:
-    """The sum of these times since the host last waited for the device; the first of each stretch is left out."""
-    sum_us = np.cumsum(us)
-    opens = np.concatenate(([True], ends[:-1]))
-    return np.asarray(sum_us - sum_us[opens][np.cumsum(opens) - 1])
-
-
-@remembered
-def _blocked_us(evidence: Evidence) -> Floats:
-    """Time that the launch of each row of KERNELS waited for a place in the queue: a faster device takes it away."""
-    kernels = evidence.linked.kernels
-    launch, at_us = as_integers(kernels["launch"]), kernels["launch_ts_us"].to_numpy()
-    rows = np.flatnonzero((launch >= 0) & ~np.isnan(at_us))
-    blocked = np.zeros(len(kernels))
-    if rows.size > _QUEUE_IS_FULL:
-        ahead = np.argsort(np.argsort(at_us[rows], kind="stable"), kind="stable")
-        begun = np.searchsorted(np.sort(kernels["ts_us"].to_numpy()[rows]), at_us[rows])
-        call_us = evidence.linked.trace.events["dur_us"].to_numpy()[launch[rows]]
-        is_full = ahead - begun >= _QUEUE_IS_FULL
-        usual_us = float(np.median(call_us[~is_full])) if not is_full.all() else 0.0
-        blocked[rows] = np.where(is_full, np.maximum(call_us - usual_us, 0.0), 0.0)
-    return blocked
-
-
-@remembered
-def _tracks(evidence: Evidence) -> tuple[_StreamTrack, ...]:
-    """The streams of the evidence."""
-    kernels = evidence.linked.kernels
-    rows = np.flatnonzero(evidence.kernels_in_window)
-    start_us = kernels["ts_us"].to_numpy()
-    stream = kernels["stream"].cat.codes.to_numpy()
-    rows = rows[np.lexsort((start_us[rows], stream[rows]))]
-    waits, read = _host_waits(evidence), _read_by_host(evidence)
-    cuts = np.flatnonzero(np.diff(stream[rows])) + 1
-    host_us = _host_us(evidence)
-    return tuple(_track(evidence, mine, waits, read[mine], host_us[mine]) for mine in np.split(rows, cuts) if mine.size)
-
-
-def _host_us(evidence: Evidence) -> Floats:
-    """Time of the host from the launch before, of the same thread, to that of each row of KERNELS; 0 where unknown.
-
-    A stretch far longer than an op takes is something else, which stays.
-    """
-    launch = as_integers(evidence.linked.kernels["launch"])
-    rows = np.flatnonzero(launch >= 0)
-    at_us = evidence.linked.kernels["launch_ts_us"].to_numpy()
-    thread = evidence.linked.trace.events["thread"].cat.codes.to_numpy()[launch]
-    rows = rows[np.lexsort((at_us[rows], thread[rows]))]
-    same = thread[rows[1:]] == thread[rows[:-1]]
-    host_us = np.zeros(launch.size)
-    host_us[rows[1:]] = np.where(same, np.minimum(np.diff(at_us[rows]), LONGEST_CALL_US), 0.0)
-    return host_us
-
-
-def _track(
-    evidence: Evidence, rows: Integers, waits: tuple[Floats, Floats], read: Flags, host_us: Floats
-) -> _StreamTrack:
-    kernels = evidence.linked.kernels
-    start, dur = (kernels[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
-    launch = kernels["launch_ts_us"].to_numpy()[rows]
-    end = np.maximum.accumulate(start + dur)
-    free = np.concatenate(([-np.inf], end[:-1]))
-    # No launch gets to the device sooner than the quickest, whatever the clocks say; a kernel without a launch was in
-    # the queue before.
-    delays = (start - launch)[~np.isnan(launch)]
-    arrived = np.where(np.isnan(launch), -np.inf, launch + (delays.min() if delays.size else 0.0))
-    gap = start - np.maximum(free, arrived)
-    fixed = (arrived > free) | (gap > _QUEUED_GAP_US)
-    # The launches before a kernel, not its own, hold the host up on its way to it.
-    blocked_us = np.concatenate(([0.0], _blocked_us(evidence)[rows][:-1]))
-    ends = np.concatenate((fixed[1:] & (read[:-1] | _covers(waits, end[:-1])), [True]))
-    return _StreamTrack(
-        rows=rows,
-        gap_us=np.where(fixed, 0.0, gap),
-        dur_us=dur,
-        ready_us=np.where(fixed, start, arrived - _since_wait(blocked_us, ends)),
-        end_us=end,
-        host_us=host_us,
-        movable=~np.isnan(launch) & ((arrived > free) | (gap <= _QUEUED_GAP_US)),
-        ends=ends,
-    )
-
-
-def _host_waits(evidence: Evidence) -> tuple[Floats, Floats]:
-    """Starts, and ends so far, of the calls in which the host may wait for the device, each by the clocks' skew wider.
-
-    A kernel that starts before its launch, and a copy that ends after the call that waited for it, show the skew: in
-    ROCm traces such calls end some microseconds before their copy.
-    """
-    kernels, events = evidence.linked.kernels, evidence.linked.trace.events
-    # They return once the device has got so far: what the host does next moves forward with the device.
-    may_wait = are_calls(evidence.linked.trace, *SYNCHRONISES, *COPIES)
-    start, dur = (events[name].to_numpy() for name in ("ts_us", "dur_us"))
-    early_us = kernels["launch_ts_us"].to_numpy() - kernels["ts_us"].to_numpy()
-    read = np.flatnonzero(_read_by_host(evidence))
-    call = as_integers(kernels["launch"])[read]
-    late_us = (kernels["ts_us"] + kernels["dur_us"]).to_numpy()[read] - (start + dur)[call]
-    first = start[may_wait] - np.nanmax(early_us, initial=_CLOCK_US)
-    last = (start + dur)[may_wait] + np.nanmax(late_us, initial=_CLOCK_US)
-    return first, np.maximum.accumulate(last) if last.size else last
-
-
-@remembered
-def _read_by_host(evidence: Evidence) -> Flags:
-    """Mask of the rows of KERNELS that are copies to host memory for which the call that issued them waits.
-
-    That is any by a call that is not asynchronous, or into pageable memory.
-    """
-    kernels, call = evidence.linked.kernels, as_integers(evidence.linked.kernels["launch"])
-    to_host, to_pageable = (
-        (kernels["copy_way"] == "to_host").to_numpy(),
-        (kernels["host_memory"] == "pageable").to_numpy(),
-    )
-    blocks = np.append(are_calls(evidence.linked.trace, "blocking_copy"), False)[call]
-    return np.asarray(to_host & (call >= 0) & (to_pageable | blocks))
-
-
-def _covers(waits: tuple[Floats, Floats], at_us: Floats) -> Flags:
-    """Mask of the times at which the host was in a waiting call."""
-    start, end = waits
-    if not start.size:
-        return np.zeros(at_us.size, dtype=bool)
-    before = np.searchsorted(start, at_us, side="right") - 1
-    return np.asarray((before >= 0) & (end[np.maximum(before, 0)] >= at_us))
-
 
 Size = tuple[int, ...]
 Sizes = tuple[Size, ...]
@@ -266,9 +81,17 @@ class KernelWork(Struct, frozen=True):
         """Mask of the rows whose kernel (CPU: op) has a name that the pattern finds."""
         return _match_rows(self.evidence.linked.kernels["name"], pattern.search, self.row)
 
-    def reason_like(self, pattern: "re.Pattern[str]") -> Flags:
-        """Mask of the rows whose reason in ROOFLINE the pattern finds."""
-        return _match_rows(self.evidence.roofline["reason"], pattern.search, self.row)
+    def has_reason(self, *codes: str) -> Flags:
+        """Mask of the rows whose reason in ROOFLINE has one of these codes."""
+        reason = self.evidence.roofline["reason"].cat
+        wanted = [each.code in codes for each in reason.categories]
+        return np.append(np.array(wanted, dtype=bool), False)[reason.codes.to_numpy()[self.row]]
+
+    def reason_number(self, name: str) -> Floats:
+        """A number of the reason of each row; NaN where its reason has none of that name."""
+        reason = self.evidence.roofline["reason"].cat
+        numbers = [each.number(name) for each in reason.categories]
+        return np.append(np.array(numbers, dtype=np.float64), np.nan)[reason.codes.to_numpy()[self.row]]
 
     def inside(self, mark: "re.Pattern[str]") -> Flags:
         """Mask of the rows issued inside a mark (annotation or op) of such a name; see ``mark_spans``."""
@@ -317,14 +140,19 @@ class KernelWork(Struct, frozen=True):
         return Interval(max(0.0, min(low, high)), max(0.0, low, high))
 
     def _saved_on_critical_path_us(self, less_us: Floats, spared: Flags | None = None) -> float:
-        """On a device the streams are replayed with the trace's own durations; the result is scaled as the work is."""
-        less = np.zeros(len(self.evidence.linked.kernels))
+        """The step's gain in a replay with the kernels so much shorter; on a CPU ops run one after the other."""
+        whole, predict = float(less_us.sum()), self.evidence.predict
+        if self.evidence.is_host_only or predict is None:
+            return whole
+        if spared is None and not less_us.any():
+            return 0.0
+        less, dropped = np.zeros(len(self.evidence.linked.kernels)), None
         less[self.row] = less_us * self.evidence.steps / self.scale
-        if spared is None or self.evidence.is_host_only:
-            return saved_us(self.evidence, less) * self.scale
-        dropped = np.zeros(less.size, dtype=bool)
-        dropped[self.row[spared]] = True
-        return saved_us(self.evidence, less, dropped) * self.scale
+        if spared is not None:
+            dropped = np.zeros(less.size, dtype=bool)
+            dropped[self.row[spared]] = True
+        saved_us = predict(self.evidence, ShorterKernels(less, dropped)) or 0.0
+        return saved_us if spared is not None else min(saved_us, max(whole, 0.0))
 
     def critical_path_note(self, less_us: Floats) -> tuple[str, ...]:
         """Evidence that the host's pace makes a faster device worth less; none where it does not."""
@@ -466,7 +294,7 @@ def _model_rows(evidence: Evidence) -> Flags:
 def work_of(evidence: Evidence) -> KernelWork:
     """The kernels of this evidence with their costs."""
     kernels, ops = evidence.linked.kernels, evidence.linked.ops
-    over_link = kernels["copy_way"].notna() & (kernels["copy_way"] != "within")
+    over_link = kernels["copy_way"].isin(OVER_LINK)
     device_copy = ((kernels["kind"] == "copy") & ~over_link).to_numpy()
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~evidence.attribution["dispatches"].to_numpy()
     row = np.flatnonzero((works | device_copy) & evidence.kernels_in_window)

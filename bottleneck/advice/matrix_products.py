@@ -17,7 +17,6 @@ from bottleneck.units import counted, format_share, format_us
 _LEAST_SHARE = 0.02
 _REACHED = REGIMES["near_roof"].least  # of the peak, by products of friendly shapes
 
-_MISALIGNED = re.compile(r"^misaligned")
 _UNIT = 8  # numbers of 16 bits in 16 bytes, what one load of the widest kind takes
 _POORLY_EXPLAINED = 0.6
 
@@ -35,7 +34,7 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
     m, n, k = (work.cost(name) for name in ("m", "n", "k"))
     uneven = ((n % _UNIT != 0) & (n > _UNIT)) | ((k % _UNIT != 0) & (k > _UNIT))
     halves = work.family("matmul") & work.dtype("bf16", "fp16") & (work.roof("explained") < _POORLY_EXPLAINED)
-    rows = work.reason_like(_MISALIGNED) | (halves & uneven & work.bound("compute"))
+    rows = work.has_reason("misaligned") | (halves & uneven & work.bound("compute"))
     if work.share(rows) < _LEAST_SHARE:
         return None
     growth = np.nan_to_num(_padded(m) * _padded(n) * _padded(k) / np.maximum(m * n * k, 1.0), nan=1.0)
@@ -71,7 +70,6 @@ def _uneven_sizes(work: KernelWork, rows: Flags) -> tuple[str, ...]:
     return (f"no multiple of {_UNIT}: {', '.join(sorted(descriptions)[:6])}",) if descriptions else ()
 
 
-_QUANTISED = re.compile(r"^(?:wave|tile) quantisation: .*?(\d+) % of")
 _FILLED_ENOUGH = 0.75
 # hipBLASLt writes the tile of a product, and in how many parts its sum is shared out, into the kernel's name.
 _TILE, _SPLIT = re.compile(r"^Cijk_\w*?_MT(\d{1,3})x(\d{1,3})x"), re.compile(r"_GSU(\d{1,3})_")
@@ -89,7 +87,7 @@ def unfilled_waves(evidence: Evidence) -> Draft | None:
     of the device is not known, tiles that are too few for any.
     """
     work = work_of(evidence)
-    fill = _fill(work) if evidence.analysis.device.sm_count else _most_fill(work)
+    fill = work.reason_number("fill") if evidence.analysis.device.sm_count else _most_fill(work)
     rows = (fill < _FILLED_ENOUGH) & work.family("matmul", "convolution")
     if evidence.is_host_only or work.share(rows) < _LEAST_SHARE:
         return None
@@ -100,7 +98,7 @@ def unfilled_waves(evidence: Evidence) -> Draft | None:
         title="The tiles of products do not fill the device evenly",
         evidence=(
             *work.describe(rows),
-            *(few or sorted({f"{reason}" for reason in _reasons(work, rows)})[:3]),
+            *(few or sorted(reason.words for reason in evidence.roofline["reason"].iloc[work.row[rows]].unique())[:3]),
             *work.critical_path_note(less),
         ),
         advice=_TUNE_TILES
@@ -132,18 +130,6 @@ def _few_tiles(work: KernelWork, rows: Flags) -> tuple[str, ...]:
     return (
         f"at most {counted(format_count(most), 'tile')} at once: even small devices have {_FEWEST_SMS} multiprocessors",
     )
-
-
-def _fill(work: KernelWork) -> Floats:
-    """Part of the slots that the reason of each row states; NaN where it states none."""
-    reason = work.evidence.roofline["reason"].cat
-    found = (_QUANTISED.search(str(text)) for text in reason.categories)
-    filled = [float(match[1]) / 100 if match else np.nan for match in found]
-    return np.append(np.array(filled, dtype=np.float64), np.nan)[reason.codes.to_numpy()[work.row]]
-
-
-def _reasons(work: KernelWork, rows: Flags) -> list[str]:
-    return [str(text) for text in work.evidence.roofline["reason"].iloc[work.row[rows]].unique()]
 
 
 _MANY = 3
@@ -228,7 +214,6 @@ def near_roof(evidence: Evidence) -> Draft | None:
     )
 
 
-_SMALL_PRODUCT = re.compile(r"^small product|^faster than")
 _THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as in analysis.thresholds)
 
 
@@ -246,7 +231,7 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
         return None
     rows = work.family(*PRODUCTS) & work.bound("compute") & (work.roof("explained") < REGIMES["below_roof"].least)
     thinnest = np.fmin(np.fmin(work.cost("m"), work.cost("n")), work.cost("k"))
-    rows &= ~work.reason_like(_SMALL_PRODUCT) & ~(thinnest < _THIN)
+    rows &= ~work.has_reason("small_product", "too_fast") & ~(thinnest < _THIN)
     if work.share(rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.floor_us(), 0.0)
@@ -309,7 +294,7 @@ _SIMILAR = 4.0
 _FAR_BEHIND = 0.5
 # A shorter product is mostly its beginning and end.
 _LEAST_FLOOR_US = 10.0
-_EXPLAINED_ELSEWHERE = re.compile(r"^(?:misaligned|wave quantisation|tile quantisation|too few blocks|ramp-up)")
+_EXPLAINED_ELSEWHERE = ("misaligned", "wave_quantisation", "tile_quantisation", "too_few_blocks", "ramp_up")
 _TUNE = {
     "rocm": (
         "Let the library measure its kernels for these sizes (TunableOp), or take the other one (hipBLASLt, rocBLAS).",
@@ -335,7 +320,7 @@ def slow_products(evidence: Evidence) -> Draft | None:
         return None
     rows = work.largest_calls(rows)
     usual, best = _reached(work, rows)
-    slow = rows & (usual < _FAR_BEHIND * best) & ~work.reason_like(_EXPLAINED_ELSEWHERE)
+    slow = rows & (usual < _FAR_BEHIND * best) & ~work.has_reason(*_EXPLAINED_ELSEWHERE)
     if work.share(slow) < _LEAST_SHARE:
         return None
     less = np.where(slow, work.us * (1 - usual / best), 0.0)

@@ -11,7 +11,7 @@ from bottleneck.advice.quantities import claims_of
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measurements import BY_FORMULA, MeasuredPiece
+from bottleneck.schema.measurements import MeasuredPiece
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_us
 
@@ -54,14 +54,13 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
         return draft
     pieces = _pieces_of(evidence, draft)
     if pieces and (others := _crowd(evidence)) is not None:
-        words = f"{BY_FORMULA}its pieces were timed beside other programs, which kept {others:.1f} processors busy"
-        return draft if draft.gain_us is None else replace(draft, evidence=(*draft.evidence, words))
+        words = f"its pieces were timed beside other programs, which kept {others:.1f} processors busy"
+        return draft if draft.gain_us is None else replace(draft, by_formula=words)
     library = [piece for piece in pieces if piece.change == LIBRARY_OP]
     own = [piece for piece in pieces if piece.change != LIBRARY_OP]
     draft = replace(draft, evidence=(*draft.evidence, *_library_words(library)))
     if not own:
-        words = _why_not_measured(evidence, draft)
-        return draft if draft.gain_us is None else replace(draft, evidence=(*draft.evidence, words))
+        return draft if draft.gain_us is None else replace(draft, by_formula=_why_not_measured(evidence, draft))
     found = _with_gain_of(evidence, draft, own, draft.gain_us or Interval(0.0, 0.0))
     if found.gain_us is not None or not library:
         return found
@@ -121,14 +120,14 @@ def _library_words(pieces: Sequence[MeasuredPiece]) -> tuple[str, ...]:
 
 
 def _why_not_measured(evidence: Evidence, draft: Draft) -> str:
-    """The line that says why a formula gave the gain of a finding that pieces could give."""
+    """Why a formula gave the gain of a finding that pieces could give."""
     recorded = None if evidence.recording is None else evidence.recording.pieces
     if recorded is None:
-        return f"{BY_FORMULA}pieces of this step were not timed (bottleneck run --probe-budget does)"
+        return "pieces of this step were not timed (bottleneck run --probe-budget does)"
     tried = [piece for piece in recorded.pieces if piece.finding == draft.slug and piece.change != LIBRARY_OP]
     if tried:
-        return f"{BY_FORMULA}{tried[0].what} could not be timed: {tried[0].reason}"
-    return f"{BY_FORMULA}its pieces found no time (bottleneck run --probe-budget 60 has more)"
+        return f"{tried[0].what} could not be timed: {tried[0].reason}"
+    return "its pieces found no time (bottleneck run --probe-budget 60 has more)"
 
 
 # Other programs may take so much of a processor beside those that the program has no threads for.

@@ -64,7 +64,7 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
     threads = None if evidence.recording is None else evidence.recording.threads
     if not evidence.is_host_only or threads is None or threads < 2:
         return None
-    rows = [row for row in evidence.analysis.kernels if (row.reason or "").startswith("small product")]
+    rows = [row for row in evidence.analysis.kernels if row.reason_code == "small_product"]
     spent_us = sum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_SMALL:
         return None

@@ -14,6 +14,7 @@ import pandas as pd
 from bottleneck.schema.analysis import Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
+from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, place_of
 from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import US_PER_S, format_share, format_us
@@ -23,8 +24,6 @@ ISSUE_ACCOUNTS = ("overhead.dispatch", "overhead.python", "overhead.launch")
 _COMPILED = re.compile(
     r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFunction|^triton_|^graph_\d+_|^_compile.compile_inner"
 )
-# Issuing an op takes no longer: a longer stretch of the host is something else.
-LONGEST_CALL_US = 500.0
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
 
 
@@ -56,7 +55,7 @@ def issue_us(evidence: Evidence) -> float:
 
 def issue_part_us(row: IdleCause) -> float:
     """The part of a wait between ops that issuing ops can explain: at most 0.5 ms per occasion."""
-    return min(row.us, LONGEST_CALL_US * row.calls)
+    return min(row.us, LONGEST_ISSUE_US * row.calls)
 
 
 def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:

@@ -30,9 +30,10 @@ class Draft(Struct, frozen=True):
     """A finding as its rule makes it; ranking adds the speedup, the additional gain, and whether noise would hide it.
 
     ``gain_us`` is the time saved per step if nothing else changes, null where only a trial can show it, for the
-    reason in ``gain_reason``; a remark without any gain to be had has no ``gain_us`` either. ``claims`` are the
-    accounts of the ledger, or "kernel:N" for row N of the analysis' kernels, that the gain comes from, in microseconds
-    per step at most: two findings that claim the same time do not add up. Empty claims mean the whole step.
+    reason in ``gain_reason``; ``by_formula`` is why a formula gave it where timed pieces could. A remark
+    without any gain to be had has no ``gain_us`` either. ``claims`` are the accounts of the ledger, or "kernel:N" for
+    row N of the analysis' kernels, that the gain comes from, in microseconds per step at most: two findings that claim
+    the same time do not add up. Empty claims mean the whole step.
     ``phase`` and ``lines`` are where all of the gain comes from, where it comes from one phase or from some source
     lines. ``most_us`` is what timed pieces say that the change saves at most. ``removes`` marks a gain that is the
     measured time of work that the change takes away: it stays as the rule states it.
@@ -51,6 +52,7 @@ class Draft(Struct, frozen=True):
     claims: Mapping[str, float] = field(default_factory=dict)
     code: str | None = None
     gain_reason: str | None = None
+    by_formula: str | None = None
     tries: tuple[str, ...] = ()
     confidence: Confidence = "medium"
     changes_results: bool = False
@@ -176,6 +178,7 @@ def rank(
                 verify=_command(draft, program),
                 code=draft.code,
                 gain_reason=reason,
+                by_formula=draft.by_formula,
                 added_gain_us=None if gain_us is None else added_us,
                 tries=draft.tries,
                 confidence=draft.confidence,

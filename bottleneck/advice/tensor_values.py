@@ -152,7 +152,7 @@ def _maybe_subnormal(evidence: Evidence) -> Draft | None:
     A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it. Silent where the
     trace is broken: other programs that take the processors make ops as slow.
     """
-    slow = [row for row in evidence.analysis.kernels if row.reason == "unexplained" and row.explained is not None]
+    slow = [row for row in evidence.analysis.kernels if row.reason_code == "unexplained" and row.explained is not None]
     rows = [row for row in slow if row.dtype in {"fp32", "fp64"} and row.flops and (row.explained or 0.0) < _FAR]
     spent_us = sum(row.us for row in rows)
     if evidence.is_broken or evidence.share_of_step(spent_us) < _LEAST_FAR:

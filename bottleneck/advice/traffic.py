@@ -20,6 +20,7 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
 )
 from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.transfers import is_listed_alone
 from bottleneck.schema.analysis import REGIMES, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats, union
@@ -30,7 +31,6 @@ from bottleneck.units import counted, format_share, format_si, format_us
 _LEAST_SHARE = 0.02
 _LARGE_BYTES = 2.0**20
 
-_STRIDED = re.compile(r"^strided access")
 # What is scattered by its nature, and products, whose libraries pack their operands; copies are the next rule's.
 _SCATTERED = ("indexing", "recommendation", "random", "sort", "copy", "matmul", "convolution", "attention")
 _COMPILED = re.compile(r"^(?:triton|graph)_")  # records the buffers behind its operands, not these
@@ -47,7 +47,7 @@ def strided_access(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     slow = (work.roof("explained") < REGIMES["below_roof"].least) & (work.roof("bytes_low") >= _LARGE_BYTES)
     slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
-    rows = slow & work.reason_like(_STRIDED)
+    rows = slow & work.has_reason("strided")
     rows |= work.calls_that(slow, lambda each: _mixed(work, each))
     if work.share(rows) < _LEAST_SHARE:
         return None
@@ -87,6 +87,8 @@ def _mixed(work: KernelWork, signature: int) -> bool:
     return len(orders) > 1
 
 
+# These copy their bias to where the product is added to it.
+_ADDS_TO_BIAS = re.compile(r"^aten::(?:_?addmm(?:_activation)?|addmv|addbmm|baddbmm)$")
 _COPY = re.compile(r"^aten::(?:copy_|_to_copy|to|clone|contiguous|_foreach_copy_|_copy_from)$")
 _FEW_BYTES = 65536.0
 _TOO_MUCH_COPYING = 0.05
@@ -98,13 +100,16 @@ def needless_copies(evidence: Evidence) -> Draft | None:
 
     Gain: at most all of them that lie in the model, from half of it, and what the device waits for their launches: a
     model in fp32 under autocast casts each small parameter anew. Copies over the link are another rule's affair, and so
-    are those that convolutions make of their images, of one-hot rows and of a model's state.
+    are those that convolutions make of their images and products of their bias, of one-hot rows and a model's state.
     """
     work = work_of(evidence)
     rows = work.op_like(_COPY) & work.in_model & ~copies_on_purpose(evidence)
+    rows &= ~work.op_like(_ADDS_TO_BIAS, above=True)
     casts = work.calls_that(rows, lambda each: _casts(work, each))
     # Few bytes that take long were waited for, not moved.
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
+    if is_listed_alone(evidence) and not casts.any():
+        return None  # they may go to the device, which the trace does not show
     busy_us, us = evidence.analysis.totals.busy_us, work.us_of(rows)
     if not busy_us or not (rows | casts).any():
         return None

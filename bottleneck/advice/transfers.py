@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.quantities import claims_of, format_count, sources_of
+from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.quantities import claims_of, format_count, format_per_step, sources_of
 from bottleneck.advice.ranking import Draft, Transformation, up_to
+from bottleneck.schema.analysis import LISTED_ALONE
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, union
 from bottleneck.schema.tables import as_integers, text_matches
@@ -370,6 +372,52 @@ def made_on_host(evidence: Evidence) -> Draft | None:
     )
 
 
+# The ops inside the calls of `_MAKING` that do their work.
+_FILLING = re.compile(r"^aten::(fill_|zero_|normal_|uniform_|random_|bernoulli_|exponential_|cauchy_)$")
+_MOVING = re.compile(r"^aten::(copy_|_to_copy|to)$")
+
+
+def made_beside_device(evidence: Evidence) -> Draft | None:
+    """The CPU makes random numbers or constants, and a device of the machine shows nothing of its work.
+
+    Gain: at most the time of making and of the copies behind it; on a device it takes hardly any.
+    """
+    devices = evidence.linked.trace.devices
+    if not is_listed_alone(evidence) or not devices:
+        return None
+    work = work_of(evidence)
+    making = work.op_like(_FILLING) | work.op_like(_MAKING)
+    made_us, share = work.us_of(making), work.share(making)
+    if share < _LEAST_SHARE:
+        return None
+    moving = np.where(work.op_like(_MOVING), work.us, 0.0)
+    names = evidence.linked.ops["name"].astype(object).to_numpy()
+    makers = np.flatnonzero(text_matches(evidence.linked.ops["name"], _MAKING.search))
+    called = list(dict.fromkeys(names[makers].tolist()))[:3]
+    maker = next(iter(called), "aten::randn").replace("aten::", "torch.")
+    less = np.where(making, work.us, 0.0)
+    return Draft(
+        slug="made-on-host",
+        title="Tensors are made on the CPU of a machine that has another device",
+        evidence=(
+            f"{', '.join(called) or 'fills and random numbers'} on the CPU take {format_per_step(evidence, made_us)}; "
+            f"copies another {format_us(float(moving.sum()))}",
+            f"the machine lists a device ({devices[0].name}), of which the trace holds nothing",
+            *sources_of(evidence, makers, most=2),
+        ),
+        advice="Make these tensors on the device, if the program uses it; else once, before the steps.",
+        code=f"x = {maker}(…, device=device)  # not {maker}(…).to(device)",
+        gain_us=up_to(made_us + float(moving.sum())),
+        claims=work.claims(less + moving),
+        confidence="low",
+    )
+
+
+def is_listed_alone(evidence: Evidence) -> bool:
+    """True where the machine lists a device and the trace holds nothing of it."""
+    return any(caveat.slug == LISTED_ALONE for caveat in evidence.linked.trace.caveats)
+
+
 def _idle_us(evidence: Evidence, ops: Integers) -> float:
     """Time per step in which these rows of OPS run and the device does nothing; of unprofiled steps."""
     start = evidence.linked.ops["ts_us"].to_numpy()[ops]
@@ -393,4 +441,4 @@ def _of_step(evidence: Evidence, us: float) -> str:
     return f"{format_share(evidence.share_of_step(us))} of the step"
 
 
-RULES = (pageable_copies, copies_not_overlapped, small_copies, made_on_host)
+RULES = (pageable_copies, copies_not_overlapped, small_copies, made_on_host, made_beside_device)

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.idle import Coded
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers, tally
@@ -195,16 +194,6 @@ class RooflineInput(Struct, frozen=True):
     def per_name(self, value: Callable[[str], object]) -> Floats:
         """One number per group from the name of its main kernel, worked out once per distinct name."""
         return by_name(self.kernels, value)[self.groups.main]
-
-
-def choose(*choices: tuple[Flags, Coded | str]) -> Coded:
-    """Per row the text of the first choice that holds, which may be null; null where none does."""
-    codes, labels = list[Integers](), list[str]()
-    for holds, texts in choices:
-        own = Coded(np.zeros(holds.size, dtype=np.int64), [texts]) if isinstance(texts, str) else texts
-        codes.append(np.where(own.code < 0, -1, len(labels) + own.code))
-        labels += own.labels
-    return Coded(np.select([holds for holds, _ in choices], codes, -1), labels)
 
 
 def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:

@@ -24,7 +24,7 @@ from bottleneck.schema.intervals import (
     numbered,
     tally,
 )
-from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
+from bottleneck.schema.linked_trace import KERNEL_GAP_US, LAUNCH_LATENCY_US, Linked
 from bottleneck.schema.op_names import BACKWARD_NODE, BUILT_IN_CALL
 from bottleneck.schema.tables import as_integers
 from bottleneck.system.working_memory import return_freed_memory
@@ -32,8 +32,6 @@ from bottleneck.system.working_memory import return_freed_memory
 # Where the next work had to wait for another stream, or its launch is not on record, only a gap up to the p90 of such
 # gaps is: 0 to 4 us on every part measured.
 _QUEUED_GAP_US = (4.0, 10.0)
-# From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail.
-_LAUNCH_LATENCY_US = 60.0
 
 _LAUNCH, _KERNEL_GAP, _DEPENDENCY, _UNKNOWN = (
     IDLE_CAUSES.index(cause) for cause in ("launch", "kernel_gap", "dependency", "unknown")
@@ -121,7 +119,7 @@ def _after_launch(
     stream = np.append(linked.kernels["stream"].cat.codes.to_numpy().astype(np.int64), -1)
     one_stream = (stream[before] == stream[gaps.following[rows]]) & (call >= 0)
     was_late = host_end > gaps.start[rows]
-    longest = np.where(was_late, _LAUNCH_LATENCY_US, np.where(one_stream, KERNEL_GAP_US, pace))
+    longest = np.where(was_late, LAUNCH_LATENCY_US, np.where(one_stream, KERNEL_GAP_US, pace))
     is_held = gaps.end[rows] - host_end > longest
     is_lost = is_held & holes_before(gaps, linked)[rows]
     other_work = np.append(as_integers(linked.kernels["event"]), -1)[before]

@@ -10,11 +10,11 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.ledger import LedgerResult, is_wait
-from bottleneck.analysis.reasons import UNEXPLAINED
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime, regime_of
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, tally
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import KERNEL_TIME, category
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
@@ -150,12 +150,13 @@ _LONGEST_SHAPES = 200
 
 
 class _Folds(Struct, frozen=True):
-    """Per fold and step: charged time, runs, floors and work (NaN when unknown), and texts (null when unknown)."""
+    """Per fold and step: charged time, runs, floors and work (NaN when unknown), texts and reason (null if unknown)."""
 
     us: Floats
     runs: Floats
     amounts: Mapping[str, Floats]
     texts: Mapping[str, Sequence[str | None]]
+    reason: Sequence[Reason | None]
 
 
 def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
@@ -234,6 +235,7 @@ def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) ->
         amounts[rate] = np.divide(done * US_PER_S, done_us, out=np.full(size, np.nan), where=done_us > 0)
     texts = {name: _texts(rows.codes(name)[first], rows.labels(name)) for name in (*_KEYS, "family")}
     texts["account"] = [_ACCOUNT_NAMES[code] for code in rows.account[first].tolist()]
+    regime, reason = _judgements(rows, keep, fold, us)
     votes = {name: _texts(_majority(fold, rows.codes(name)[keep], us, size), rows.labels(name)) for name in _VOTES}
     return _Folds(
         us=tally(fold, us, size),
@@ -242,10 +244,11 @@ def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) ->
         texts={
             **texts,
             **votes,
-            **_judgements(rows, keep, fold, us),
+            "regime": regime,
             **_op_texts(rows, first),
             "module": _common_modules(fold, rows.codes("module")[keep], rows.labels("module"), size),
         },
+        reason=reason,
     )
 
 
@@ -255,15 +258,15 @@ def _moved_bytes(rows: KernelTimes) -> "pd.Series[float]":
     return bytes_low.where(bytes_low.notna(), rows.linked.kernels["bytes"].astype("Float64"))
 
 
-def _judgements(rows: KernelTimes, keep: Integers, fold: Integers, us: Floats) -> dict[str, list[str | None]]:
+def _judgements(
+    rows: KernelTimes, keep: Integers, fold: Integers, us: Floats
+) -> tuple[list[str | None], list[Reason | None]]:
     """Regime and reason per fold, voted on together: a reason for one regime says nothing of another."""
     regime, reason = (rows.codes(name)[keep] for name in ("regime", "reason"))
-    span = len(rows.labels("reason")) + 1
-    winner = _majority(fold, (regime + 1) * span + reason + 1, us, int(fold.max()) + 1)
-    return {
-        "regime": _texts(winner // span - 1, rows.labels("regime")),
-        "reason": _texts(winner % span - 1, rows.labels("reason")),
-    }
+    reasons = [*rows.labels("reason"), None]
+    winner = _majority(fold, (regime + 1) * len(reasons) + reason + 1, us, int(fold.max()) + 1)
+    voted, why = np.divmod(winner, len(reasons))
+    return _texts(voted - 1, rows.labels("regime")), [reasons[code] for code in (why - 1).tolist()]
 
 
 def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
@@ -357,10 +360,10 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
     floors = [floor for name in _FLOORS if (floor := amount[name]) is not None]
     judged = amount["explained"] is not None and us > 0
     explained = min(max(floors) / us, 1.0) if judged and floors else None
-    voted, reason = cast("Regime | None", text["regime"]), text["reason"]
+    voted, reason = cast("Regime | None", text["regime"]), folds.reason[place]
     # The share of the whole row decides, so that it agrees with the figure beside it; its runs may lie in other bands.
     regime = regime_of(explained) if voted and explained is not None else voted
-    if regime != voted and (regime == "near_roof" or reason == UNEXPLAINED):
+    if regime != voted and reason is not None and (regime == "near_roof" or reason.code == "unexplained"):
         reason = None
     return KernelSummary(
         name=text["name"] or "",
@@ -384,8 +387,9 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         regime=regime,
         explained=explained,
         confidence=cast("Confidence", text["confidence"] or "low"),
-        reason=reason,
+        reason=None if reason is None else reason.words,
         headroom_us=None if explained is None else us * (1.0 - explained),
         **{rate: amount[rate] for rate in _RATES},
         account=text["account"],
+        reason_code=None if reason is None else reason.code,
     )

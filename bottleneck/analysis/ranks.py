@@ -15,7 +15,7 @@ from bottleneck.analysis.collectives import message_of, messages_of, quickest_ca
 from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, exposed_us_of, measure, summarise_job
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, CollectiveSummary, Fold, RankSummary
+from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, Clause, CollectiveSummary, Fold, RankSummary
 from bottleneck.schema.digest import CollectiveCalls, RankDigest, StepSharing
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
@@ -46,7 +46,8 @@ def digest_rank(evidence: Evidence, host: str | None = None, first_step: int | N
     """
     analysis, linked = evidence.analysis, evidence.linked
     window = linked.window
-    steps = sorted([*window.steps, *(step for step, _ in window.set_aside)], key=lambda step: step.start_us)
+    aside = dict(window.set_aside)
+    steps = sorted([*window.steps, *aside], key=lambda step: step.start_us)
     return RankDigest(
         path=analysis.recording.path,
         host=host,
@@ -64,6 +65,7 @@ def digest_rank(evidence: Evidence, host: str | None = None, first_step: int | N
         is_cut_off=any(caveat.slug == TRUNCATED for caveat in analysis.caveats),
         lines=_own_lines(analysis.lines),
         step_numbers=_step_numbers(steps, window.source, first_step),
+        set_aside=tuple(aside.get(step) for step in steps),
     )
 
 
@@ -123,7 +125,7 @@ class Reduced:
     """The digests of a job, compared with one another.
 
     ``pace`` is the digest of the rank that sets the pace, whose tables stand for the job; ``collectives`` are its own
-    beside the quickest calls of all ranks. ``straggler`` is a sentence on the rank or host that the others wait for.
+    beside the quickest calls of all ranks. ``straggler`` tells of the rank or host that the others wait for.
     """
 
     pace: RankDigest
@@ -131,7 +133,7 @@ class Reduced:
     collectives: tuple[CollectiveSummary, ...]
     caveats: tuple[Caveat, ...]
     job: JobSummary
-    straggler: str | None
+    straggler: tuple[Clause, ...]
 
 
 def reduce_ranks(
@@ -152,7 +154,7 @@ def reduce_ranks(
     late_us = _late_us(ordered, times)
     job = summarise_job(ordered, numbers, groups, times, left_out)
     longest = int(np.argmax([one.steps.wall_us for one in ordered]))
-    position, straggler = _find_straggler(ordered, numbers, times, late_us, job) or (longest, None)
+    position, straggler = _find_straggler(ordered, numbers, times, late_us, job) or (longest, ())
     return Reduced(
         pace=ordered[position],
         ranks=tuple(
@@ -209,10 +211,10 @@ def _find_straggler(
     times: Sequence[GroupTimes],
     late_us: Sequence[float | None],
     job: JobSummary,
-) -> tuple[int, str] | None:
+) -> tuple[int, tuple[Clause, ...]] | None:
     """The rank that is last on average, when the others wait for it a good part of their step; else null.
 
-    Its position among the ranks, and a sentence on it. Where a rank or host is known to be slow, it is that one, and
+    Its position among the ranks, and clauses on it. Where a rank or host is known to be slow, it is that one, and
     the latest of its ranks.
     """
     known = [position for position, late in enumerate(late_us) if late is not None]
@@ -225,7 +227,7 @@ def _find_straggler(
     walls = [one.steps.wall_us for at, one in enumerate(ordered) if at != position]
     if waited_us < _STRAGGLING * float(np.mean(walls)):
         return None
-    return position, _sentence(slow, waited_us, numbers[position], numbers, ordered[position])
+    return position, _straggler(slow, waited_us, numbers[position], numbers, ordered[position])
 
 
 def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], position: int) -> float:
@@ -250,7 +252,9 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
     return min(waited_us * ordered[position].stretch, float(np.mean(exposed_us)))
 
 
-def _sentence(slow: SlowRank | None, waited_us: float, rank: int, numbers: Sequence[int], digest: RankDigest) -> str:
+def _straggler(
+    slow: SlowRank | None, waited_us: float, rank: int, numbers: Sequence[int], digest: RankDigest
+) -> tuple[Clause, ...]:
     """The wait of the others for a rank, or for the slow rank or host that it is of, and why it is late."""
     late = {rank} if slow is None else {rank, *slow.ranks}
     waiting = [number for number in numbers if number not in late]
@@ -258,19 +262,20 @@ def _sentence(slow: SlowRank | None, waited_us: float, rank: int, numbers: Seque
         wait = f"{len(waiting)} of {counted(len(numbers), 'rank')} wait"
     else:
         wait = f"Ranks {_listed(waiting)} wait" if len(waiting) > 1 else f"Rank {_listed(waiting)} waits"
-    others = (entry for entry in digest.ledger if entry.group != COMMUNICATION)
-    own = max(others, key=lambda entry: entry.us, default=None)
-    if slow is not None:
+    wait += f" in collectives {format_us(waited_us)} per step for "
+    if slow is None:
+        others = (entry for entry in digest.ledger if entry.group != COMMUNICATION)
+        own = max(others, key=lambda entry: entry.us, default=None)
+        part = "" if own is None else f"{phrase_of(own.account)} ({format_share(own.share)})"
+        name, cause = f"rank {rank}", part and f"the largest part of its own step is {part}"
+    else:
         name = slow.name if len(slow.ranks) == 1 else f"{slow.name} ({counted(len(slow.ranks), 'rank')})"
         cause = slow.cause
         if slow.line is not None and slow.line_us is not None:
             spent = f"{format_us(slow.line_us)} {at_source(slow.line)}, the others {format_us(slow.usual_line_us or 0)}"
-            return f"{wait} in collectives {format_us(waited_us)} per step for {name}, which spends {spent}."
-    else:
-        name = f"rank {rank}"
-        part = f"is {phrase_of(own.account)} ({format_share(own.share)})" if own else ""
-        cause = part and f"the largest part of its own step {part}"
-    return f"{wait} in collectives {format_us(waited_us)} per step for {name}{cause and f'; {cause}'}."
+            return (Clause("late_rank", f"{wait}{name}, which spends {spent}"),)
+    rank_waited_for = Clause("late_rank", f"{wait}{name}")
+    return (rank_waited_for, Clause("late_cause", cause, "; ")) if cause else (rank_waited_for,)
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.floors import Floors, RooflineInput, choose
-from bottleneck.analysis.idle import Coded, coded
-from bottleneck.schema.device_facts import Generation, generation_of
-from bottleneck.schema.intervals import Flags, Floats, shared_us
+from bottleneck.analysis.floors import Floors, RooflineInput
+from bottleneck.schema.device_facts import generation_of
+from bottleneck.schema.intervals import Flags, Floats, Integers, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.units import US_PER_S, counted, format_si, format_us
+from bottleneck.units import US_PER_S
 
 REGISTERS = 65536  # 32-bit registers of a multiprocessor, on every GPU since 2012
 HIDING_THREADS = 512  # a quarter of what a multiprocessor holds; fewer do not hide the latency of memory
@@ -22,50 +22,74 @@ SLIM_BYTES = 16.0  # per thread: one load of the widest kind; less is gone befor
 GRAIN_BYTES = 4.0 * 32768  # at most one thread's share of a loop: 32768 elements, read and written (ATen's GRAIN_SIZE)
 
 
-def why_unmodelled(work: RooflineInput) -> Coded:
+class ReasonRows(Struct, frozen=True):
+    """Reasons as codes into labels; -1 is null."""
+
+    code: Integers
+    labels: list[Reason]
+
+    def on(self, rows: Integers) -> "ReasonRows":
+        """The reasons of some rows, null for row -1."""
+        return ReasonRows(np.append(self.code, -1)[rows], self.labels)
+
+
+def choose(*choices: tuple[Flags, ReasonRows | str]) -> ReasonRows:
+    """Per row the reason, or its code, of the first choice that holds, which may be null; null where none does."""
+    codes, labels = list[Integers](), list[Reason]()
+    for holds, reason in choices:
+        own = ReasonRows(np.zeros(holds.size, dtype=np.int64), [Reason(reason)]) if isinstance(reason, str) else reason
+        codes.append(np.where(own.code < 0, -1, len(labels) + own.code))
+        labels += own.labels
+    return ReasonRows(np.select([holds for holds, _ in choices], codes, -1), labels)
+
+
+def why_unmodelled(work: RooflineInput) -> ReasonRows:
     """The reason per group for having no cost, as far as the trace and the cost stage state."""
     main = work.groups.main
     op = as_integers(work.kernels["op"])[main]
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     by_cost, cost_reasons = pd.factorize(work.costs["reason"])
-    of_cost = Coded(by_cost, list(cost_reasons))
+    of_cost = ReasonRows(by_cost, list(cost_reasons))
     cost = of_cost.on(signature)
     # The reason of an unmodelled match of a replayed kernel is more specific than that the kernel has no op.
     replayed = of_cost.on(np.where(work.groups.modelled, -1, work.groups.signature))
-    recorded = coded(work.kernels["unlinked"]).on(main)
+    unlinked = work.kernels["unlinked"].cat
+    recorded = ReasonRows(
+        unlinked.codes.to_numpy().astype(np.int64), [Reason(code) for code in unlinked.categories]
+    ).on(main)
     compiled = np.append(text_matches(work.ops["name"], lambda name: name.startswith(COMPILED_REGION)), False)[op]
     return choose(
         (replayed.code >= 0, replayed),
         (recorded.code >= 0, recorded),
-        (work.kernels["replayed"].to_numpy()[main], "replayed by a graph launch, which has no op of its own"),
-        (op < 0, "no op issued it"),
-        (compiled, "compiled region, whose kernels record no shapes"),
-        (signature < 0, "shapes were not recorded"),
+        (work.kernels["replayed"].to_numpy()[main], "graph_launch"),
+        (op < 0, "no_op"),
+        (compiled, "compiled_region"),
+        (signature < 0, "no_shapes"),
         (cost.code >= 0, cost),
-        (np.ones(op.size, dtype=bool), "no modelled op among those that issued it"),
+        (np.ones(op.size, dtype=bool), "no_modelled_op"),
     )
 
-
-UNEXPLAINED = "unexplained"
 
 # Families of costs whose usual kernels read their data again: statistics first, then the result; a digit at a time.
 _PASSES = ("normalization", "loss", "pooling", "reduction", "scan", "sort")
 
 
 class Shortfall(Struct, frozen=True):
-    """A rule: the groups that it holds for, and its words for the numbers of one of them.
+    """A rule: the groups that it holds for, and the code of their reason with its numbers.
 
-    The numbers hang on shapes and names, or are rounded, so that calls of one kind get one text.
+    The numbers hang on shapes and names, or are rounded, so that calls of one kind get one reason. ``names`` makes
+    those of the reason from them, where names are among these.
     """
 
     holds: Flags
-    words: Callable[..., str]
-    numbers: tuple[Floats, ...]
+    code: str
+    numbers: tuple[Floats, ...] = ()
+    names: Callable[..., tuple[float | str, ...]] | None = None
 
 
-def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> Coded:
-    """The words of the first rule that holds, per row that is ``wanted``; 'unexplained' where none does."""
-    codes, labels, open_ = np.full(wanted.size, -1, dtype=np.int64), [UNEXPLAINED], wanted.copy()
+def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> ReasonRows:
+    """The reason of the first rule that holds, per row that is ``wanted``; 'unexplained' where none does."""
+    codes, labels, open_ = np.full(wanted.size, -1, dtype=np.int64), [Reason("unexplained")], wanted.copy()
     for rule in rules:
         rows = np.flatnonzero(open_ & rule.holds)
         open_[rows] = False
@@ -75,9 +99,12 @@ def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> Coded:
             )
             distinct, place = np.unique(np.nan_to_num(numbers, nan=-1.0), axis=0, return_inverse=True)
             codes[rows] = len(labels) + place.ravel()
-            labels += [rule.words(*values) for values in distinct.tolist()]
+            labels += [
+                Reason(rule.code, tuple(values) if rule.names is None else rule.names(*values))
+                for values in distinct.tolist()
+            ]
     codes[open_] = 0
-    return Coded(codes, labels)
+    return ReasonRows(codes, labels)
 
 
 def more_bytes(work: RooflineInput, floors: Floors) -> tuple[Shortfall, Shortfall]:
@@ -90,32 +117,20 @@ def more_bytes(work: RooflineInput, floors: Floors) -> tuple[Shortfall, Shortfal
     fills &= floors.eager_cold_us >= work.limits.memory_share * work.groups.time_us
     passes = np.append(work.costs["family"].isin(_PASSES).to_numpy(), False)[work.groups.signature]
     return (
-        Shortfall(
-            fills & passes,
-            lambda less, more: (
-                f"repeated passes over its data: up to {format_si(more, 'B')} for {format_si(less, 'B')}"
-            ),
-            (low, high),
-        ),
-        Shortfall(
-            fills & ~passes,
-            lambda less, more: f"the trace leaves its bytes open: {format_si(less, 'B')} to {format_si(more, 'B')}",
-            (low, high),
-        ),
+        Shortfall(fills & passes, "repeated_passes", (high, low)),
+        Shortfall(fills & ~passes, "open_bytes", (low, high)),
     )
 
 
 def throttled(work: RooflineInput) -> Shortfall:
     """Clocks that were held back while the trace was recorded."""
-    return Shortfall(
-        np.full(work.groups.kernels.shape, bool(work.conditions.throttle)),
-        lambda: f"clocks: the device was throttled ({', '.join(work.conditions.throttle)})",
-        (),
-    )
+    causes = work.conditions.throttle
+    held_back = np.full(work.groups.kernels.shape, bool(causes))
+    return Shortfall(held_back, "throttled", names=lambda: (", ".join(causes),))
 
 
 def two_digits(values: Floats) -> Floats:
-    """Rounded to two digits, so that calls of one kind get one text."""
+    """Rounded to two digits, so that calls of one kind get one reason."""
     scale = 10.0 ** (np.floor(np.log10(np.maximum(np.nan_to_num(values), 1e-30))) - 1)
     return np.asarray(np.round(values / scale) * scale)
 
@@ -197,7 +212,6 @@ def _tile(name: str) -> float:
 _ALIGN = re.compile(r"align[a-c]?([12])(?!\d)")
 _ANY_ALIGN = re.compile(r"align[a-c]?\d|nvjet")  # nvjet kernels only take operands aligned to 16 bytes
 _ELEMENTWISE = re.compile(r"(?<![A-Za-z0-9_])elementwise_kernel(?:_manual_unroll)?<\d+, \d+|CatArrayBatchedCopy(?=<)")
-_TENTHS = 10
 
 
 def of_device(work: RooflineInput, floors: Floors, overhead: Flags) -> tuple[Shortfall, ...]:
@@ -205,7 +219,7 @@ def of_device(work: RooflineInput, floors: Floors, overhead: Flags) -> tuple[Sho
     waves = find_waves(work)
     return (
         *_of_grid(work, overhead),
-        _quantised(work, waves, work.limits.slot_waste),
+        *_quantised(work, waves, work.limits.slot_waste),
         *_of_operands(work, floors),
         _strided(work),
         *more_bytes(work, floors),
@@ -213,7 +227,7 @@ def of_device(work: RooflineInput, floors: Floors, overhead: Flags) -> tuple[Sho
         _small(work, floors),
         *_of_threads(work),
         *_of_instructions(work, floors),
-        _quantised(work, waves, work.limits.wave_efficiency),
+        *_quantised(work, waves, work.limits.wave_efficiency),
         throttled(work),
     )
 
@@ -225,48 +239,24 @@ def _of_grid(work: RooflineInput, overhead: Flags) -> tuple[Shortfall, ...]:
     grid = (groups.blocks, np.full(groups.blocks.shape, slots))
     few = groups.blocks < work.limits.wave_efficiency * slots
     return (
-        Shortfall(
-            part > work.limits.auxiliary_share,
-            lambda tenths: f"auxiliary layout kernels: about {tenths * 100 / _TENTHS:.0f} % of the time",
-            (np.round(part * _TENTHS),),
-        ),
-        Shortfall(overhead & (groups.blocks < slots), lambda *numbers: f"ramp-up: {_blocks(*numbers)}", grid),
-        Shortfall(few, lambda *numbers: f"too few blocks: {_blocks(*numbers)}", grid),
+        Shortfall(part > work.limits.auxiliary_share, "auxiliary_kernels", (np.round(part, 1),)),
+        Shortfall(overhead & (groups.blocks < slots), "ramp_up", grid),
+        Shortfall(few, "too_few_blocks", grid),
     )
 
 
-def _blocks(blocks: float, slots: float) -> str:
-    return f"{counted(f'{blocks:.0f}', 'block')} for {counted(f'{slots:.0f}', 'multiprocessor')}"
-
-
-def _quantised(work: RooflineInput, waves: Waves, limit: float) -> Shortfall:
+def _quantised(work: RooflineInput, found: Waves, limit: float) -> tuple[Shortfall, Shortfall]:
     """Tiles that leave more than the rest of ``limit`` of the device without work."""
-    slots = np.full(waves.tiles.shape, float(work.device.sm_count or 0))
-    return Shortfall(
-        (waves.wave_fill * waves.tile_fill < limit) & (waves.tiles > 0),
-        _quantised_words,
-        (
-            waves.tiles,
-            waves.rows,
-            waves.columns,
-            slots,
-            waves.wave_fill,
-            waves.tile_fill,
-            work.cost("m"),
-            work.cost("n"),
-        ),
-    )
-
-
-def _quantised_words(*numbers: float) -> str:
-    tiles, rows, columns, slots, wave_fill, tile_fill, m, n = numbers
-    kind = f"{counted(f'{tiles:.0f}', 'tile')} of {rows:.0f}x{columns:.0f}"
-    if tile_fill < wave_fill:
-        return f"tile quantisation: results of {m:.0f} x {n:.0f} fill {tile_fill * 100:.0f} % of {kind}"
-    waves = tiles / slots
+    slots = np.full(found.tiles.shape, float(work.device.sm_count or np.nan))
+    wasteful = (found.wave_fill * found.tile_fill < limit) & (found.tiles > 0)
+    waves, tile = found.tiles / slots, (found.tiles, found.rows, found.columns)
     return (
-        f"wave quantisation: {kind} fill {waves:.2f} waves of {slots:.0f} multiprocessors, "
-        f"{wave_fill * 100:.0f} % of the slots of {np.ceil(waves):.0f}"
+        Shortfall(
+            wasteful & (found.tile_fill < found.wave_fill),
+            "tile_quantisation",
+            (work.cost("m"), work.cost("n"), found.tile_fill, *tile),
+        ),
+        Shortfall(wasteful, "wave_quantisation", (*tile, waves, slots, found.wave_fill, np.ceil(waves))),
     )
 
 
@@ -281,41 +271,41 @@ def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     arithmetic = ~(floors.compute_us < floors.cold_us)
     legacy = on_matrix_units & arithmetic & (work.per_name(generation.older.search) > 0)
     return (
-        Shortfall((align > 0) | odd, _misaligned_words, (align, m, n, k)),
-        Shortfall(legacy, lambda code: _legacy_words(_name(work, code), generation), (_name_codes(work),)),
+        Shortfall((align > 0) | odd, "misaligned", (align, m, n, k), _alignment),
+        Shortfall(
+            legacy,
+            "legacy_instructions",
+            (_name_codes(work),),
+            lambda code: (_token(generation.older, _name(work, code)), generation.instruction),
+        ),
     )
 
 
-def _misaligned_words(align: float, m: float, n: float, k: float) -> str:
+def _alignment(align: float, m: float, n: float, k: float) -> tuple[str]:
     """Description of the misaligned sizes; -1 is an unknown size. Sizes on which an operand's rows hang come first."""
     recorded = [f"align{align:.0f}"] if align else []
     step, words = (8, "no multiple of 8") if align == 2 else (2, "odd")
     uneven = [(name, size) for name, size in (("k", k), ("n", n), ("m", m)) if size > 1 and size % step]
-    return "misaligned: " + ", ".join(recorded + [f"{name} = {size:.0f} is {words}" for name, size in uneven[:1]])
+    return (", ".join(recorded + [f"{name} = {size:.0f} is {words}" for name, size in uneven[:1]]),)
 
 
-def _legacy_words(name: str, generation: Generation) -> str:
-    match, needed = generation.older.search(name), generation.instruction
-    token = match[0].strip("_:<") if match else ""
-    return f"legacy instructions: mma.sync ({token}) on a GPU that needs {needed} for more than about 63 % of its peak"
+def _token(pattern: re.Pattern[str], name: str) -> str:
+    match = pattern.search(name)
+    return match[0].strip("_:<") if match else ""
 
 
 def _strided(work: RooflineInput) -> Shortfall:
-    def words(code: float) -> str:
+    def kernel(code: float) -> tuple[str]:
         text = next(_ELEMENTWISE.finditer(_name(work, code)))[0]
-        return f"strided access: {text}{'>' * ('<' in text)} moves single elements, not vectors"
+        return (text + ">" * ("<" in text),)
 
-    return Shortfall(work.per_name(_ELEMENTWISE.search) > 0, words, (_name_codes(work),))
+    return Shortfall(work.per_name(_ELEMENTWISE.search) > 0, "strided", (_name_codes(work),), kernel)
 
 
 def _crowded(work: RooflineInput) -> Shortfall:
     shared = np.bincount(work.groups.of_kernel, weights=shared_us(work.kernels), minlength=work.groups.kernels.size)
     part = shared / np.maximum(work.groups.time_us, 1e-9)
-    return Shortfall(
-        part >= work.limits.shared_share,
-        lambda tenths: f"shares the device: other work runs for about {tenths * 100 / _TENTHS:.0f} % of its time",
-        (np.round(part * _TENTHS),),
-    )
+    return Shortfall(part >= work.limits.shared_share, "shared_device", (np.round(part, 1),))
 
 
 def _of_threads(work: RooflineInput) -> tuple[Shortfall, ...]:
@@ -327,26 +317,14 @@ def _of_threads(work: RooflineInput) -> tuple[Shortfall, ...]:
     return (
         Shortfall(
             plain & (each < HIDING_THREADS),
-            lambda blocks, threads, count: (
-                f"too few threads: {counted(f'{blocks:.0f}', 'block')} of {threads:.0f} for "
-                f"{counted(f'{count:.0f}', 'multiprocessor')}, which need about {HIDING_THREADS} each"
-            ),
-            (groups.blocks, groups.threads, np.full(each.shape, slots)),
+            "few_threads",
+            (groups.blocks, groups.threads, np.full(each.shape, slots), np.full(each.shape, HIDING_THREADS)),
         ),
-        Shortfall(
-            plain & (fitting > 0) & (fitting < HIDING_THREADS),
-            lambda registers, threads: (
-                f"too few threads: {registers:.0f} registers each leave room for {threads:.0f} per multiprocessor"
-            ),
-            (groups.registers, fitting),
-        ),
+        Shortfall(plain & (fitting > 0) & (fitting < HIDING_THREADS), "many_registers", (groups.registers, fitting)),
         Shortfall(
             plain & (moved > 0) & (moved <= SLIM_BYTES),
-            lambda size, blocks, threads: (
-                f"little work per block: {counted(f'{blocks:.0f}', 'block')} of "
-                f"{counted(f'{threads:.0f}', 'thread')} move {format_si(size, 'B')} each"
-            ),
-            (np.round(moved * groups.threads), groups.blocks, groups.threads),
+            "slim_blocks",
+            (groups.blocks, groups.threads, np.round(moved * groups.threads)),
         ),
     )
 
@@ -361,10 +339,7 @@ def _small(work: RooflineInput, floors: Floors) -> Shortfall:
     short = groups.time_us < limits.short_floors * floors.launch_us
     return Shortfall(
         (in_turn & (floors.launch_us > largest)) | (short & (moved < under_way)),
-        lambda size, floor, launch: (
-            f"small tensors: {format_si(size, 'B')} take {format_us(floor)}, "
-            f"beside a launch floor of {format_us(launch)}"
-        ),
+        "small_tensors",
         (moved, largest, floors.launch_us),
     )
 
@@ -380,12 +355,12 @@ def _of_instructions(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ..
     return (
         Shortfall(
             leads & (special_us >= floors.compute_us * 0.999) & (special_us >= enough * work.groups.time_us),
-            lambda count: f"special functions: {format_si(count, 'exp, rsqrt …')} at {format_si(rate, '1/s')} at most",
-            (special,),
+            "special_functions",
+            (special, np.full(special.shape, rate)),
         ),
         Shortfall(
             leads & plain & (floors.compute_us >= enough * work.groups.time_us) & ~_of_family(work, "matmul"),
-            lambda count: f"no fused multiply-adds: {format_si(count, 'FLOP')} at half of the peak at most",
+            "no_multiply_adds",
             (work.cost("vector_flops"),),
         ),
     )
@@ -427,21 +402,9 @@ def of_host(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     m, n, k = (work.cost(size) for size in ("m", "n", "k"))
     product = work.cost("matrix_flops") > 0
     return (
-        Shortfall(
-            work.per_name(_SERIAL.search) > 0,
-            lambda: "one thread: random numbers come from one generator, one after the other",
-            (),
-        ),
-        Shortfall(
-            product & (np.fmin(np.fmin(m, n), k) < work.limits.thin_product),
-            lambda m, n, k: f"small product: m = {m:.0f}, n = {n:.0f}, k = {k:.0f}",
-            (m, n, k),
-        ),
-        Shortfall(
-            ~product & (low < GRAIN_BYTES),
-            lambda size: f"too small for 2 threads: {format_si(size, 'B')}, and loops split from 32768 elements",
-            (low,),
-        ),
+        Shortfall(work.per_name(_SERIAL.search) > 0, "one_thread"),
+        Shortfall(product & (np.fmin(np.fmin(m, n), k) < work.limits.thin_product), "small_product", (m, n, k)),
+        Shortfall(~product & (low < GRAIN_BYTES), "small_loop", (low,)),
         *more_bytes(work, floors),
         _fresh(work, floors),
         _partly_cold(work, floors),
@@ -457,8 +420,8 @@ def _fresh(work: RooflineInput, floors: Floors) -> Shortfall:
     enough = time <= (floors.cold_us + written / rate * US_PER_S) * work.limits.beyond
     return Shortfall(
         makes_result & (written >= GRAIN_BYTES) & enough & (time > floors.cold_us),
-        lambda size: f"fresh memory: pages for up to {format_si(size, 'B')} come at {format_si(rate, 'B/s')}",
-        (written,),
+        "fresh_memory",
+        (written, np.full(low.shape, rate)),
     )
 
 
@@ -468,9 +431,6 @@ def _partly_cold(work: RooflineInput, floors: Floors) -> Shortfall:
     memory = np.full(low.shape, work.device.bandwidth_bytes_per_s or np.nan)
     return Shortfall(
         ~(floors.compute_us >= floors.cold_us) & (floors.warm_us < time) & (time <= floors.cold_us),
-        lambda pace, memory, cache: (
-            f"partly cold data: about {format_si(pace, 'B/s')}, between memory's {format_si(memory, 'B/s')} "
-            f"and the cache's {format_si(cache, 'B/s')}"
-        ),
+        "partly_cold",
         (two_digits(low / time * US_PER_S), memory, two_digits(low / np.maximum(floors.warm_us, 1e-9) * US_PER_S)),
     )

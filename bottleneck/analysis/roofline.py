@@ -12,7 +12,6 @@ from bottleneck.analysis.floors import (
     VECTOR_PEAKS,
     Floors,
     RooflineInput,
-    choose,
     fastest_us,
     floors,
     fold,
@@ -21,14 +20,22 @@ from bottleneck.analysis.floors import (
     settle_compute_us,
     settle_memory_us,
 )
-from bottleneck.analysis.idle import Coded
-from bottleneck.analysis.reasons import Shortfall, first_that_holds, of_device, of_host, two_digits, why_unmodelled
+from bottleneck.analysis.reasons import (
+    ReasonRows,
+    Shortfall,
+    choose,
+    first_that_holds,
+    of_device,
+    of_host,
+    two_digits,
+    why_unmodelled,
+)
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import ROOFLINE, as_integers, category
-from bottleneck.units import US_PER_S, format_si
+from bottleneck.units import US_PER_S
 
 _SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip rather than a stream
 
@@ -39,7 +46,7 @@ class Copies(Struct, frozen=True):
     is_copy: Flags
     crosses_link: Flags
     memory_us: Floats
-    reason: Coded
+    reason: ReasonRows
 
 
 def copy_floors(work: RooflineInput) -> Copies:
@@ -79,7 +86,7 @@ def _bytes_of_op(work: RooflineInput) -> Floats:
     return np.where(copies, traffic / 2, np.nan)
 
 
-def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: Flags) -> Coded:
+def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: Flags) -> ReasonRows:
     """Reason why a copy is slower than the link or the DRAM; null where it is not, or where the trace shows none."""
     duration = work.kernels["dur_us"].to_numpy()
     is_copy = (work.kernels["kind"] == "copy").to_numpy()
@@ -89,32 +96,16 @@ def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: 
     link, dram = work.device.link_bytes_per_s, work.device.bandwidth_bytes_per_s
     limit = np.where(over_link, link or np.nan, dram or np.nan)
     rules = (
-        Shortfall(pageable & ~(moved >= _SMALL_BYTES), lambda: "pageable host memory", ()),
-        Shortfall(
-            pageable,
-            lambda pace, limit: f"pageable host memory: about {_of_limit(pace, limit, 'link')}",
-            (pace, limit),
-        ),
-        Shortfall(slow & (moved < _SMALL_BYTES), lambda size: f"small copy: {format_si(size, 'B')}", (moved,)),
-        Shortfall(
-            slow & over_link,
-            lambda pace, limit: f"slow link: about {_of_limit(pace, limit, 'link')}",
-            (pace, limit),
-        ),
-        Shortfall(
-            slow,
-            lambda pace, limit: f"slow copy: reads and writes about {_of_limit(2 * pace, limit, 'DRAM')}",
-            (pace, limit),
-        ),
-        Shortfall(is_copy & np.isnan(moved), lambda: "no bytes in the trace", ()),
+        Shortfall(pageable & ~(moved >= _SMALL_BYTES), "pageable"),
+        Shortfall(pageable & (limit > 0), "slow_pageable", (pace, limit)),
+        Shortfall(pageable, "paced_pageable", (pace,)),
+        Shortfall(slow & (moved < _SMALL_BYTES), "small_copy", (moved,)),
+        Shortfall(slow & over_link, "slow_link", (pace, limit)),
+        Shortfall(slow, "slow_copy", (2 * pace, limit)),
+        Shortfall(is_copy & np.isnan(moved), "no_bytes"),
     )
     any_holds = np.any([rule.holds for rule in rules], axis=0)
     return first_that_holds(rules, np.asarray(any_holds))
-
-
-def _of_limit(pace: float, limit: float, of_what: str) -> str:
-    """'7.70 GB/s of the link's 25.0 GB/s'; -1 is a limit that nobody knows."""
-    return format_si(pace, "B/s") + (f" of the {of_what}'s {format_si(limit, 'B/s')}" if limit > 0 else "")
 
 
 __all__ = ["classify", "launch_floor_us"]
@@ -326,7 +317,7 @@ def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _B
     return np.where(hollow, _LOW, np.where(shaky, np.minimum(confidence, _MEDIUM), confidence))
 
 
-def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Coded:
+def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> ReasonRows:
     """Reasons of rows that are unknown, below their roof or too fast (beyond DRAM, or impossible)."""
     wanted = (decision.regime > _NEAR) | _mostly_idle(work, times, decision)
     overhead = decision.bound == _OVERHEAD
@@ -336,17 +327,16 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
     is_usual = (short.code == 0) & (decision.regime == _BELOW)
     balanced, is_unknown = _by_balance(times, decision), decision.bound == _UNKNOWN
     bare = not work.device.peaks_flops_per_s and work.device.bandwidth_bytes_per_s is None
-    by_balance = "by machine balance: {} FLOPs per byte than the ridge of any device that this may be"
     return choose(
-        (_too_fast(work, times), "faster than its floor: cost or peak is wrong"),
+        (_too_fast(work, times), "too_fast"),
         (is_unknown & ~work.groups.modelled, why_unmodelled(work)),
-        (is_unknown & bare, "no peaks known for this device"),
-        (is_unknown & np.isnan(times.compute), "no peak known for its dtype"),
-        (is_unknown, "no bandwidth known for this device"),
+        (is_unknown & bare, "no_peaks"),
+        (is_unknown & np.isnan(times.compute), "no_peak"),
+        (is_unknown, "no_bandwidth"),
         (wanted & ~is_usual, short),
-        (balanced & (decision.bound == _COMPUTE), by_balance.format("more")),
-        (balanced, by_balance.format("fewer")),
-        ((decision.bound == _MEMORY) & _from_cache(work, bounds, times), "served from cache"),
+        (balanced & (decision.bound == _COMPUTE), "compute_by_balance"),
+        (balanced, "memory_by_balance"),
+        ((decision.bound == _MEMORY) & _from_cache(work, bounds, times), "from_cache"),
     )
 
 
@@ -391,7 +381,7 @@ def _judge_others(
     return columns | {name: np.where(others, values, columns[name]) for name, values in replaced.items()}
 
 
-def _frame(columns: dict[str, Floats | Integers], reason: Coded, family: "pd.Series[str]") -> pd.DataFrame:
+def _frame(columns: dict[str, Floats | Integers], reason: ReasonRows, family: "pd.Series[str]") -> pd.DataFrame:
     """ROOFLINE from numbers and codes; reasons that nobody gives are left out of the categories."""
     used, codes = np.unique(reason.code, return_inverse=True)
     given = [reason.labels[code] if code >= 0 else None for code in used.tolist()]

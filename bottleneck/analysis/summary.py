@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,9 @@ from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.units import US_PER_S, counted, format_share, format_si
+
+if TYPE_CHECKING:
+    from bottleneck.schema.reasons import Reason
 
 _NO_PEAK = "a trace counts host memory from where it begins, not what was in use before"
 _UNMODELLED = tuple(tuple(ACCOUNTS).index(name) for name in UNMODELLED_ACCOUNTS)
@@ -94,16 +98,21 @@ def _unknown_work(rows: KernelTimes, unknown: Integers) -> tuple[UnknownWork, ..
     """Unmodelled time by op (by kernel where no op is known) and reason."""
     reasons, ops, kernels = rows.labels("reason"), rows.linked.ops["name"].cat.categories, rows.labels("name")
     op, kernel, reason = rows.op_codes("name"), rows.codes("name"), rows.codes("reason")
-    us: dict[tuple[str, str], float] = {}
+    us: dict[tuple[str, Reason | None], float] = {}
     keys = np.stack((op[unknown], np.where(op[unknown] < 0, kernel[unknown], -1), reason[unknown]), axis=1)
     distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
     sums = np.bincount(inverse.ravel(), weights=rows.us[unknown], minlength=len(distinct))
     for (op_code, kernel_code, reason_code), amount in zip(distinct.tolist(), sums.tolist(), strict=True):
         name = str(ops[op_code]) if op_code >= 0 else str(kernels[kernel_code])
-        key = name, str(reasons[reason_code]) if reason_code >= 0 else "no cost formula"
+        key = name, reasons[reason_code] if reason_code >= 0 else None
         us[key] = us.get(key, 0.0) + amount
     ranked = sorted(us.items(), key=lambda item: -item[1])
-    return tuple(UnknownWork(name, amount, reason) for (name, reason), amount in ranked)
+    return tuple(
+        UnknownWork(
+            name, amount, "no cost formula" if reason is None else reason.words, None if reason is None else reason.code
+        )
+        for (name, reason), amount in ranked
+    )
 
 
 def _known_total(rows: KernelTimes, column: str) -> float | None:
@@ -389,7 +398,9 @@ def _step_times(linked: Linked, unprofiled: Timing | None) -> StepTimes:
         unprofiled_us=unprofiled,
         perturbation=None if undisturbed_us is None else profiled_us / undisturbed_us,
         source=window.source,
-        each=tuple(StepTime(step.name, step.us, why) for step, why in every),
+        each=tuple(
+            StepTime(step.name, step.us, *(() if why is None else (why.words, why.code))) for step, why in every
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from bottleneck.schema.analysis import (
     TRUNCATED,
     Bound,
     Caveat,
+    Clause,
     Finding,
     IdleCause,
     KernelSummary,
@@ -29,6 +30,7 @@ from bottleneck.schema.analysis import (
     Regime,
     Verdict,
     describe_share,
+    join_clauses,
     regime_of,
     share_tenths,
 )
@@ -36,6 +38,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, in_reading_order
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
 from bottleneck.schema.op_names import at_source
+from bottleneck.schema.reasons import REMEDIES
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.units import format_share, format_us
@@ -67,22 +70,6 @@ _HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group
 # Rounding may leave nothing of a step that only waits.
 _LEAST_JUDGED = 1e-6
 
-_NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
-# Part of the reason why work is unmodelled -> what would make it modelled.
-_UNMODELLED_ADVICE: Mapping[str, str] = {
-    "compiled region": "judge the same step without torch.compile too: a compiled region records no shapes",
-    "peak": "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`",
-    "bandwidth": "name the device (--device) or its ceilings (--peaks), so that bytes can be judged",
-    "graph": "record the same step without graphs too: a replay does not say which ops its kernels belong to",
-    "outside any op": "call this work through an op (torch.library.custom_op), so that its shapes are recorded",
-    "correlation": "record with a newer profiler, one that ties device work to the calls that issued it",
-    "formula": "this op has no cost formula yet: judge the rest of the step by its kernels",
-    "launch": "let the recording begin before the work is launched, and keep CPU activity on",
-    "dilation": _NEWER_TRACE,
-    "dtypes": _NEWER_TRACE,
-    "as a tensor": _NEWER_TRACE,
-    "indices": "no trace holds the indices: judge the rest of the step by its kernels",
-}
 _NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
 _BELOW_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
 _ALL_RANKS = "report the traces of all ranks together: one that comes late holds the others up in their collectives"
@@ -96,7 +83,7 @@ class Grounds(Struct, frozen=True):
     """Facts that a verdict rests on.
 
     ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
-    this trace shows something else than the program at work; ``straggler`` is a sentence on the rank that the others
+    this trace shows something else than the program at work; ``straggler`` tells of the rank that the others
     wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
     is the reason why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
     ``line_us`` is the time of ops by line.
@@ -109,7 +96,7 @@ class Grounds(Struct, frozen=True):
     broken: str | None = None
     instead: str | None = None
     sides: TwoSided | None = None
-    straggler: str | None = None
+    straggler: tuple[Clause, ...] = ()
     is_one_of_several: bool = False
     cut_off: str | None = None
     serving: Serving | None = None
@@ -325,21 +312,30 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
         or _first_finding(grounds, decision, findings)
     )
     step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
-    sides = describe_sides(grounds.sides) if grounds.sides else None
-    aside = _start_up_share(grounds.ledger)
-    start_up = f"Start-up that is paid once takes {format_share(aside)} and is set aside" if aside else None
-    sure = _sure(grounds, decision, findings)
-    parts = (
-        _pace(grounds),
-        sure,
-        _opening(grounds, decision) + _doubt(grounds, decision),
-        start_up,
-        sides,
-        f"First: {step}",
-    )
-    cut_off = f"The file was cut off, so this judges only a part: {grounds.cut_off}." if grounds.cut_off else None
-    sentence = " ".join([*filter(None, [cut_off, grounds.straggler]), *(f"{part}." for part in parts if part)])
-    return Verdict(decision.bound, decision.regime, decision.share, sentence, decision.shares, step)
+    clauses = tuple(_clauses(grounds, decision, findings, step))
+    text = join_clauses(clauses)
+    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, step, clauses)
+
+
+def _clauses(
+    grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding], first_step: str
+) -> Iterator[Clause]:
+    """The parts of the verdict in words, in the order in which they are read."""
+    if grounds.cut_off:
+        yield Clause("cut_off", f"The file was cut off, so this judges only a part: {grounds.cut_off}")
+    yield from grounds.straggler
+    if grounds.serving is not None:
+        yield Clause("pace", _pace(grounds, grounds.serving))
+    if sure := _sure(grounds, decision, findings):
+        yield Clause("sure", sure)
+    yield from _opening(grounds, decision)
+    if doubt := _doubt(grounds, decision):
+        yield Clause("doubt", doubt, "; ")
+    if aside := _start_up_share(grounds.ledger):
+        yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
+    if grounds.sides:
+        yield Clause("sides", describe_sides(grounds.sides))
+    yield Clause("first", f"First: {first_step}")
 
 
 # Findings that rest on what the program does, so that a busy machine does not make them doubtful.
@@ -381,14 +377,12 @@ def _sure(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]
     return f"Whatever the load: {'; '.join(map(_continuing, titles))}" if titles else None
 
 
-def _pace(grounds: Grounds) -> str | None:
-    """A sentence on the time in which a server has no requests, which is no fault of its model; null elsewhere."""
-    if grounds.serving is None:
-        return None
+def _pace(grounds: Grounds, serving: Serving) -> str:
+    """A sentence on the time in which a server has no requests, which is no fault of its model."""
     idle = format_share(math.fsum(entry.share for entry in grounds.ledger.entries if entry.account == WAIT))
     return (
         f"The program waits for requests {idle} of the time, which is no fault of the model: "
-        f"{describe_pace(grounds.serving)}. The rest is judged"
+        f"{describe_pace(serving)}. The rest is judged"
     )
 
 
@@ -407,39 +401,46 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
     return regime_of(floor_us / total_us) if total_us > 0 else None
 
 
-def _opening(grounds: Grounds, decision: BoundDecision) -> str:
+def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
+    """The bound in words, and what causes it or where it is."""
     wall = format_us(grounds.ledger.wall_us)
     untrue = grounds.broken or grounds.disturbed
     if decision.bound == "inconclusive" and untrue is not None:
-        return f"Inconclusive: {untrue}"
-    if decision.bound == "inconclusive":
-        most = _largest_kernel(grounds, ("unknown",))
-        reason = f", most of it {_label(most)} ({most.reason or 'no cost formula'})" if most else ""
-        return f"Inconclusive: {_shown(grounds, UNMODELLED)} of the {wall} step is unmodelled work{reason}"
-    if decision.bound == "device":
-        return (
-            f"The device limits the step: it works for {format_share(decision.share)} of {wall}, so overhead and "
-            "exposed communication are excluded. Compute and memory bandwidth cannot be told apart: "
-            f"{_kinds(grounds)}"
-        )
+        yield Clause("bound", f"Inconclusive: {untrue}")
+    elif decision.bound == "inconclusive":
+        yield Clause("bound", f"Inconclusive: {_shown(grounds, UNMODELLED)} of the {wall} step is unmodelled work")
+        if most := _largest_kernel(grounds, ("unknown",)):
+            yield Clause("place", f"most of it {_label(most)} ({most.reason or 'no cost formula'})", ", ")
+    elif decision.bound == "device":
+        works = f"The device limits the step: it works for {format_share(decision.share)} of {wall}"
+        yield Clause("bound", f"{works}, so overhead and exposed communication are excluded")
+        yield Clause("cause", f"Compute and memory bandwidth cannot be told apart: {_kinds(grounds)}")
+    else:
+        yield from _of_group(grounds, decision, wall)
+
+
+def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[Clause]:
+    """The same for a bound that is a group of the ledger, or two of them."""
     first, second = decision.ranked[0], decision.ranked[1]
     if decision.by_kind:
         likely = _likely_shares(grounds)
         opening = ", ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
         known = f"{_GROUP_WORDS[first].capitalize()} probably holds"
         held = "No single bound holds" if decision.bound == "mixed" else known
-        return f"{held} the {wall} step back, by the kinds of its work: {opening}; {_kinds(grounds)}"
-    if decision.bound == "mixed":
-        return (
+        yield Clause("bound", f"{held} the {wall} step back, by the kinds of its work: {opening}")
+        yield Clause("cause", _kinds(grounds), "; ")
+    elif decision.bound == "mixed":
+        yield Clause(
+            "bound",
             f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {_shown(grounds, first)}, "
-            f"{_GROUP_WORDS[second]} {_shown(grounds, second)}; "
-            f"of the first, the largest part is {_contributor(grounds, first)}"
+            f"{_GROUP_WORDS[second]} {_shown(grounds, second)}",
         )
-    close = f", {REGIMES[decision.regime].words}," if decision.regime else ""
-    return (
-        f"{_GROUP_WORDS[first].capitalize()}{close} holds the step back: {_shown(grounds, first)} of {wall}, "
-        f"its largest part {_contributor(grounds, first)}"
-    )
+        yield Clause("place", f"of the first, the largest part is {_contributor(grounds, first)}", "; ")
+    else:
+        close = f", {REGIMES[decision.regime].words}," if decision.regime else ""
+        held = f"{_GROUP_WORDS[first].capitalize()}{close} holds the step back"
+        yield Clause("bound", f"{held}: {_shown(grounds, first)} of {wall}")
+        yield Clause("place", f"its largest part {_contributor(grounds, first)}", ", ")
 
 
 def _shown(grounds: Grounds, group: str) -> str:
@@ -455,14 +456,10 @@ def _shown_account(grounds: Grounds, entry: LedgerEntry) -> str:
 def _kinds(grounds: Grounds) -> str:
     """The unmodelled work by kind, largest first, with the reason for most of it."""
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
-    named = [f"{_kind_of_work(one.account)} {_shown_account(grounds, one)}" for one in entries[:3]]
+    named = [f"{ACCOUNTS[one.account].kind or 'other work'} {_shown_account(grounds, one)}" for one in entries[:3]]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
     return f"{_shown(grounds, UNMODELLED)} is unmodelled: {', '.join(named)}{reason}"
-
-
-def _kind_of_work(account: str) -> str:
-    return "other work" if account == UNMODELLED else phrase_of(account).removeprefix("unmodelled ")
 
 
 def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
@@ -474,13 +471,13 @@ def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
     return not is_open and 0 < shares["unknown"] >= shares[first] - rival
 
 
-def _doubt(grounds: Grounds, decision: BoundDecision) -> str:
-    """Addition where unmodelled work could overturn the verdict, or times are not the program's own; else empty."""
+def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
+    """Addition where unmodelled work could overturn the verdict, or times are not the program's own; else null."""
     if grounds.disturbed is not None and decision.bound != "inconclusive":
-        return "; other programs took a part of this time, which changes how long it is but not what it is"
+        return "other programs took a part of this time, which changes how long it is but not what it is"
     if not _is_in_doubt(grounds, decision):
-        return ""
-    return f"; another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
+        return None
+    return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
 
 
 def _contributor(grounds: Grounds, group: str) -> str:
@@ -564,9 +561,8 @@ def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
     entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account in UNMODELLED_ACCOUNTS and kernel is not None:
-        known = [advice for part, advice in _UNMODELLED_ADVICE.items() if part in (kernel.reason or "")]
-        return (known or [ACCOUNTS["unknown"].advice])[0]
-    if entry.account == "compute" and kernel is not None and "align" in (kernel.reason or ""):
+        return REMEDIES.get(kernel.reason_code or "", ACCOUNTS["unknown"].advice)
+    if entry.account == "compute" and kernel is not None and kernel.reason_code == "misaligned":
         return _MISALIGNED
     if entry.account == "compute" and decision.regime in {"near_roof", "below_roof"}:
         explained = None if kernel is None else kernel.explained
@@ -641,5 +637,5 @@ def _label(kernel: KernelSummary) -> str:
 
 def _continuing(advice: str) -> str:
     """Advice as it continues a sentence: names such as CUDA keep their capitals, the full stop goes."""
-    text = advice.strip().removesuffix(".")
+    text = advice.strip().rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

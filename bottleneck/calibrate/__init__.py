@@ -6,6 +6,7 @@ from typing import Any
 from bottleneck.calibrate.calibration import Calibration
 from bottleneck.calibrate.probes import OnProgress, ProbeEffort
 from bottleneck.errors import UsageError, WorkloadError
+from bottleneck.harness.torch_private import OLDEST, refuse_old
 
 _NAME = re.compile(r"(cpu)|cuda(?::(\d{1,3}))?", re.ASCII)
 
@@ -56,6 +57,9 @@ def _torch() -> Any:
             why=f"{type(exc).__name__}: {exc}",
             fix="run bottleneck with the Python that your program uses, or install its torch: pip install torch",
         ) from exc
+    refusal = refuse_old(torch)
+    if refusal is not None:
+        raise WorkloadError(refusal, fix=f"install {OLDEST[0]}.{OLDEST[1]} or newer")
     return torch
 
 

@@ -119,7 +119,7 @@ def cpu_calibration(
     if reason is None:
         return read_calibration(threads)
     if not is_quiet:
-        report(f"bottleneck: measuring the ceilings of this CPU, {reason}; it takes about half a minute")
+        report(f"measuring the ceilings of this CPU, {reason}; it takes about half a minute")
     chosen = [] if threads is None else ["--threads", str(threads)]
     shown = sys.stderr.isatty() and not is_quiet
     # -P: a file of the user's that is called torch.py is not ours to import.
@@ -140,7 +140,7 @@ def cpu_calibration(
         unfinished.unlink()
     known = read_calibration(threads)
     if known is None:
-        report(f"bottleneck: this CPU could not be measured: {_reason(helper)}; to try again: bottleneck calibrate")
+        report(f"this CPU could not be measured: {_reason(helper)}; to try again: bottleneck calibrate")
     return known
 
 

@@ -17,6 +17,7 @@ from bottleneck.commands.report_options import (
     output_option,
     write_report,
 )
+from bottleneck.report.output import write_note
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def calibrate_command(
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     write_report(text, output)
     if not quiet and calibration_file(calibration).exists():
-        print(f"bottleneck: kept in {calibration_file(calibration)}", file=sys.stderr)
+        write_note(f"kept in {calibration_file(calibration)}")
 
 
 @contextmanager
@@ -120,4 +121,4 @@ def _print_round(step: "RoundProgress") -> None:
     if step.done:
         return
     what = f"{step.total} that have not settled within 3 %" if step.is_rest else counted(step.total, "ceiling")
-    print(f"bottleneck: measuring, round {step.round}: {what}", file=sys.stderr, flush=True)
+    write_note(f"measuring, round {step.round}: {what}")

@@ -33,7 +33,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import TraceError, UndecidedError, UsageError
-from bottleneck.report.output import write_status
+from bottleneck.report.output import write_note
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
@@ -123,7 +123,7 @@ def compare_command(
     draw_picture("both ledgers", ledger, comparison)
     broken = _broken_limits(limits, comparison)
     for line in broken:
-        write_status(f"bottleneck: {line}")
+        write_note(line)
     if broken:
         raise typer.Exit(1)
 
@@ -369,4 +369,4 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
 
 def _say(text: str) -> None:
     if not text.startswith(" "):
-        write_status(f"bottleneck: {text.removeprefix('bottleneck: ')}")
+        write_note(text)

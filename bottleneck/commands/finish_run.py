@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from bottleneck.commands.interrupts import Interrupted, held_back
 from bottleneck.errors import BottleneckError, TraceError, UsageError
-from bottleneck.report.output import write_status, write_text
+from bottleneck.report.output import marked, write_note, write_status, write_text
 from bottleneck.units import counted, format_share
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class ReportSettings:
     failure: str | None = None
     probe_budget_s: float = 0.0
 
+    def note(self, *lines: str) -> None:
+        """Says lines of ours, if there are any, marked as such."""
+        if lines:
+            self.say(marked("\n".join(lines)))
+
 
 def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
     """Finishes the recording and reports; a failure of ours is stated and leaves the program's status alone.
@@ -71,18 +76,18 @@ def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) 
     if settings.failure is not None:
         if not result.is_worth_keeping and ending.telemetry is not None and ending.telemetry.notes:
             # The sensors have something to say even where the program left nothing.
-            settings.say("\n".join(f"bottleneck: {each}" for each in ("recorded nothing", *ending.telemetry.notes)))
+            settings.note("recorded nothing", *ending.telemetry.notes)
         _say_failure(settings, result, Path(plan.folder))
     return result
 
 
 def _say_failure(settings: ReportSettings, result: FinishResult, folder: Path) -> None:
     if not result.is_worth_keeping:
-        settings.say(f"bottleneck: recorded nothing: {settings.failure}")
+        settings.note(f"recorded nothing: {settings.failure}")
     elif result.headline is not None:
-        settings.say(f"bottleneck: {settings.failure}; the report is of what it did until then")
+        settings.note(f"{settings.failure}; the report is of what it did until then")
     else:
-        settings.say(f"bottleneck: {settings.failure}; what was recorded is in {shown(folder)}")
+        settings.note(f"{settings.failure}; what was recorded is in {shown(folder)}")
 
 
 def _report_on(
@@ -97,17 +102,16 @@ def _report_on(
         result = FinishResult(succeeded=False, is_worth_keeping=is_worth_keeping)
         if settings.failure is not None and not result.is_worth_keeping:
             return result  # the program's own words and how it ended say all there is
-        settings.say(_summary(folder, recording, result))
+        settings.note(_summary(folder, recording, result))
         # Below the verdict, which they may put in doubt, rather than between the program's output and the report.
-        notes = [f"bottleneck: {warning}" for warning in recording.warnings if warning not in ending.remarks]
-        if not recording.traces:
-            settings.say("\n".join(notes))
+        notes = [warning for warning in recording.warnings if warning not in ending.remarks]
+        headline = _report(folder, settings) if recording.traces else None
+        settings.note(*notes)
+        if headline is None:
             return result
-        result = replace(result, headline=_report(folder, settings))
-        if notes:
-            settings.say("\n".join(notes))
+        result = replace(result, headline=headline)
     except Interrupted:
-        settings.say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
+        settings.note(f"interrupted; for the report: bottleneck report --repair {shown(folder)}")
     except BottleneckError as error:
         settings.say("\n".join(error.lines()))
     except FileNotFoundError as error:
@@ -205,7 +209,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
         raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error
     page, picture = folder / "report.html", folder / "roofline.png"
     if draw_or_warn(lambda: write_text(to_html(analysis, lay_out(explained)), page), page, settings.say):
-        settings.say(f"bottleneck: the page for a browser: {shown(page)}")
+        settings.note(f"the page for a browser: {shown(page)}")
     draw_picture("roofline", picture, analysis, warn=settings.say)
     verdict = analysis.verdict
     share = None if verdict.bound in {"mixed", "inconclusive"} else verdict.share  # a share of no bound says nothing
@@ -218,16 +222,16 @@ def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSetting
         return explained
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
 
-    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.say, trials=options.trials)
+    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.note, trials=options.trials)
 
 
 def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
     from bottleneck.schema.measurements import tell_step
 
     where = f" in {shown(folder)}" if result.is_worth_keeping else ""
-    lines = [f"bottleneck: recorded {describe_steps(recording)}{where}"]
+    lines = [f"recorded {describe_steps(recording)}{where}"]
     if recording.step_name is not None and recording.steps_seen is not None:
-        lines.append(f"bottleneck: {tell_step(recording.step_name, recording.steps_seen)}")
+        lines.append(tell_step(recording.step_name, recording.steps_seen))
     return "\n".join(lines)
 
 
@@ -296,7 +300,7 @@ class Reporter:
             self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
         if not self.is_quiet and not _is_taken_over():
             found = self.result.headline if self.result is not None else None
-            text = f"bottleneck: measured{f': {found}' if found else ''}; full report at the program's end"
+            text = marked(f"measured{f': {found}' if found else ''}; full report at the program's end")
             # All at once, beginning a line where the program may have left one open.
             say(f"\n{text}" if sys.stderr.isatty() else text)
 
@@ -319,7 +323,7 @@ class Reporter:
                 remarks=remarks,
             )
         except Interrupted:
-            say(f"bottleneck: interrupted; for the report: bottleneck report --repair {shown(folder)}")
+            write_note(f"interrupted; for the report: bottleneck report --repair {shown(folder)}")
             return FinishResult(succeeded=False, is_finished=False)
         failure = words if ending.status != 0 or remarks else None
         ceilings = partial(measured_ceilings, is_quiet=self.is_quiet)
@@ -358,7 +362,7 @@ def measured_ceilings(threads: int | None, *, is_quiet: bool = False) -> "Calibr
     """The ceilings of this CPU, measured now if need be; that is announced unless ``is_quiet``."""
     from bottleneck.calibrate.cache import cpu_calibration
 
-    return cpu_calibration(threads, say, is_quiet=is_quiet)
+    return cpu_calibration(threads, write_note, is_quiet=is_quiet)
 
 
 def _is_taken_over() -> bool:
@@ -433,7 +437,7 @@ def _settle(state: "RunState", folder: Path) -> None:
     from bottleneck.schema.recording import is_recording
 
     if not is_recording(folder):
-        say(f"bottleneck: the run that recorded {shown(folder)} was cut off; finishing its recording")
+        write_note(f"the run that recorded {shown(folder)} was cut off; finishing its recording")
         ending = Ending(state.status, state.busy_processors, remarks=(_CUT_OFF,), environment=state.environment)
         here = ending.versions["cpu"]
         ending = replace(

@@ -14,7 +14,7 @@ import typer
 from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import Quiet, form_of_suffix, send, stream_style, write_report
 from bottleneck.errors import UsageError
-from bottleneck.report.output import write_status
+from bottleneck.report.output import write_note
 
 if TYPE_CHECKING:
     from bottleneck.gate.run_gate import GateRun
@@ -238,7 +238,7 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
         else:
             write_report(GATE_FORMATS[formats[0]].render(done), output)
             written = str(output)
-        print(f"bottleneck: wrote {written}", file=sys.stderr)
+        write_note(f"wrote {written}")
     if output is None and formats[0] != "terminal":
         send(GATE_FORMATS[formats[0]].render(done))
         return
@@ -250,6 +250,6 @@ def progress_printer(*, quiet: bool) -> Callable[[str], None]:
 
     def say(text: str) -> None:
         if not quiet and (not text.startswith(" ") or sys.stderr.isatty()):
-            write_status(f"bottleneck: {text.strip()}")
+            write_note(text.strip())
 
     return say

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.report.output import write_note
 from bottleneck.system.files import is_remote
 from bottleneck.units import counted
 
@@ -48,7 +49,7 @@ def _with_pipes(tell: "OnTrace") -> "OnTrace":
     def told(done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:
         with suppress(OSError):
             if not size_bytes and not is_remote(path) and path.is_fifo() and not path.is_relative_to("/dev"):
-                print(f"bottleneck: {path} is a pipe; reading until its writer closes it", file=sys.stderr, flush=True)
+                write_note(f"{path} is a pipe; reading until its writer closes it")
         tell(done, total, path, read_bytes, size_bytes)
 
     return told
@@ -64,8 +65,7 @@ def _lines(clock: Callable[[], float]) -> "OnTrace":
         told_s = clock()
         of_one = f"{read_bytes / 1e6:,.0f} of {size_bytes / 1e6:,.0f} MB of {path.name}"
         what = of_one if total == 1 else f"{done:,} of {counted(total, 'trace')}"
-        with suppress(OSError):
-            print(f"bottleneck: {what} read", file=sys.stderr, flush=True)
+        write_note(f"{what} read")
 
     return tell
 

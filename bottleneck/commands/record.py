@@ -180,20 +180,18 @@ class RecordedBlock:
         problem = f"the recording in {self.folder} could not be finished: {what}"
         self.warnings = (*self.warnings, problem)
         again = f"bottleneck report --repair {shlex.quote(str(self.folder))}"
-        self._say(f"bottleneck: {problem}\nbottleneck: to try again: {again}")
+        self._say(f"{problem}\nto try again: {again}")
 
     def _say(self, text: str) -> None:
-        from bottleneck.commands.finish_run import say
+        from bottleneck.report.output import write_note
 
         if not self._quiet:
-            say(text)
+            write_note(text)
 
 
 def _in_code(error: UsageError) -> UsageError:
     """The same error, whose traceback shows the reason and a remedy that can be written in code."""
-    fix = error.fix.replace(" with -o DIR", "").replace(" with -o", "").replace("-o ", "")
-    fix = fix.replace("--force", "force=True")
-    in_code = UsageError(error.what, why=error.why, fix=fix)
+    in_code = UsageError(error.what, why=error.why, fix=error.fix_in_code)
     for label, text in (("why", in_code.why), ("fix", in_code.fix)):
         if text:
             in_code.add_note(f"  {label}: {text}")
@@ -255,4 +253,4 @@ def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
     lines += recording.warnings
     if recording.lacks_ceilings:
         lines.append("the ceilings of this CPU are not known yet: `bottleneck calibrate` measures them, once")
-    return "\n".join(f"bottleneck: {line}" for line in lines)
+    return "\n".join(lines)

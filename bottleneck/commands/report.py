@@ -39,7 +39,7 @@ from bottleneck.commands.report_options import (
     send_blocks,
 )
 from bottleneck.errors import UsageError
-from bottleneck.report.output import compressed, write_blocks
+from bottleneck.report.output import compressed, write_blocks, write_note
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def report_command(
         analysis, tracks = _kept_or_read(paths, options, read, needs_tracks=needs_tracks) if cache else read()
     if reading.workers.repeated:
         again = counted(reading.workers.repeated, "trace")
-        print(f"bottleneck: {again} read twice, as a worker was lost meanwhile", file=sys.stderr)
+        write_note(f"{again} read twice, as a worker was lost meanwhile")
     for name, path in pictures.items():
         draw_picture(name, path, analysis)
     draw_picture("timeline", timeline, analysis, tracks)
@@ -280,7 +280,7 @@ def _open_in_browser(page: Path) -> None:
 
     address = page.resolve().as_uri()
     opened = webbrowser.open(address)
-    print(f"bottleneck: {'opened' if opened else 'found no browser; open this yourself:'} {address}", file=sys.stderr)
+    write_note(f"{'opened' if opened else 'found no browser; open this yourself:'} {address}")
 
 
 def _export(paths: Sequence[Path], options: "Options", output: Path | None) -> None:
@@ -302,13 +302,13 @@ def _latest() -> Path:
     from bottleneck.commands.runs import latest_recording
 
     folder = latest_recording()
-    print(f"bottleneck: report of {shown(folder)}, the latest recording here", file=sys.stderr)
+    write_note(f"report of {shown(folder)}, the latest recording here")
     return folder
 
 
 def _repair(path: Path) -> None:
     from bottleneck.calibrate.cache import add_ceilings
-    from bottleneck.commands.finish_run import repair, say
+    from bottleneck.commands.finish_run import repair
 
     repair(path)
-    add_ceilings(path, say)
+    add_ceilings(path, write_note)

@@ -35,6 +35,7 @@ from bottleneck.commands.report_options import (
     report_text,
 )
 from bottleneck.errors import UsageError
+from bottleneck.report.output import write_note
 
 if TYPE_CHECKING:
     from bottleneck.commands.finish_run import Render
@@ -264,7 +265,7 @@ def _announce(plan: "Plan", probe_budget_s: float = 0.0) -> None:
         added_s += _CALIBRATION_S
         parts = [f"{_CALIBRATION_S} s of them to measure this CPU ({reason})", *parts]
     time = ", ".join([f"adds about {added_s} s", *parts])
-    say(f"bottleneck: running {program.target}; records {steps} after warm-up; {time}")
+    write_note(f"running {program.target}; records {steps} after warm-up; {time}")
 
 
 def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOptions, job: "LaunchedRank") -> int:

@@ -23,7 +23,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError
-from bottleneck.report.output import make_folder, write_status
+from bottleneck.report.output import make_folder, write_note
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Swe
     from bottleneck.experiment.sweep import SweepProgress, run_sweep
     from bottleneck.report.sweep import render
 
-    tell: Callable[[str], None] = (lambda _: None) if quiet else write_status
+    tell: Callable[[str], None] = (lambda _: None) if quiet else write_note
     progress, is_whole = SweepProgress(plan), False
     with tempfile.TemporaryDirectory(prefix="bottleneck-sweep-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) if keep is None else _kept(keep)
@@ -188,7 +188,7 @@ def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Swe
                 run_sweep(progress, ceilings, make, tell)
             is_whole = True
         except Interrupted:
-            write_status(_interrupted(progress, keep))
+            write_note(_interrupted(progress, keep))
         sweep = progress.sum_up("not measured: the sweep was interrupted")
         if keep is not None:
             write_report(render(sweep, "json"), folder / "sweep.json")
@@ -200,7 +200,7 @@ def _interrupted(progress: "SweepProgress", keep: Path | None) -> str:
     done, total = len(progress.measured), len(progress.plan.configurations)
     kept = "" if keep is None else f", with their recordings in {keep}"
     return (
-        f"bottleneck: interrupted; {done} of {counted(total, 'point')} measured, which follow{kept}; "
+        f"interrupted; {done} of {counted(total, 'point')} measured, which follow{kept}; "
         "the others: the same command with only their values"
     )
 

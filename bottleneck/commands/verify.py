@@ -35,7 +35,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError, WorkloadError
-from bottleneck.report.output import write_status
+from bottleneck.report.output import write_note
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def verify_command(
     if scoreboard:
         return _show_scoreboard(form, output)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
-    from bottleneck.experiment.verify import add_best, is_interrupted, tries_of, verify
+    from bottleneck.experiment.verify import add_best, tries_of, verify
     from bottleneck.pipeline import Options, explain
     from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
@@ -176,7 +176,7 @@ def verify_command(
             done = _with_what_is_left_out(done, within)
     _keep_score(done, analysis)
     write_report(render(done, form, output_style(output)), output)
-    if is_interrupted(done):
+    if done.is_interrupted:
         _say(_interrupted(done), None)
         raise typer.Exit(_INTERRUPTED)
     return None
@@ -195,11 +195,7 @@ def _with_pieces(
 
     most_s = math.inf if timer.within is None else max(timer.until() - time.monotonic(), 0.0) / _PIECES_PART
     budget = PieceBudget(min(budget_s, most_s), tell=lambda text, _share: say(f"  {text}", None))
-
-    def tell(line: str) -> None:
-        say(line.removeprefix("bottleneck: "), None)
-
-    return measure_pieces(explained, None, budget, tell, names, options.trials)
+    return measure_pieces(explained, None, budget, lambda line: say(line, None), names, options.trials)
 
 
 def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verification":
@@ -314,9 +310,6 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
     from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder
     from bottleneck.harness.messages import RecordOptions
 
-    def tell(text: str) -> None:
-        say(text.removeprefix("bottleneck: "), None)
-
     say(f"recording {program.target}", None)
     target = folder / "recording"
     target.mkdir()
@@ -324,7 +317,7 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
     def find_ceilings(notes: "Notes") -> "Calibration | None":
         # Those that are kept will do, disturbed or not: the time is for the trials.
         kept = None if notes.device_facts else read_calibration(notes.threads)
-        return kept or find_calibration(notes.device_facts, notes.threads, tell, is_quiet=quiet)
+        return kept or find_calibration(notes.device_facts, notes.threads, lambda text: say(text, None), is_quiet=quiet)
 
     recorder = Recorder(os.environ, ceilings=Ceilings(find_ceilings), telemetry_s=TELEMETRY_S)
     try:
@@ -394,7 +387,7 @@ def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
 
 def _say(text: str, _share: float | None) -> None:
     if not text.startswith(" "):
-        write_status(f"bottleneck: {text}")
+        write_note(text)
 
 
 @contextmanager

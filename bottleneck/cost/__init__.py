@@ -31,6 +31,7 @@ from bottleneck.cost import (
     vision,
 )
 from bottleneck.cost.call import Cost, Formula, Formulas, Unmodelled, parse_call
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.tables import COSTS
 
 
@@ -92,7 +93,7 @@ def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
         None if name in movement.VIEWS and concrete is not None and concrete.startswith("[") else concrete
         for name, concrete in zip(columns[0], columns[4], strict=True)
     ]
-    found: dict[tuple[str | None, ...], Cost | str] = {}
+    found: dict[tuple[str | None, ...], Cost | Reason] = {}
     results = [
         found[call] if call in found else found.setdefault(call, compute_cost(*call))
         for call in zip(*columns, strict=True)
@@ -111,7 +112,7 @@ _AMOUNTS = [name for name, column in COSTS.columns.items() if column.dtype == "f
 _NO_COST = (None,) * len(Cost.__struct_fields__)
 
 
-def cost_table(results: Sequence[Cost | str], evidence: Sequence[str | None]) -> pd.DataFrame:
+def cost_table(results: Sequence[Cost | Reason], evidence: Sequence[str | None]) -> pd.DataFrame:
     """COSTS from one cost, or the reason for having none, and its evidence per row."""
     rows = [astuple(result) if isinstance(result, Cost) else _NO_COST for result in results]
     values = dict(zip(Cost.__struct_fields__, zip(*rows, strict=True) if rows else repeat(()), strict=False))
@@ -132,20 +133,20 @@ def cost_table(results: Sequence[Cost | str], evidence: Sequence[str | None]) ->
     return COSTS.check(frame[list(COSTS.columns)])
 
 
-def compute_cost(name: str | None, *texts: str | None) -> Cost | str:
+def compute_cost(name: str | None, *texts: str | None) -> Cost | Reason:
     """The cost of one call from its texts as ``parse_call`` takes them, or the reason why there is none."""
     formula = FORMULAS.get(name or "") or inductor_triton.formula(name or "") or attention.formula(name or "")
     if name is None or formula is None:
-        why = f"{name} only calls other ops" if name in COMPOSITES else f"no formula for {name}"
-        return movement.dispatch(name or "") or why
+        why = "composite" if name in COMPOSITES else "no_formula"
+        return movement.dispatch(name or "") or Reason(why, (str(name),))
     try:
         cost = formula(parse_call(name, *texts))
-    except Unmodelled as reason:
-        return str(reason)
+    except Unmodelled as unmodelled:
+        return unmodelled.reason
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # Recorded shapes are foreign data: a formula met sizes that no call of this op can have.
-        return f"the recorded shapes do not fit {name}"
+        return Reason("unfit_shapes", (name,))
     amounts = (cost.matrix_flops, cost.vector_flops, cost.special_ops, cost.bytes_low, cost.bytes_high)
     if not (all(map(math.isfinite, amounts)) and min(amounts) >= 0) or cost.bytes_low > cost.bytes_high:
-        return f"the recorded shapes do not fit {name}"
+        return Reason("unfit_shapes", (name,))
     return cost

@@ -160,9 +160,9 @@ def _mask(call: OpCall, layout: AttentionLayout) -> tuple[bool, bool]:
         if kind is not None and call.text(position + 1) in {"True", "False"}:
             return kind > 0, kind == 2
     if layout.mask_type:
-        raise Unmodelled("the kind of attention mask was not recorded")
+        raise Unmodelled("no_mask_kind")
     causal = None if layout.causal is None else call.flag(layout.causal)
-    return recorded(causal, "is_causal was not recorded"), layout.bottom_right
+    return recorded(causal, "no_is_causal"), layout.bottom_right
 
 
 def _band(call: OpCall, layout: AttentionLayout, queries: float, keys: float) -> tuple[float | None, float]:
@@ -195,7 +195,7 @@ def _lengths(call: OpCall, layout: AttentionLayout, query: Tensor, key: Tensor) 
     ):
         return queries, keys, None
     if queries > keys:
-        raise Unmodelled("the lengths of the packed sequences are not in the trace")
+        raise Unmodelled("packed_lengths")
     return queries, keys if longest[0] == queries else queries, PACKED
 
 
@@ -203,9 +203,9 @@ def _sizes(call: OpCall, layout: AttentionLayout) -> Attention:
     """The sizes of the call; Unmodelled when they depend on data, or on arguments that were not recorded."""
     query, key, value = (call.tensor(layout.query + offset) for offset in range(3))
     if min(len(tensor.shape) for tensor in (query, key, value)) < 3 or query.shape[-1] != key.shape[-1]:
-        raise Unmodelled("query, key and value do not fit each other")
+        raise Unmodelled("unfit_attention")
     if any(call.optional_tensor(position) for position in layout.unknown_with):
-        raise Unmodelled("the lengths of cached sequences are not in the trace")
+        raise Unmodelled("cached_lengths")
     queries, keys, note = _lengths(call, layout, query, key)
     first, last = _band(call, layout, queries, keys)
     return Attention(
@@ -305,7 +305,7 @@ def _sage_forward(call: OpCall) -> Cost:
     """
     query, key, value = (call.tensor(position) for position in range(3))
     if min(len(tensor.shape) for tensor in (query, key, value)) != 4 or query.shape[-1] != key.shape[-1]:
-        raise Unmodelled("query, key and value do not fit each other")
+        raise Unmodelled("unfit_attention")
     queries, keys = query.shape[-2], key.shape[-2]
     seen = min(queries, keys)
     pairs = math.prod(query.shape[:-2]) * seen * (seen + 1) / 2

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
@@ -42,7 +43,7 @@ class Tensor(Struct, frozen=True, gc=False):
         try:
             return ITEM_BYTES[self.dtype]
         except KeyError:
-            raise Unmodelled(f"unknown dtype {self.dtype!r}") from None
+            raise Unmodelled("unknown_dtype", repr(self.dtype)) from None
 
     @property
     def bytes(self) -> float:
@@ -79,7 +80,6 @@ class Scalar(Struct, frozen=True, gc=False):
 _NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Double", "Bool", "GenericList", "None"})
 
 _LISTS = frozenset({"TensorList", "GenericList"})
-_NO_SIZES = "a shape holds something other than sizes"
 
 # A list of tensors whose item size was inferred from kernel names: 'TensorList[2]'.
 _LIST_ITEMS = re.compile(r"TensorList\[(\d{1,3})\]")
@@ -91,16 +91,23 @@ Argument = Tensor | TensorList | Scalar | None
 
 
 class Unmodelled(Exception):  # noqa: N818 - a value of the cost stage that ends as a null with a reason, not an error
-    """This call has no modelled cost; the message is the reason that the report shows."""
+    """This call has no modelled cost, for a reason that the report shows."""
+
+    def __init__(self, code: str, *numbers: float | str) -> None:
+        self.reason = Reason(code, numbers)
+        super().__init__(self.reason)
+
+    def __str__(self) -> str:
+        return self.reason.words
 
 
 Known = TypeVar("Known")
 
 
-def recorded(value: Known | None, why_not: str) -> Known:
-    """The value; raises Unmodelled for this reason where there is none."""
+def recorded(value: Known | None, code: str) -> Known:
+    """The value; raises Unmodelled for the reason of this code where there is none."""
     if value is None:
-        raise Unmodelled(why_not)
+        raise Unmodelled(code)
     return value
 
 
@@ -118,7 +125,7 @@ class OpCall(Struct, frozen=True):
         """The tensor at a position; raises Unmodelled when there is none."""
         argument = self.arguments[position] if position < len(self.arguments) else None
         if not isinstance(argument, Tensor):
-            raise Unmodelled(f"argument {position} of {self.name} was not recorded as a tensor")
+            raise Unmodelled("no_tensor_argument", position, self.name)
         return argument
 
     def optional_tensor(self, position: int) -> Tensor | None:
@@ -178,7 +185,7 @@ class OpCall(Struct, frozen=True):
 
     def result_size(self, position: int) -> tuple[int, ...]:
         """The size of the result as an argument gives it; raises Unmodelled when it was not recorded."""
-        return recorded(self.integers(position), "the size of the result was not recorded")
+        return recorded(self.integers(position), "no_result_size")
 
 
 class Cost(Struct, frozen=True, eq=False, gc=False):
@@ -250,13 +257,13 @@ def parse_call(
     the last one is the JSON of the result's sizes, where they were found elsewhere.
     """
     if not dims:
-        raise Unmodelled("shapes were not recorded")
+        raise Unmodelled("no_shapes")
     if not types:
-        raise Unmodelled("dtypes were not recorded")
+        raise Unmodelled("no_dtypes")
     shapes, dtypes = _load(dims), _load(types)
     rest = zip_longest(dtypes, _load(strides) if strides else (), _load(concrete) if concrete else ())
     if not dtypes and any(shapes):
-        raise Unmodelled("dtypes were not recorded")
+        raise Unmodelled("no_dtypes")
     known = chain(rest, repeat((None, None, None)))
     return OpCall(
         name,
@@ -282,9 +289,9 @@ def _load(text: str) -> list[object]:
     try:
         value = load_json(text)
     except (ValueError, RecursionError):
-        raise Unmodelled("shapes are not valid JSON") from None
+        raise Unmodelled("bad_json") from None
     if not isinstance(value, list):
-        raise Unmodelled("shapes are not a list")
+        raise Unmodelled("no_list")
     return value
 
 
@@ -312,8 +319,8 @@ def _argument(shape: object, dtype: object, strides: object, text: object) -> Ar
 
 def _sizes(values: object) -> tuple[int, ...]:
     if not isinstance(values, list):
-        raise Unmodelled(_NO_SIZES)
+        raise Unmodelled("no_sizes")
     for value in values:
         if type(value) is not int or not 0 <= value < _SIZE_LIMIT:
-            raise Unmodelled(_NO_SIZES)
+            raise Unmodelled("no_sizes")
     return tuple(values)

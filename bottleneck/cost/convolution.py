@@ -177,7 +177,7 @@ class Convolution(Struct, frozen=True):
 def _batched(tensor: Tensor, weight: Tensor) -> Tensor:
     """The tensor as [N, channels, sizes …], where a module took an example without a batch."""
     if len(weight.shape) < 3 or len(tensor.shape) not in {len(weight.shape), len(weight.shape) - 1}:
-        raise Unmodelled("input and weight of the convolution differ in dimensions")
+        raise Unmodelled("unequal_dimensions")
     missing = len(weight.shape) - len(tensor.shape)
     strides = tensor.strides if tensor.strides is None else (1,) * missing + tensor.strides
     return Tensor((1,) * missing + tensor.shape, tensor.dtype, strides)
@@ -189,7 +189,7 @@ def _per_dimension(call: OpCall, position: int | None, dimensions: int, default:
         return (default,) * dimensions
     values = call.integers(position)
     if values is None or len(values) not in {1, dimensions} or min(values) < 0:
-        raise Unmodelled("stride, padding or dilation was not recorded")
+        raise Unmodelled("no_strides")
     return values * dimensions if len(values) == 1 else values
 
 
@@ -213,7 +213,7 @@ def _out_shape(call: OpCall, layout: ForwardLayout, inputs: Tensor, weight: Tens
         sizes = [(size - r - 1) // st + 1 for size, r, st in zip(padded, reach, stride, strict=True)]
         return (inputs.shape[0], weight.shape[0], *sizes)
     groups = 1 if layout.groups is None else call.integer(layout.groups)
-    groups = recorded(groups, "the groups of the transposed convolution were not recorded")
+    groups = recorded(groups, "no_groups")
     extra = _per_dimension(call, layout.output_padding, dimensions, 0)
     spread = [(size - 1) * st - 2 * p for size, st, p in zip(inputs.shape[2:], stride, padding, strict=True)]
     sizes = [wide + r + more + 1 for wide, r, more in zip(spread, reach, extra, strict=True)]
@@ -226,7 +226,7 @@ def _convolution(layout: ForwardLayout, call: OpCall) -> Convolution:
     inputs = _batched(call.tensor(layout.inputs), weight)
     out_shape = _out_shape(call, layout, inputs, weight)
     if min(out_shape[2:]) <= 0:
-        raise Unmodelled("the window is larger than the input")
+        raise Unmodelled("large_window")
     return Convolution(inputs, weight, out_shape, transposed=bool(_is_transposed(call, layout)))
 
 
@@ -261,7 +261,7 @@ def _backward(layout: BackwardLayout, call: OpCall) -> Cost:
     The output's gradient counts once at the low end, once for each gradient at the high end.
     """
     flags = layout.makes or call.flags(len(call.arguments) - 1)
-    makes = recorded(flags, "which gradients the call makes was not recorded")
+    makes = recorded(flags, "no_gradients")
     grad = call.tensor(layout.grad)
     weight = _tensor_or_size(call, layout.weight, grad)
     inputs = _batched(_tensor_or_size(call, layout.inputs, grad), weight)
@@ -282,7 +282,7 @@ def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:
     recorded = position < len(call.arguments) and isinstance(call.arguments[position], Tensor)
     size = call.integers(position) if recorded or call.result is None else call.result
     if size is not None and min(size, default=0) < 0:
-        raise Unmodelled("a shape holds something other than sizes")
+        raise Unmodelled("no_sizes")
     return call.tensor(position) if size is None else Tensor(size, like.dtype)
 
 
@@ -293,7 +293,7 @@ def _transposed_backward(call: OpCall, layout: BackwardLayout, inputs: Tensor, g
         return flag
     sides = (grad.shape[1] == weight.shape[0], inputs.shape[1] == weight.shape[0])
     if sides[0] == sides[1]:
-        raise Unmodelled("whether the convolution is transposed was not recorded")
+        raise Unmodelled("no_transposed")
     return sides[1]
 
 

@@ -51,7 +51,7 @@ def _arange(call: OpCall) -> Cost:
     except ValueError:
         numbers = []
     if count not in {1, 2, 3} or not numbers:
-        raise Unmodelled("the bounds of the range were not recorded")
+        raise Unmodelled("no_bounds")
     start, end, step = {1: (0.0, *numbers, 1.0), 2: (*numbers, 1.0), 3: tuple(numbers)}[count]
     default = "float" if any("." in text for text in texts) else "long int"
     dtype = call.tensors()[-1].dtype if call.tensors() else dtype_argument(call, count, default)
@@ -62,7 +62,7 @@ def _triangle(call: OpCall) -> Cost:
     """tril_indices(rows, columns, offset, dtype), triu_indices …: two coordinates of each element of the triangle."""
     rows, columns, offset = (call.integer(position) for position in range(3))
     if rows is None or columns is None or offset is None or min(rows, columns) < 0:
-        raise Unmodelled("the size of the result was not recorded")
+        raise Unmodelled("no_result_size")
     below = _lower_triangle(rows, columns, offset if call.name == "aten::tril_indices" else offset - 1)
     count = below if call.name == "aten::tril_indices" else rows * columns - below
     return _written(FILL, Tensor((2, count), dtype_argument(call, 3, "long int")))
@@ -86,13 +86,13 @@ def _eye(call: OpCall) -> Cost:
     square = len(call.arguments) == 1 + _FACTORY_OPTIONS
     rows, columns = call.integer(0), call.integer(0 if square else 1)
     if rows is None or columns is None:
-        raise Unmodelled("the size of the result was not recorded")
+        raise Unmodelled("no_result_size")
     return _written(FILL, Tensor((rows, columns), dtype_argument(call, 1 if square else 2, "float")))
 
 
 def _counted(family: str, count_position: int, default: str, call: OpCall) -> Cost:
     """The cost of linspace(start, end, steps) and randperm(n): as many elements as one argument gives."""
-    count = recorded(call.integer(count_position), "the size of the result was not recorded")
+    count = recorded(call.integer(count_position), "no_result_size")
     return _written(family, Tensor((count,), dtype_argument(call, count_position + 1, default)))
 
 

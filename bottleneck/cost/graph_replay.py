@@ -16,6 +16,7 @@ from bottleneck.cost.attribution import AMOUNTS, attribute, shares
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.reasons import PLACES
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import ATTRIBUTION, CAPTURED, COSTS, as_integers
 from bottleneck.units import counted, format_share
@@ -190,8 +191,6 @@ def _cost_ids(elements: pd.DataFrame, costs: pd.DataFrame) -> Integers:
 
 
 # Evidence in COSTS and CALLS: where the matching kernel was found.
-AT_CAPTURE = "the same kernel at capture"
-ELSEWHERE = "the same kernel elsewhere in the trace"
 
 # The same kernel on the same sizes takes about as long each time; beyond this factor, sizes or data must differ.
 _LONGEST_FACTOR = 2.0
@@ -341,16 +340,17 @@ def _with_matched_calls(
     signatures = traced.linked.trace.signatures
     number, met = pd.factorize(pd.MultiIndex.from_frame(matched[["call", "here"]]))
     chosen = [int(call) for call, _ in met]
-    evidence = [ELSEWHERE if here else AT_CAPTURE for _, here in met]
+    places = ["elsewhere" if here else "at_capture" for _, here in met]
     every = pd.concat([each.linked.trace.signatures for each in sources], ignore_index=True)
     calls, more = every.iloc[chosen].reindex(columns=signatures.columns), costs.iloc[chosen].copy()
     modelled = more["reason"].isna().to_numpy()
     more["evidence"] = [
-        "; ".join(filter(None, (old if isinstance(old, str) else None, new))) if ok else None
-        for old, new, ok in zip(more["evidence"], evidence, modelled, strict=True)
+        "; ".join(filter(None, (old if isinstance(old, str) else None, PLACES[place]))) if ok else None
+        for old, place, ok in zip(more["evidence"], places, modelled, strict=True)
     ]
     more["reason"] = [
-        None if ok else f"{old} ({new})" for old, new, ok in zip(more["reason"], evidence, modelled, strict=True)
+        None if ok else replace(reason, contexts=(*reason.contexts, place))
+        for reason, place, ok in zip(more["reason"], places, modelled, strict=True)
     ]
     both = pd.concat([traced.costs, more], ignore_index=True)
     both = both.astype({name: column.dtype for name, column in COSTS.columns.items()})

@@ -33,7 +33,7 @@ def _dim(call: OpCall, tensor: Tensor) -> int:
         return 0
     dim = call.integer(1)
     if dim is None or not -len(tensor.shape) <= dim < len(tensor.shape):
-        raise Unmodelled("the dimension was not recorded")
+        raise Unmodelled("no_dimension")
     return dim
 
 
@@ -133,7 +133,7 @@ def _index_put(call: OpCall) -> Cost:
     """index_put_(x, indices, values, accumulate): the cost follows from the values, since the trace has no indices."""
     x, values = call.tensor(0), call.tensor(2)
     if values.numel <= 1 < x.numel:
-        raise Unmodelled("the indices were not recorded")
+        raise Unmodelled("no_indices")
     passes = 2 if call.flag(3) else 1
     touched = passes * values.numel * max(SECTOR_BYTES, x.item_bytes)
     sorting = (passes - 1) * values.numel * _SORT_BYTES
@@ -153,7 +153,7 @@ def _index(call: OpCall) -> Cost:
     elif call.result is not None:
         result = Tensor(call.result, x.dtype)
     else:
-        raise Unmodelled("the indices were not recorded")
+        raise Unmodelled("no_indices")
     return _interval(result.bytes, result.bytes + result.numel * (_INDEX_BYTES + max(SECTOR_BYTES, x.item_bytes)))
 
 
@@ -200,7 +200,7 @@ def _one_hot(call: OpCall) -> Cost:
     """one_hot(index, classes): the result cleared and one element per index set, by child ops."""
     index, classes = call.tensor(0), call.integer(1)
     if classes is None or classes < 0:
-        raise Unmodelled("the number of classes is data")
+        raise Unmodelled("classes_are_data")
     written = index.numel * classes * Tensor((), dtype_argument(call, 2, "long int")).item_bytes
     return _interval(index.bytes + written, index.bytes + written + index.numel * SECTOR_BYTES)
 

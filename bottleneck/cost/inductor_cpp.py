@@ -17,6 +17,7 @@ from bottleneck.cost import compute_costs, cost_table
 from bottleneck.cost.call import Cost, Tensor, Unmodelled
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CALLS, COSTS, as_integers
 
@@ -56,7 +57,7 @@ def add_compiled_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled
     return joined, _extend(costs, more)
 
 
-def compute_kernel_costs(kernels: Sequence[CompiledKernel]) -> list[Cost | str]:
+def compute_kernel_costs(kernels: Sequence[CompiledKernel]) -> list[Cost | Reason]:
     """The cost of each kernel, or the reason why there is none. Layers repeat: equal ops are computed once."""
     distinct = list(dict.fromkeys(_key(op) for kernel in kernels for op in kernel.ops))
     parts = compute_costs(pd.DataFrame(distinct, columns=list(_KEY)))
@@ -68,18 +69,18 @@ def _key(op: CompiledOp) -> Key:
     return op.name, op.dims, op.types, op.strides, op.concrete
 
 
-def _kernel_cost(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, Any]]) -> Cost | str:
+def _kernel_cost(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, Any]]) -> Cost | Reason:
     """The cost of one kernel from the costs and counts of its ops."""
     if kernel.reason is not None:
-        return kernel.reason
+        return Reason("compiled_kernel", (kernel.reason,))
     parts = [(op.calls * op.share, found[_key(op)]) for op in kernel.ops if op.name not in _FETCHES]
-    reason = next((part["reason"] for _, part in parts if part["reason"] is not None), None)
+    reason: Reason | None = next((part["reason"] for _, part in parts if part["reason"] is not None), None)
     if reason is not None:
-        return f"it fuses an unmodelled op: {reason}"
+        return replace(reason, contexts=(*reason.contexts, "fused"))
     try:
         low, high = (math.fsum(_bytes(buffer, end) for buffer in kernel.buffers) for end in (0, 1))
-    except Unmodelled as exc:
-        return str(exc)
+    except Unmodelled as unmodelled:
+        return unmodelled.reason
     # Loops do no products: of a convolution's gradient they compute only the sum over its bias.
     done = [(times, part) for times, part in parts if kernel.is_template or not part["matrix_flops"]]
     return Cost(
@@ -124,7 +125,7 @@ def _point(ops: pd.DataFrame, row_of: dict[str, int]) -> pd.DataFrame:
     return ops.assign(signature=pd.arrays.IntegerArray(signature.astype(np.int32), signature < 0))
 
 
-def _extend(costs: pd.DataFrame, results: Sequence[Cost | str]) -> pd.DataFrame:
+def _extend(costs: pd.DataFrame, results: Sequence[Cost | Reason]) -> pd.DataFrame:
     """COSTS with these costs behind its rows."""
     more = cost_table(results, [None] * len(results))
     joined = pd.concat([costs, more], ignore_index=True)

@@ -98,10 +98,10 @@ def _product(call: OpCall) -> Cost:
     buffers = _buffers(call)
     *operands, result = buffers
     if "attention" in call.name:
-        raise Unmodelled("the block mask of a fused attention kernel is not in the trace")
+        raise Unmodelled("block_mask")
     flops = {_product_flops(a, b, result) for a, b in permutations(operands, 2)} - {None}
     if len(flops) != 1:
-        raise Unmodelled("the shapes do not tell the factors of this product")
+        raise Unmodelled("open_factors")
     return _template("matmul", float(flops.pop() or 0), buffers)
 
 
@@ -110,10 +110,10 @@ def _convolution(call: OpCall) -> Cost:
     buffers = _buffers(call)
     ranks = {len(buffer.shape) for buffer in (*buffers[:2], buffers[-1])}
     if len(buffers) < 3 or len(ranks) != 1 or min(ranks) < 3:
-        raise Unmodelled("the shapes do not tell the parts of this convolution")
+        raise Unmodelled("open_convolution")
     x, w, y = buffers[0], buffers[1], buffers[-1]
     if y.shape[1] != w.shape[0] or y.shape[0] != x.shape[0]:
-        raise Unmodelled("the shapes do not tell the parts of this convolution")
+        raise Unmodelled("open_convolution")
     return _template("convolution", 2.0 * y.numel * math.prod(w.shape[1:]), buffers)
 
 
@@ -141,7 +141,7 @@ def _buffers(call: OpCall) -> list[Tensor]:
     """The buffers of the kernel; raises Unmodelled when none was recorded."""
     buffers = [argument for argument in call.tensors() if argument.numel]
     if not buffers:
-        raise Unmodelled("the buffers of this kernel were not recorded")
+        raise Unmodelled("no_buffers")
     return buffers
 
 

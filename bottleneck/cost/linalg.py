@@ -21,7 +21,7 @@ _BLOCK = 64
 def _matrices(tensor: Tensor) -> tuple[int, int, int]:
     """Rows, columns and count of the matrices in a tensor."""
     if len(tensor.shape) < 2:
-        raise Unmodelled("the operand is no matrix")
+        raise Unmodelled("no_matrix")
     return tensor.shape[-2], tensor.shape[-1], math.prod(tensor.shape[:-2])
 
 

@@ -56,9 +56,9 @@ def product_cost(product: Product, left: Tensor, right_bytes: float, out_bytes: 
 def matrix_sizes(left: Tensor, right: Tensor) -> Product:
     """The sizes of [.., m, k] times [.., k, n]; Unmodelled when they do not fit."""
     if not 2 <= len(left.shape) == len(right.shape) <= 3 or left.shape[:-2] != right.shape[:-2]:
-        raise Unmodelled("operands are not matrices of one batch")
+        raise Unmodelled("no_batch")
     if left.shape[-1] != right.shape[-2]:
-        raise Unmodelled("inner sizes of the product differ")
+        raise Unmodelled("inner_sizes")
     batch = left.shape[0] if len(left.shape) == 3 else 1
     return Product(m=left.shape[-2], n=right.shape[-1], k=left.shape[-1], batch=batch)
 
@@ -76,7 +76,7 @@ def extra_bytes(low: float, high: float | None = None) -> Cost:
 def linear_cost(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Cost:
     """The cost of inputs [.., k] times the transpose of weight [n, k], plus a bias."""
     if len(weight.shape) not in {1, 2} or not inputs.shape or inputs.shape[-1] != weight.shape[-1]:
-        raise Unmodelled("the weight does not fit the inputs")
+        raise Unmodelled("unfit_weight")
     n, k = (weight.shape[0] if len(weight.shape) == 2 else 1), inputs.shape[-1]
     rows = Tensor(inputs.shape[:-1], inputs.dtype).numel
     cost = product_cost(Product(m=rows, n=n, k=k), inputs, weight.bytes, rows * n * inputs.item_bytes)
@@ -147,7 +147,7 @@ def _mv(call: OpCall) -> Cost:
 
 def _vector_sizes(matrix: Tensor, vector: Tensor) -> Product:
     if len(matrix.shape) != 2 or matrix.shape[1:] != vector.shape:
-        raise Unmodelled("the vector does not fit the matrix")
+        raise Unmodelled("unfit_vector")
     return Product(m=matrix.shape[0], n=1, k=matrix.shape[1])
 
 
@@ -155,7 +155,7 @@ def _dot(call: OpCall) -> Cost:
     """The cost of dot and vdot: x, y, [out]."""
     left, right = call.tensor(0), call.tensor(1)
     if len(left.shape) != 1 or left.shape != right.shape:
-        raise Unmodelled("the vectors of a dot product differ in length")
+        raise Unmodelled("unequal_vectors")
     return product_cost(Product(m=1, n=1, k=left.shape[0]), left, right.bytes, left.item_bytes)
 
 

@@ -53,13 +53,13 @@ def _cat(call: OpCall) -> Cost:
 
 def _repeat(call: OpCall) -> Cost:
     """repeat(x, repeats): one read, as many writes as there are repeats."""
-    x, repeats = call.tensor(0), recorded(call.integers(1), "the number of repeats was not recorded")
+    x, repeats = call.tensor(0), recorded(call.integers(1), "no_repeats")
     return stream(FAMILY, x, Tensor((x.numel * math.prod(repeats),), x.dtype))
 
 
 def _repeat_interleave(call: OpCall) -> Cost:
     """repeat_interleave(x, repeats, dim): modelled where the number of repeats is a constant."""
-    x, repeats = call.tensor(0), recorded(call.integer(1), "the number of repeats is data")
+    x, repeats = call.tensor(0), recorded(call.integer(1), "repeats_are_data")
     return stream(FAMILY, x, Tensor((x.numel * repeats,), x.dtype))
 
 
@@ -67,7 +67,7 @@ def _pad(call: OpCall) -> Cost:
     """constant_pad_nd(x, pad), reflection_pad2d(x, pad) …: pairs of widths, last dimension first."""
     x, widths = call.tensor(0), call.integers(1)
     if widths is None or len(widths) > 2 * len(x.shape):
-        raise Unmodelled("the padding was not recorded")
+        raise Unmodelled("no_padding")
     shape = list(x.shape)
     for index, width in enumerate(widths):
         shape[-1 - index // 2] += width
@@ -98,7 +98,7 @@ def _windows(call: OpCall) -> Cost:
     """im2col(x, kernel, dilation, padding, stride): each window of x as a column."""
     x, kernel, dilation, padding, stride = call.tensor(0), *(call.integers(position) for position in range(1, 5))
     if not (kernel and dilation and padding and stride) or len(x.shape) < 3:
-        raise Unmodelled("the windows were not recorded")
+        raise Unmodelled("no_windows")
     sides = zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True)
     places = math.prod((size + 2 * pad - gap * (width - 1) - 1) // step + 1 for size, width, gap, pad, step in sides)
     columns = Tensor((*x.shape[:-2], math.prod(kernel), max(places, 0)), x.dtype)
@@ -109,7 +109,7 @@ def _folded(call: OpCall) -> Cost:
     """col2im(columns, size, kernel, …): the columns added to where they came from."""
     columns, size, kernel = call.tensor(0), call.integers(1), call.integers(2)
     if not size or not kernel or len(columns.shape) < 2:
-        raise Unmodelled("the size of the result was not recorded")
+        raise Unmodelled("no_result_size")
     channels = columns.shape[-2] // max(math.prod(kernel), 1)
     result = Tensor((*columns.shape[:-2], channels, *size), columns.dtype)
     return stream(FAMILY, columns, result, vector_flops=float(columns.numel))

@@ -86,7 +86,7 @@ def _histogram(call: OpCall) -> Cost:
 
 def _draws(call: OpCall) -> Cost:
     """multinomial(p, draws, …): the probabilities read, and summed along each row at worst; the draws written."""
-    p, draws = call.tensor(0), recorded(call.integer(1), "the number of draws was not recorded")
+    p, draws = call.tensor(0), recorded(call.integer(1), "no_draws")
     written = p.numel // max(p.shape[-1] if p.shape else 1, 1) * draws * _INDEX_BYTES
     return _passes(SORT, p, p.bytes + written, 5 * p.bytes + written)
 
@@ -109,7 +109,7 @@ def _fft(result: str, flops_per_point: float, call: OpCall) -> Cost:
     """
     x, dims = call.tensor(0), call.integers(1)
     if not dims:
-        raise Unmodelled("the transformed dimensions were not recorded")
+        raise Unmodelled("no_transformed")
     shape = list(x.shape)
     if result == "half" and call.flag(3) is not False:
         shape[dims[-1]] = shape[dims[-1]] // 2 + 1

@@ -143,7 +143,7 @@ def _operands(call: OpCall, count: int) -> list[Tensor]:
     """The tensors among the first ``count`` arguments; raises Unmodelled when there are none."""
     operands = [argument for argument in call.arguments[:count] if isinstance(argument, Tensor)]
     if not operands:
-        raise Unmodelled(f"no tensor argument of {call.name} was recorded with a dtype")
+        raise Unmodelled("no_dtype_of_op", call.name)
     return operands
 
 

@@ -78,7 +78,7 @@ def _adaptive(rank: int, index: tuple[str, ...], call: OpCall) -> Cost:
 
 def _resized(call: OpCall, rank: int) -> Tensor:
     """The result of an op (x, output size, …): like x, but of the recorded size in the last dimensions."""
-    x, size = call.tensor(0), recorded(_spread(call.integers(1), rank), "the size of the result was not recorded")
+    x, size = call.tensor(0), recorded(_spread(call.integers(1), rank), "no_result_size")
     return Tensor((*x.shape[:-rank], *size), x.dtype)
 
 

@@ -90,7 +90,7 @@ def _grouped(call: OpCall, offsets: int, out_dtype: int) -> Cost:
     """
     left, right = call.tensor(0), call.tensor(1)
     if left.shape[-1] != right.shape[-2]:
-        raise Unmodelled("inner sizes of the product differ")
+        raise Unmodelled("inner_sizes")
     stacked = [operand for operand in (left, right) if len(operand.shape) == 3]
     groups = stacked[0].shape[0] if stacked else call.tensor(offsets).numel
     product = Product(m=left.shape[-2], n=right.shape[-1], k=left.shape[-1], batch=groups if len(stacked) == 2 else 1)
@@ -126,7 +126,7 @@ def _onednn_linear(call: OpCall) -> Cost:
     """The cost of qlinear_pointwise: x [.., k], scale, zero point, packed w [k, n], its scales, zero points, bias …"""
     x, weight = call.tensor(0), call.tensor(3)
     if len(weight.shape) != 2 or not x.shape or x.shape[-1] not in weight.shape:
-        raise Unmodelled("the weight does not fit the inputs")
+        raise Unmodelled("unfit_weight")
     width = x.shape[-1]
     rows, columns = x.numel // max(width, 1), weight.numel // max(width, 1)
     # The result is of one byte per element, or of four.

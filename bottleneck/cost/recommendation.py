@@ -75,7 +75,7 @@ def _lookup(call: OpCall, layout: LookupLayout, first: int = 0, total_width: int
     width = total_width or call.integer(first + layout.total_width)
     rows = None if layout.rows is None else call.optional_tensor(first + layout.rows)
     if width is None and (rows is None or not elements):
-        raise Unmodelled("the widths of the embedding tables were not recorded")
+        raise Unmodelled("no_table_widths")
     mean = width / tables if width is not None else elements / rows.numel if rows is not None else 0.0
     return _Lookup(
         tables=tables,
@@ -120,7 +120,7 @@ def _backward(call: OpCall) -> Cost:
     """
     grad = call.tensor(0)
     if len(call.arguments) < 2:
-        raise Unmodelled("the indices of the lookup are not in the trace")
+        raise Unmodelled("no_lookup_indices")
     lookup = _lookup(call, CLASSIC, first=1, total_width=grad.shape[-1] if grad.shape else None)
     count = lookup.indices.numel
     low = lookup.indices.bytes + min(count, 1) * lookup.narrow * grad.item_bytes
@@ -183,7 +183,7 @@ def _ranges(call: OpCall) -> Cost:
     offsets, size = call.tensor(0), call.integer(1)
     second = call.arguments[1] if len(call.arguments) > 1 else None
     if size is None and not isinstance(second, Tensor):
-        raise Unmodelled("the size of the result was not recorded")
+        raise Unmodelled("no_result_size")
     count = size if size is not None else second.numel if isinstance(second, Tensor) else 0
     return stream(RAGGED, offsets, Tensor((count,), offsets.dtype))
 

@@ -58,7 +58,7 @@ def _matrices(call: OpCall, layout: RecurrentLayout) -> list[tuple[int, ...]]:
         return matrices
     buffer = call.optional_tensor(layout.buffer) if layout.buffer is not None else None
     if buffer is None or not buffer.numel:
-        raise Unmodelled("the sizes of the weights were not recorded")
+        raise Unmodelled("no_weight_sizes")
     return [buffer.shape]
 
 

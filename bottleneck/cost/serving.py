@@ -29,7 +29,7 @@ def _all_once(family: str, flops: float, special_ops: float, call: OpCall) -> Co
     """
     tensors = [tensor for tensor in call.tensors() if tensor.numel]
     if not tensors:
-        raise Unmodelled("no tensor was recorded")
+        raise Unmodelled("no_tensor")
     most = max(tensor.numel for tensor in tensors)
     return stream(family, *tensors, vector_flops=flops * most, special_ops=special_ops * most)
 
@@ -93,10 +93,10 @@ def _paged_attention(query: int, table: int, longest: int, block: int | None, ca
     blocks, most = call.tensor(table), call.integer(longest)
     size = None if block is None else call.integer(block)
     if len(queries.shape) < 3 or not blocks.shape:
-        raise Unmodelled("query or block table of the cache were not recorded")
+        raise Unmodelled("no_block_table")
     longest_keys = most or (blocks.shape[-1] * size if size else None)
     if longest_keys is None:
-        raise Unmodelled("the lengths of cached sequences are not in the trace")
+        raise Unmodelled("cached_lengths")
     width, capacity = queries.shape[-1], keys.numel + values.numel
     heads = _cache_heads(keys, width)
     in_cache = min(capacity, 2.0 * blocks.shape[0] * longest_keys * heads * width) * keys.item_bytes
@@ -127,7 +127,7 @@ def _experts(hidden: int, first: int, ids: int, call: OpCall) -> Cost:
     """
     tokens, up, down, chosen = (call.tensor(at) for at in (hidden, first, first + 1, ids))
     if len(up.shape) != 3 or len(down.shape) != 3 or len(chosen.shape) != 2:
-        raise Unmodelled("the experts' weights are not three-dimensional")
+        raise Unmodelled("unfit_experts")
     # Weights of 4 bits hold two numbers per byte along the inner size.
     width, packed = tokens.shape[-1], max(1, tokens.shape[-1] // max(up.shape[2], 1))
     rows, inner, experts = up.shape[1], down.shape[2] * packed, up.shape[0]

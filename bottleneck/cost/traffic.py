@@ -98,7 +98,7 @@ def promote(tensors: Sequence[Tensor]) -> str:
     to its default width. Raises Unmodelled when there is no tensor.
     """
     if not tensors:
-        raise Unmodelled("no tensor argument was recorded with a dtype")
+        raise Unmodelled("no_dtype")
     dimensioned = [tensor.dtype for tensor in tensors if tensor.shape] or [tensor.dtype for tensor in tensors]
     widest = _join(dimensioned)
     lifted = _join([widest, *(tensor.dtype for tensor in tensors)])
@@ -154,7 +154,7 @@ def dtype_argument(call: OpCall, position: int, default: str) -> str:
     if code is None:
         return default
     if code not in DTYPE_BY_CODE:
-        raise Unmodelled(f"unknown dtype number {code}")
+        raise Unmodelled("unknown_dtype_number", code)
     return DTYPE_BY_CODE[code]
 
 
@@ -226,7 +226,7 @@ def list_elements(call: OpCall, position: int) -> int:
     """Elements of the tensor list at a position; raises Unmodelled when the trace does not give its sizes."""
     argument = call.arguments[position] if position < len(call.arguments) else None
     if not isinstance(argument, TensorList) or not argument.shapes:
-        raise Unmodelled("the sizes of the tensor list were not recorded")
+        raise Unmodelled("no_list_sizes")
     return argument.numel
 
 
@@ -270,5 +270,5 @@ def _category(dtype: str) -> int:
 def _broadcast_size(sizes: tuple[int, ...]) -> int:
     wide = {size for size in sizes if size != 1}
     if len(wide) > 1:
-        raise Unmodelled("shapes do not broadcast")
+        raise Unmodelled("no_broadcast")
     return wide.pop() if wide else 1

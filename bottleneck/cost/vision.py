@@ -41,7 +41,7 @@ def _pooled(call: OpCall) -> Cost:
     x, rois = call.tensor(0), call.tensor(1)
     height, width = call.integer(3), call.integer(4)
     if height is None or width is None or len(x.shape) != 4:
-        raise Unmodelled("the size of the result was not recorded")
+        raise Unmodelled("no_result_size")
     y = Tensor((rois.shape[0], x.shape[1], height, width), x.dtype)
     samples = max(1, call.integer(5) or 1) ** 2 if call.name.endswith("roi_align") else 1
     cost = stream(REGION, rois, y, vector_flops=_SAMPLE_FLOPS * y.numel * samples)
@@ -53,7 +53,7 @@ def _deformed(call: OpCall) -> Cost:
     """deform_conv2d(x, weight, offset, mask, bias, …): every window sampled into a matrix, which is then multiplied."""
     x, weight, offset = (call.tensor(position) for position in range(3))
     if len(offset.shape) != 4 or len(weight.shape) != 4:
-        raise Unmodelled("the offsets of the deformed windows were not recorded")
+        raise Unmodelled("no_offsets")
     positions = offset.shape[0] * math.prod(offset.shape[2:])
     columns = positions * x.shape[1] * math.prod(weight.shape[2:])
     fixed = sum(tensor.bytes for tensor in call.tensors()) + positions * weight.shape[0] * x.item_bytes

@@ -111,7 +111,7 @@ def kinds_by_vendor() -> Mapping[str, str]:
 
 @cache
 def usual_names() -> Mapping[str, Entry]:
-    """What people call devices of which the table has several: the part that is rented most."""
+    """Returns rows by what people call them: of several such devices the part that is rented most."""
     return {called: entry for entry in entries() for called in entry.called}
 
 

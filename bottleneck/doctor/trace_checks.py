@@ -19,8 +19,14 @@ from bottleneck.units import counted, format_share, format_us
 _GROUP = "for a full report"
 _MODELLED_ENOUGH = 0.95
 
-# What `cost` and `analysis` say where shapes or dtypes are missing.
-_WITHOUT_SHAPES = ("shapes were not recorded", "dtypes were not recorded")
+_NAME_CAPTURE = "name a trace of the capture: bottleneck report TRACE --capture FILE"
+_REMEDIES = {
+    "graph_replay": _NAME_CAPTURE,
+    "graph_launch": _NAME_CAPTURE,
+    "compiled_region": "record the same step without torch.compile too",
+}
+# Reasons that work has no cost which recording shapes would mend.
+_WITHOUT_SHAPES = ("no_shapes", "no_dtypes")
 
 _STEPS_BY = {
     "marks": "the marks of the recording",
@@ -63,7 +69,7 @@ def _gaps(window: Window) -> str:
 
 def _shapes(linked: Linked, analysis: Analysis) -> Check:
     recorded = linked.ops["signature"].notna()
-    lost = sum(each.us for each in analysis.coverage.unknown if each.reason in _WITHOUT_SHAPES)
+    lost = sum(each.us for each in analysis.coverage.unknown if each.reason_code in _WITHOUT_SHAPES)
     busy_us = analysis.totals.busy_us
     share = min(lost / busy_us, 1.0) if busy_us > 0 else None
     cost = "" if not share else f"{format_share(share)} of the busy time cannot be modelled"
@@ -83,19 +89,14 @@ def _prices(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001
         return _row("modelled", "unknown", "no busy time to model", title="modelled work")
     if modelled >= _MODELLED_ENOUGH or not unknown:
         return _row("modelled", "ok", f"{format_share(modelled)} of the busy time is modelled")
-    if unknown[0].reason in _WITHOUT_SHAPES:
+    if unknown[0].reason_code in _WITHOUT_SHAPES:
         return None
     fact = f"{format_share(1 - modelled)} of the busy time cannot be modelled"
-    why, remedy = f"most of it is {unknown[0].name}: {unknown[0].reason}", _remedy_for(unknown[0].reason)
+    why, remedy = (
+        f"most of it is {unknown[0].name}: {unknown[0].reason}",
+        _REMEDIES.get(unknown[0].reason_code or "", ""),
+    )
     return _row("modelled", "limited", fact, why, remedy, share=1 - modelled)
-
-
-def _remedy_for(reason: str) -> str:
-    if "graph" in reason:
-        return "name a trace of the capture: bottleneck report TRACE --capture FILE"
-    if "compiled region" in reason:
-        return "record the same step without torch.compile too"
-    return ""
 
 
 def _strides(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 - as all rules
@@ -116,7 +117,7 @@ def _links(linked: Linked, analysis: Analysis) -> Check | None:  # noqa: ARG001 
         return _row("ops", "ok", fact)
     if linked.kernels["replayed"].any():
         why = "kernels replayed from a graph do not say which op they belong to"
-        return _row("ops", "limited", fact, why, _remedy_for("graph"), share=1 - share)
+        return _row("ops", "limited", fact, why, _NAME_CAPTURE, share=1 - share)
     return _row("ops", "limited", fact, "the rest has no op", share=1 - share)
 
 

@@ -332,7 +332,7 @@ def run_sweep(
             done = measure_point(plan, configuration, folder, ceilings)
             progress.measured.setdefault(index, []).append(done)
             number = sum(map(len, progress.measured.values()))
-            tell(f"bottleneck: {number} of {total}: {describe(configuration)}: {_result(done.point)}")
+            tell(f"{number} of {total}: {describe(configuration)}: {_result(done.point)}")
     if plan.turns:
         progress.turns = _take_turns(progress, ceilings.free_bytes, make_folder("turns"), tell)
 
@@ -464,7 +464,7 @@ def take_turns(
                 reasons[index] = f"no process could be started: {error}"
                 continue
             steps[index] = TimedStep(worker, _STEP, built.step_us, built.prefetched)
-            tell(f"bottleneck: {len(steps)} of {len(configurations)} ready to take turns")
+            tell(f"{len(steps)} of {len(configurations)} ready to take turns")
         taken, failed = take_rounds(steps, rounds, random.Random(_ROUNDS_SEED), tell)  # noqa: S311 - no secret
     return TurnTimings(level(taken), {**reasons, **failed})
 

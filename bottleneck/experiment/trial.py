@@ -130,9 +130,11 @@ class _TrialRun:
         try:
             self._measure()
         except Refused as refused:
-            is_measured = refused.verdict == "skipped" and self._trial.speedup is not None
+            is_late = refused.verdict == "skipped"
+            is_measured = is_late and self._trial.speedup is not None
             reason = f"{refused.reason} to confirm it in a fresh process" if is_measured else refused.reason
-            self._note(verdict="inconclusive" if is_measured else refused.verdict, reason=reason)
+            verdict = "inconclusive" if is_measured else refused.verdict
+            self._note(verdict=verdict, reason=reason, stopped_by="time" if is_late else None)
         return self._trial
 
     def _note(self, **known: object) -> None:

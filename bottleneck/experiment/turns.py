@@ -139,7 +139,7 @@ def take_rounds(
                 reasons[index] = refused.reason
                 del taken[index]
         if (number + 1) % 10 == 0 or number + 1 == rounds:
-            tell(f"bottleneck: round {number + 1} of {rounds}")
+            tell(f"round {number + 1} of {rounds}")
     return taken, reasons
 
 
@@ -176,7 +176,7 @@ class SideWorker(Worker):
         except OSError as error:
             raise SideFailed(role, side.label, f"no process could be started: {error}") from None
 
-    def refusal(self, verdict: TrialVerdict, reason: str) -> Exception:
+    def refusal(self, verdict: TrialVerdict, reason: str, *, has_died: bool = False) -> Exception:  # noqa: ARG002
         """The exception that names the side."""
         if verdict == "not applicable":
             return NoTurns(f"{self._label}: {reason}")

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
@@ -11,13 +12,11 @@ from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
 from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, Finding, Interval
-from bottleneck.schema.measurements import TrialVerdict
 from bottleneck.schema.trials import Trial, Verification
 
 # Called before each trial with its name, its number and the number of trials.
 Announce = Callable[[str, int, int], None]
 
-_INTERRUPTED = "interrupted"
 # No trial begins with less time than importing torch and making a step twice takes; seven pairs take about a second.
 _SECONDS_AT_LEAST, _BUDGET_AT_LEAST_S = 8.0, 2.0
 # A trial on two busy cores takes so long; where it does not suffice for all, the first ones get it.
@@ -67,19 +66,19 @@ def verify(
     for number, name in enumerate(names):
         left_s = setup.until - time.monotonic()
         if trials and left_s < _SECONDS_AT_LEAST:
-            trials += [_untried(setup, each, "skipped", NO_TIME) for each in names[number:]]
+            trials += [_skipped(setup, rest, NO_TIME, "time") for rest in names[number:]]
             break
         try:
             announce(name, number, len(names))
             limited = _limited(setup, left_s, len(names) - number)
             trials.append(try_changes(limited, (name,), prediction_of(name, findings)))
         except KeyboardInterrupt:
-            trials += [_untried(setup, each, "skipped", _INTERRUPTED) for each in names[number:]]
+            trials += [_skipped(setup, rest, "interrupted", "user") for rest in names[number:]]
             break
         except WorkloadError as error:
             if not trials:
                 raise
-            trials.append(_untried(setup, name, "failed", f"{error.what}: {error.why}"))
+            trials.append(Trial(name, setup.changes[name].title, "failed", f"{error.what}: {error.why}"))
     return Verification(
         program=setup.program.words,
         step_us=None if analysis is None else analysis.steps.wall_us,
@@ -87,6 +86,7 @@ def verify(
         version=__version__,
         seed=setup.effort.seed,
         warnings=() if analysis is None else _disturbances(analysis),
+        is_interrupted=any(trial.stopped_by == "user" for trial in trials),
     )
 
 
@@ -107,7 +107,7 @@ def add_best(
     Beginning with the fastest, each further winner is kept if with it the step is faster yet: not only faster than the
     original, but by an interval that lies above what there was without it. Bounds, which do other work, stay out.
     """
-    if is_interrupted(done):
+    if done.is_interrupted:
         return done
     bounds = {change.name for change in setup.changes.values() if not change.is_remedy}
     faster = (trial for trial in done.trials if trial.verdict == "faster" and trial.change not in bounds)
@@ -124,23 +124,17 @@ def add_best(
                 promise = prediction_of_all(names, analysis.findings, analysis.steps.wall_us)
             together = try_changes(setup, names, promise)
         except KeyboardInterrupt:
-            return replace(done, best=best, warnings=(*done.warnings, "interrupted before all winners were added up"))
+            warnings = (*done.warnings, "interrupted before all winners were added up")
+            return replace(done, best=best, warnings=warnings, is_interrupted=True)
         done = replace(done, combinations=(*done.combinations, together))
         if together.verdict == "faster" and _is_above(together, best):
             best = together
     return replace(done, best=best)
 
 
-def is_interrupted(done: Verification) -> bool:
-    """True if the user interrupted the trials."""
-    return any(trial.reason == _INTERRUPTED for trial in done.trials) or any(
-        "interrupted" in text for text in done.warnings
-    )
-
-
 def left_out(done: Verification) -> tuple[str, ...]:
     """The changes for which no time was left, or none to confirm what they showed."""
-    return tuple(trial.change for trial in done.trials if (trial.reason or "").startswith(NO_TIME))
+    return tuple(trial.change for trial in done.trials if trial.stopped_by == "time")
 
 
 def _limited(setup: TrialSetup, left_s: float, rest: int) -> TrialSetup:
@@ -158,8 +152,8 @@ def _limited(setup: TrialSetup, left_s: float, rest: int) -> TrialSetup:
     return replace(setup, effort=replace(setup.effort, budget_s=budget_s), until=setup.until - reserved_s)
 
 
-def _untried(setup: TrialSetup, name: str, verdict: TrialVerdict, reason: str) -> Trial:
-    return Trial(name, setup.changes[name].title, verdict, reason)
+def _skipped(setup: TrialSetup, name: str, reason: str, stopped_by: Literal["time", "user"]) -> Trial:
+    return Trial(name, setup.changes[name].title, "skipped", reason, stopped_by=stopped_by)
 
 
 def _is_above(trial: Trial, other: Trial) -> bool:

@@ -33,12 +33,15 @@ _QUIT_S = 3.0
 
 
 class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of ours
-    """A variant that was not made or did not run; ``verdict`` and ``reason`` are those of its trial."""
+    """A variant that was not made or did not run; ``verdict`` and ``reason`` are those of its trial.
 
-    def __init__(self, verdict: TrialVerdict, reason: str) -> None:
+    ``has_died`` marks one that ended its process.
+    """
+
+    def __init__(self, verdict: TrialVerdict, reason: str, *, has_died: bool = False) -> None:
         super().__init__(reason)
         self.verdict: TrialVerdict = verdict
-        self.reason = reason
+        self.reason, self.has_died = reason, has_died
 
 
 class Worker:
@@ -114,9 +117,9 @@ class Worker:
         seconds = max(TURN_SECONDS_AT_LEAST, 100 * (steps + lead) * usual_us / 1e6)
         return cast("list[float]", self._ask(seconds, do="turn", name=name, steps=steps, lead=lead))
 
-    def refusal(self, verdict: TrialVerdict, reason: str) -> Exception:
+    def refusal(self, verdict: TrialVerdict, reason: str, *, has_died: bool = False) -> Exception:
         """The exception that says so."""
-        return Refused(verdict, reason)
+        return Refused(verdict, reason, has_died=has_died)
 
     def close(self, patience_s: float = _QUIT_S) -> None:
         """Ends the process and what it started: by asking, then by force."""
@@ -170,10 +173,10 @@ class Worker:
     def _death(self) -> Exception:
         """The end of the process, in words."""
         if not self._child.end_tree(_QUIT_S):
-            return self.refusal("failed", "its process went silent")
+            return self.refusal("failed", "its process went silent", has_died=True)
         end = self._child.wait()
         how = f"ended with status {end.status}" if end.signal is None else f"was killed by {end.signal_name}"
         line = ""
         with contextlib.suppress(OSError):
             line = last_line(read_tail(self._log))
-        return self.refusal("failed", f"its process {how}{f': {line}' if line else ''}")
+        return self.refusal("failed", f"its process {how}{f': {line}' if line else ''}", has_died=True)

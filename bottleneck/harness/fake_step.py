@@ -159,6 +159,9 @@ def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
     """The step, after some that made what a step finds; then the same at other batch sizes."""
     import torch
 
+    refusal = torch_private.refuse_old(torch)
+    if refusal is not None:
+        sys.exit(refusal)
     from bottleneck.harness.cuda_ops import CudaChoices
 
     fake_tensors = torch_private.fake_tensors()

@@ -363,7 +363,10 @@ class RecordingFolder:
             if path.is_dir():
                 return False
             raise UsageError(
-                f"{_shown(path)} is no folder", why="something else has this name", fix="name another with -o DIR"
+                f"{_shown(path)} is no folder",
+                why="something else has this name",
+                fix="name another with -o DIR",
+                fix_in_code="name another",
             ) from None
         except (OSError, ValueError) as exc:
             raise _cannot("make", path, exc) from exc
@@ -397,6 +400,7 @@ def _not_empty(folder: Path) -> FolderTakenError:
         f"{_shown(folder)} is not empty",
         why="a recording never overwrites what it finds",
         fix="name another folder with -o, or pass --force",
+        fix_in_code="name another folder, or pass force=True",
     )
 
 
@@ -405,6 +409,7 @@ def _in_use(folder: Path) -> FolderTakenError:
         f"another run is recording into {_shown(folder)}",
         why="two recordings in one folder would spoil each other",
         fix="wait for it to end, or name another folder with -o DIR",
+        fix_in_code="wait for it to end, or name another folder",
     )
 
 
@@ -445,7 +450,10 @@ def _absolute(path: Path) -> Path:
         return path.absolute()
     except FileNotFoundError as exc:
         raise UsageError(
-            "the working folder no longer exists", why=f"{_shown(path)} would lie in it", fix="name a full path with -o"
+            "the working folder no longer exists",
+            why=f"{_shown(path)} would lie in it",
+            fix="name a full path with -o",
+            fix_in_code="name a full path",
         ) from exc
 
 
@@ -460,7 +468,10 @@ def _remove_recording(folder: Path, apart_from: Set[str] = frozenset()) -> None:
 def _cannot(do: str, path: Path, exc: OSError | ValueError) -> UsageError:
     reason = exc.strerror if isinstance(exc, OSError) else str(exc)
     return UsageError(
-        f"cannot {do} the folder {_shown(path)}", why=reason or str(exc), fix="name one that can be written with -o DIR"
+        f"cannot {do} the folder {_shown(path)}",
+        why=reason or str(exc),
+        fix="name one that can be written with -o DIR",
+        fix_in_code="name one that can be written",
     )
 
 

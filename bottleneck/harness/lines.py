@@ -24,7 +24,7 @@ from typing import Any
 
 from bottleneck.harness.native_export import NativeActivity
 from bottleneck.harness.operator_lines import OperatorLines
-from bottleneck.harness.torch_private import compiled_frames, event_tree
+from bottleneck.harness.torch_private import event_tree, may_trace_hooks
 from bottleneck.schema.op_names import PYTHON_FRAME, file_of, numbered_cell
 from bottleneck.schema.recording import kept_source
 from bottleneck.system.files import read_file
@@ -519,4 +519,4 @@ def _torch_folder() -> str:
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
     """True if tracing leaves alone what runs compiled: seen with Python 3.11, whose successors trace in another way."""
-    return version <= (3, 11) or not compiled_frames()
+    return version <= (3, 11) or not may_trace_hooks()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bottleneck.harness.torch_private import compiled_frames
+from bottleneck.harness.torch_private import may_trace_hooks
 from bottleneck.schema.measurements import Padding
 
 
@@ -17,7 +17,7 @@ class PaddingSampler:
 
     def start(self, torch: Any, *, on_devices: bool = False) -> None:
         """Begins, but where torch.compile is in use: it would trace the hook. Ids on a device make it wait for them."""
-        if torch is None or compiled_frames() or self._removal is not None:
+        if torch is None or may_trace_hooks() or self._removal is not None:
             return
         self._torch, self._on_devices = torch, on_devices
         self._removal = torch.nn.modules.module.register_module_forward_pre_hook(self._before_call)

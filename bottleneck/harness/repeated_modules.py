@@ -16,11 +16,11 @@ from typing import Any
 from bottleneck.harness.lines import is_own_file
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.torch_private import (
-    compiled_frames,
     count_modes,
     function_modes,
     innermost_function_mode,
     is_transformed,
+    may_trace_hooks,
     without_functions,
 )
 from bottleneck.schema.measurements import RepeatedModule
@@ -122,7 +122,7 @@ class RepeatLook:
 
     def start(self, torch: Any) -> None:
         """Begins, but where a device would be waited for, or torch.compile would trace the hooks."""
-        if torch is None or compiled_frames() or is_on_gpu(torch) or self._removals or self._is_done:
+        if torch is None or may_trace_hooks() or is_on_gpu(torch) or self._removals or self._is_done:
             return
         self._torch = torch
         module = torch.nn.modules.module

@@ -34,16 +34,27 @@ from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, Profi
 from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
 
+# A method that tells of a failure of ours, and when it came.
+TellFailure = Callable[[str, Exception], None]
 
-def weakly(method: Callable[..., object], *arguments: object) -> Callable[[], None]:
-    """A call of the method, which does nothing once an object in it is gone: a window may hold half a gigabyte."""
+
+def weakly(tell_failure: TellFailure, method: Callable[..., object], *arguments: object) -> Callable[[], None]:
+    """A call of the method, which does nothing once an object in it is gone: a window may hold half a gigabyte.
+
+    What it raises is told: the program, which may be anywhere, does not notice.
+    """
     bound, others = weakref.WeakMethod(method), [weakref.ref(each) for each in arguments]
+    told = weakref.WeakMethod(tell_failure)
 
     def call() -> None:
         found, alive = bound(), [reference() for reference in others]
         if found is not None and None not in alive:
-            with contextlib.suppress(Exception):  # ours, anywhere in the program
+            try:
                 found(*alive)
+            except Exception as exc:
+                tell = told()
+                if tell is not None:
+                    tell("between two steps", exc)
 
     return call
 
@@ -62,8 +73,8 @@ class Opening:
     program's may be under way, and would end under another profiler than it began with. ``stopwatch`` marks its ends.
     """
 
-    def __init__(self, torch: Any, detail: Detail) -> None:
-        self._torch, self._detail = torch, detail
+    def __init__(self, torch: Any, detail: Detail, tell_failure: TellFailure) -> None:
+        self._torch, self._detail, self._tell_failure = torch, detail, tell_failure
         self.stopwatch = Stopwatch(None)
         self._window: ProfilerWindow | None = None
         self._on_gpu = False
@@ -77,7 +88,8 @@ class Opening:
         if threading.current_thread() is not threading.main_thread():
             self._is_over = True
             return
-        os.register_at_fork(before=weakly(self._close_for_fork), after_in_parent=weakly(self._open_chunk))
+        tell = self._tell_failure
+        os.register_at_fork(before=weakly(tell, self._close_for_fork), after_in_parent=weakly(tell, self._open_chunk))
         self._open_chunk()
 
     def finish(self) -> ProfilerWindow | None:
@@ -98,7 +110,7 @@ class Opening:
         self._chunks, self._size_bytes = 0, resident_bytes()
         self.stopwatch = Stopwatch(None)
         self.stopwatch.mark()
-        call_in_main_thread_after(CHUNK_SECONDS, weakly(self._expire, window))
+        call_in_main_thread_after(CHUNK_SECONDS, weakly(self._tell_failure, self._expire, window))
 
     def _expire(self, window: ProfilerWindow) -> None:
         if window is not self._window:
@@ -110,7 +122,7 @@ class Opening:
             self._close_chunk()
             self._open_chunk()
         else:
-            call_in_main_thread_after(CHUNK_SECONDS, weakly(self._expire, window))
+            call_in_main_thread_after(CHUNK_SECONDS, weakly(self._tell_failure, self._expire, window))
 
     def _close_for_fork(self) -> None:
         if self._window is not None and self._window.is_mine:
@@ -211,7 +223,7 @@ class Windows:
         self.current: ProfilerWindow | None = None
         self._session = session
         self._handlers = handlers
-        self._on_overflow = weakly(on_overflow)
+        self._on_overflow = weakly(session.warn_of_failure, on_overflow)
         self.detail = detail_of(session.options, DETAIL)
         self.is_light = False
         self._attempts = 0
@@ -230,7 +242,7 @@ class Windows:
         self.current, self._bounds = window, Bounds()
         self._handlers.install()
         # From time to time the main thread looks whether a step in the window takes too much memory.
-        call_in_main_thread_after(WATCH_SECONDS, weakly(self._cut_off, window))
+        call_in_main_thread_after(WATCH_SECONDS, weakly(self._session.warn_of_failure, self._cut_off, window))
         return "open"
 
     def lighten(self) -> None:
@@ -279,7 +291,7 @@ class Windows:
         if window is not self.current:
             return
         if self._bounds is None or not self._bounds.is_memory_passed():
-            call_in_main_thread_after(WATCH_SECONDS, weakly(self._cut_off, window))
+            call_in_main_thread_after(WATCH_SECONDS, weakly(self._session.warn_of_failure, self._cut_off, window))
         elif window.is_mine:
             self._on_overflow()
 
@@ -362,9 +374,9 @@ class Script:
                 make_wakeable()
             opening = self._session.setting.opening
             if opening is not None:
-                self._opening = Opening(torch, detail_of(self._session.options, opening))
+                self._opening = Opening(torch, detail_of(self._session.options, opening), self._session.warn_of_failure)
                 self._opening.start()
-            os.register_at_fork(before=weakly(self._cut_short))
+            os.register_at_fork(before=weakly(self._session.warn_of_failure, self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
             self._give_up("before it began", exc)
 

@@ -72,6 +72,7 @@ READ_BY_COMPILED = "_compiled_call_impl"
 # The oldest version that the tests ran with (docs/reference/versions.md).
 OLDEST = (2, 4)
 
+_FRAME_COUNTS = "torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER"
 _lost: dict[str, str] = {}
 
 
@@ -105,6 +106,15 @@ def _get(thing: Any, name: str, path: str) -> Any:
         return None
 
 
+def _of_kind(path: str, kind: type) -> Any:
+    """The thing of this name; null where there is none, or it is of another kind by now."""
+    found = private(path)
+    if found is None or isinstance(found, kind):
+        return found
+    _lose(path)
+    return None
+
+
 def _lose(path: str) -> None:
     lost = PRIVATE.get(path)
     if lost is not None:
@@ -129,8 +139,8 @@ def losses() -> tuple[str, ...]:
 
 
 def refuse_old(torch: Any) -> str | None:
-    """The reason why this torch cannot be measured, which is its age; null where it can."""
-    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    """The reason why this torch cannot be measured, which is its age; null where it can, and for one that is null."""
+    numbers = re.match(r"(\d+)\.(\d+)", str(getattr(torch, "__version__", "")))
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:
         return None
     return f"torch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that can be measured"
@@ -337,12 +347,12 @@ def use_foreach_for(kind: type) -> None:
 
 def compile_counters() -> Mapping[str, Mapping[str, int]] | None:
     """The counts of the compiler by name, as unique graphs and graph breaks; null where it does not tell."""
-    return private("torch._dynamo.utils.counters")  # type: ignore[no-any-return]
+    return _of_kind("torch._dynamo.utils.counters", Mapping)  # type: ignore[no-any-return]
 
 
 def break_reasons() -> Sequence[Any]:
     """The reasons for which graphs broke; empty where the compiler keeps none."""
-    return private("torch._dynamo.utils.graph_break_reasons") or ()
+    return _of_kind("torch._dynamo.utils.graph_break_reasons", Sequence) or ()
 
 
 def compiler_settings() -> Any:
@@ -378,18 +388,23 @@ def has_cpp_compiler() -> bool:
 
 def optimized_module() -> Any:
     """The class of compiled modules; null until the program has imported the compiler."""
-    return private("torch._dynamo.eval_frame.OptimizedModule")
+    return _of_kind("torch._dynamo.eval_frame.OptimizedModule", type)
 
 
 def exported_module() -> Any:
     """The class of the modules of exported programs; null until the program has imported it."""
-    return private("torch.export._unlift._StatefulGraphModule")
+    return _of_kind("torch.export._unlift._StatefulGraphModule", type)
 
 
 def compiled_frames() -> Mapping[Any, int]:
     """Times that torch's compiler has compiled each frame; empty where it never ran. It is not imported for this."""
-    found = private("torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER")
-    return found if isinstance(found, Mapping) else {}
+    return _of_kind(_FRAME_COUNTS, Mapping) or {}
+
+
+def may_trace_hooks() -> bool:
+    """True if the compiler has compiled something, or may have where it does not tell: it would trace our hooks."""
+    counts = _of_kind(_FRAME_COUNTS, Mapping)
+    return bool(counts) if counts is not None else _FRAME_COUNTS.rpartition(".")[0] in sys.modules
 
 
 def note_untold_kernels() -> None:
@@ -414,7 +429,7 @@ def is_constant_input(value: Any) -> bool:
 
 def loader_iterator() -> Any:
     """The class of the iterators of data loaders; null until the program has imported them."""
-    return private("torch.utils.data.dataloader._BaseDataLoaderIter")
+    return _of_kind("torch.utils.data.dataloader._BaseDataLoaderIter", type)
 
 
 def dataset_of(iterator: Any) -> Any:

@@ -21,7 +21,7 @@ from bottleneck.harness.lines import is_own_file, program_lines
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.memory_growth import fields_of, locals_of, variables_of
 from bottleneck.harness.module_paths import instances_of, named_tensors, tensors_of
-from bottleneck.harness.torch_private import compiled_frames, count_modes, version_of
+from bottleneck.harness.torch_private import count_modes, may_trace_hooks, version_of
 from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuePlace, ValuesLook
 
 # Processor time of the look in the step, of each look after it, and numbers of one tensor that are looked at.
@@ -71,7 +71,7 @@ class ValueLook:
 
     def start(self, torch: Any) -> None:
         """Begins, but where a device or torch.compile is in use: the one does not mind, the other would trace hooks."""
-        if torch is None or compiled_frames() or is_on_gpu(torch) or self._removals:
+        if torch is None or may_trace_hooks() or is_on_gpu(torch) or self._removals:
             return
         self._torch, self._left_s = torch, _MOST_SECONDS
         module = torch.nn.modules.module

@@ -18,7 +18,7 @@ from bottleneck.harness.numerics import take_numerics
 from bottleneck.harness.program import describe_error
 from bottleneck.harness.session import Session, silenced
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
-from bottleneck.harness.torch_private import compiler_settings
+from bottleneck.harness.torch_private import compiler_settings, refuse_old
 from bottleneck.harness.torch_state import describe_torch
 from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
@@ -54,8 +54,11 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     """Repeats the step through its phases; what the step raises comes through, and what was measured is kept.
 
     ``doubling`` makes the step at twice its batch size; null where it has none. ``change_s`` is how long applying
-    changes to the step took.
+    changes to the step took. Ends the process with a reason where torch is too old to be measured.
     """
+    refusal = refuse_old(sys.modules.get("torch"))
+    if refusal is not None:
+        sys.exit(refusal)
     if session.options.counting:
         _count(step, session)
         return

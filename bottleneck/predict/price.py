@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from bottleneck.cost.fusion import live_calls
 from bottleneck.predict.host_pace import (
     host_counts,
     host_time_units,
@@ -14,7 +15,7 @@ from bottleneck.predict.host_pace import (
     slower_than_usual,
     step_us,
 )
-from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, least_bytes, live_calls
+from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, least_bytes
 from bottleneck.predict.interval import COVERAGE, calls_of, interval_factor, run_of, spread_parts
 from bottleneck.predict.rates import (
     KINDS,

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from bottleneck.cost import OP_FAMILIES, compute_cost
 from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled, parse_call
 from bottleneck.schema.records import replace
-from bottleneck.schema.step_calls import StepCall, TensorUse
-from bottleneck.units import ITEM_BYTES
+from bottleneck.schema.step_calls import StepCall
 
 FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 
@@ -96,15 +95,10 @@ class ConvolutionShape:
         return f"{'transposed ' if self.transposed else ''}convolution{' 3d' if self.dims == 3 else ''}"
 
 
-def tensor_bytes(use: TensorUse) -> float:
-    """Bytes of a tensor; dims of stride 0 count once."""
-    sizes = [size for size, stride in zip(use.dims, use.strides, strict=False) if stride != 0 or size == 0]
-    return math.prod(sizes if len(use.strides) == len(use.dims) else use.dims) * ITEM_BYTES.get(use.type, 4.0)
-
-
 def cost_of(call: StepCall) -> Cost | str:
     """FLOPs and bytes of a call, or why they are not known."""
-    return compute_cost(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+    cost = compute_cost(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+    return cost if isinstance(cost, Cost) else cost.words
 
 
 def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | str:
@@ -113,7 +107,7 @@ def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | str:
     if isinstance(parsed, str):
         return parsed
     name = call.name.removeprefix("aten::")
-    result_bytes = sum(map(tensor_bytes, call.outputs))
+    result_bytes = sum(use.bytes for use in call.outputs)
     try:
         if name in _BY_NAME:
             cost = cost_of(call)
@@ -202,7 +196,7 @@ def convolution_shape(call: OpCall) -> ConvolutionShape:
     x, weight = call.tensor(0).shape, call.tensor(1).shape
     stride, dilation, groups = call.integers(3), call.integers(5), call.integer(8)
     if call.result is None or stride is None or dilation is None or groups is None or call.flag(6) is None:
-        raise Unmodelled("the arguments of the convolution were not recorded")
+        raise Unmodelled("no_convolution_arguments")
     transposed, area = bool(call.flag(6)), math.prod(weight[2:])
     result = call.result
     return ConvolutionShape(

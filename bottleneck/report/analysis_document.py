@@ -28,9 +28,11 @@ from bottleneck.schema.analysis import (
     TelemetrySummary,
     Totals,
     Verdict,
+    join_clauses,
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
+from bottleneck.schema.reasons import BRIEF
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -95,13 +97,13 @@ def _stretch_text(stretch: list[Numbered]) -> str:
     if len({step.set_aside for _, step in stretch}) == 1:
         return f"steps {first}:{last + 1} are {head.set_aside}"
     quick, slow = (choose(step.us for _, step in stretch) for choose in (min, max))
-    return f"steps {first}:{last + 1} ({format_us(quick)} to {format_us(slow)}) are {_kind(stretch[0])}"
+    kind = BRIEF.get(head.set_aside_code or "", head.set_aside)
+    return f"steps {first}:{last + 1} ({format_us(quick)} to {format_us(slow)}) are {kind}"
 
 
 def _kind(numbered: Numbered) -> str | None:
-    """The reason without the figures of one step, which stand after a colon."""
-    reason = numbered[1].set_aside
-    return None if reason is None else reason.partition(":")[0]
+    """The code of the reason, for which steps are told together; where it has none, its words."""
+    return numbered[1].set_aside_code or numbered[1].set_aside
 
 
 def _one(numbered: Numbered) -> str:
@@ -438,21 +440,14 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
 
 def _cut_sentence(verdict: Verdict, limit: int) -> str:
     """The verdict in at most so many characters; the action that ends it stays, where it leaves a third of them."""
-    first = "" if verdict.first_step is None else f" First: {verdict.first_step}."
-    if len(verdict.sentence) <= limit:
-        return verdict.sentence
-    if not verdict.sentence.endswith(first) or len(first) > limit * 2 / 3:
-        return cut_text(_without_cause(verdict.sentence), limit)
-    return cut_text(_without_cause(verdict.sentence.removesuffix(first)), limit - len(first)) + first
-
-
-def _without_cause(sentence: str) -> str:
-    """The verdict whose sentence on a late rank leaves out why it is late, so that there is room for the bound.
-
-    The list of slow ranks below it has the cause.
-    """
-    late, end, rest = sentence.partition(". ")
-    return f"{late.partition('; ')[0]}{end}{rest}" if " in collectives " in late else sentence
+    if len(verdict.sentence) <= limit or not verdict.clauses:
+        return cut_text(verdict.sentence, limit)
+    # The list of slow ranks below it says why a rank is late.
+    *before, first = (clause for clause in verdict.clauses if clause.role != "late_cause")
+    if first.role != "first" or len(first.text) > limit * 2 / 3:
+        return cut_text(join_clauses([*before, first]), limit)
+    ending = f" {join_clauses([first])}"
+    return cut_text(join_clauses(before), limit - len(ending)) + ending
 
 
 def _where_the_rest_is(recording: RecordingInfo) -> str:

@@ -63,12 +63,21 @@ class ListSection(Struct, frozen=True):
 
 
 class Action(Struct, frozen=True):
-    """One thing to do: its subject, labelled lines, code to write, and a command that tries it, to be copied."""
+    """One thing to do: its subject, labelled lines, code to write, and a command that tries it, to be copied.
+
+    ``key`` names what it is about, by which it is looked up or chosen.
+    """
 
     lead: str
     lines: tuple[tuple[str, str], ...] = ()
     code: tuple[str, ...] = ()
     command: str | None = None
+    key: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The lead with the key behind it, for a medium that has one line for both."""
+        return f"{self.lead} [{self.key}]" if self.key else self.lead
 
 
 class ActionSection(Struct, frozen=True):

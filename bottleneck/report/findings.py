@@ -8,7 +8,6 @@ from bottleneck.report.document import Action, ActionSection
 from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
-from bottleneck.schema.measurements import BY_FORMULA
 from bottleneck.schema.op_names import lines_in
 from bottleneck.units import format_share, format_us
 
@@ -45,12 +44,15 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     first = (shown or others or remarks or found)[0]
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
     # Reasons for gains by formula that several findings give in the same words are said once.
-    reasons = Counter(line for each in shown[:most] for line in each.evidence if line.startswith(BY_FORMULA))
-    common = [line for line, count in reasons.items() if count > 1]
+    reasons = Counter(finding.by_formula for finding in shown[:most] if finding.by_formula)
+    common = [reason for reason, count in reasons.items() if count > 1]
     return ActionSection(
         TITLE,
         tuple(_action(analysis, finding, characters, common) for finding in shown[:most]),
-        (*(_doubts(analysis) if shown or others else ()), *(f"{as_sentence(line)}." for line in common)),
+        (
+            *(_doubts(analysis) if shown or others else ()),
+            *(f"{as_sentence(_BY_FORMULA)}{reason}." for reason in common),
+        ),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
         (*more, *hidden, f"Each [name] has more to read: {_EXPLAIN} {first.slug}"),
@@ -89,13 +91,18 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     lines = (("gain", gain), *_named_lines(analysis, f"{finding.title} {advice}", 1), ("do", advice))
     written = tuple((finding.code or "").rstrip().splitlines())
     return Action(
-        lead=f"{cut_text(finding.title, max(characters // 2, 60))} [{finding.slug}]",
+        lead=cut_text(finding.title, max(characters // 2, 60)),
         lines=tuple(
             (label, text if is_first and label == "do" else cut_text(text, characters)) for label, text in lines if text
         ),
         code=written if len(written) <= code else (),
         command=finding.verify,
+        key=finding.slug,
     )
+
+
+# Begins the evidence that a formula gave the gain of a finding whose work could have been timed alone.
+_BY_FORMULA = "estimated by formula: "
 
 
 def _doubts(analysis: Analysis) -> tuple[str, ...]:
@@ -108,7 +115,8 @@ def _doubts(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _action(analysis: Analysis, finding: Finding, characters: float, common: Sequence[str]) -> Action:
-    seen = _evidence([line for line in finding.evidence if line not in common], characters)
+    own = [f"{_BY_FORMULA}{finding.by_formula}"] if finding.by_formula and finding.by_formula not in common else []
+    seen = "; ".join([_evidence(finding.evidence, characters), *own])
     lines = (
         ("gain", _gain(finding)),
         ("adds", _added(finding)),
@@ -117,10 +125,11 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
         ("do", _advice(finding)),
     )
     return Action(
-        lead=f"{finding.title} [{finding.slug}]",
+        lead=finding.title,
         lines=tuple((label, text) for label, text in lines if text),
         code=tuple((finding.code or "").rstrip().splitlines()),
         command=finding.verify,
+        key=finding.slug,
     )
 
 
@@ -206,9 +215,10 @@ def _short(finding: Finding, gain: str) -> Action:
     advice = f"{advice[:1].lower()}{advice[1:]}" if advice[1:2].islower() else advice
     code = (finding.code or "").rstrip().splitlines()
     return Action(
-        f"{finding.title}: {advice}{f' ({gain})' if gain else ''} [{finding.slug}]",
+        f"{finding.title}: {advice}{f' ({gain})' if gain else ''}",
         code=tuple(code) if len(code) == 1 else (),
         command=finding.verify,
+        key=finding.slug,
     )
 
 

@@ -166,7 +166,7 @@ def _action_section_lines(section: ActionSection) -> list[str]:
 def _action_lines(action: Action, mark: str) -> list[str]:
     """One item of a list, with its lines as a list of their own and its code in a fence."""
     indent = " " * len(mark)
-    out = [f"{mark}{prose(action.lead)}"]
+    out = [f"{mark}{prose(action.title)}"]
     out += [f"{indent}- {label}: {prose(text)}" for label, text in action.lines]
     out += [f"{indent}- try: {code(action.command)}"] if action.command is not None else []
     return [*out, *(f"{indent}{line}".rstrip() for line in _fenced_code(action.code))]

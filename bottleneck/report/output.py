@@ -42,12 +42,23 @@ def discard_output() -> None:
     os.close(null)
 
 
+_OURS = "bottleneck: "
 # Beginnings of lines that are sentences of ours; what "fix:" names is to be copied, and stays on one line.
-_SENTENCES = ("bottleneck: ", "error: ", "  why: ")
+_SENTENCES = (_OURS, "error: ", "  why: ")
 _NARROWEST = 30
 # What no line may break: a number and its unit, and a command that ends a line, which is there to be copied.
 _WHOLE = re.compile(r"(?<=: )bottleneck [^:]+$|\d (?:%|[mu]?s)(?!\w)")
 _GLUE = "\ue000"
+
+
+def marked(text: str) -> str:
+    """The lines of a text, each marked as ours."""
+    return "\n".join(f"{_OURS}{line}" for line in text.split("\n"))
+
+
+def write_note(text: str) -> None:
+    """Writes lines of ours to standard error, marked as such."""
+    write_status(marked(text))
 
 
 def write_status(text: str) -> None:

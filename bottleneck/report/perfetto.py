@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -99,7 +100,7 @@ def _step_tracks(annotations: Annotations, tracks: _ViewerIds, pid: int) -> Iter
     steps = sorted((*window.steps, *(step for step, _ in window.set_aside)), key=lambda step: step.start_us)
     for step in steps:
         reason = reasons.get(step.start_us)
-        more = {} if reason is None else {"left out": reason}
+        more = {} if reason is None else {"left out": reason.words}
         yield _slice(linked, track, clean(step.name), step.start_us, step.end_us, {"step_us": step.us, **more})
 
 
@@ -170,7 +171,7 @@ def _bounds(annotations: Annotations, rows: Integers, track: _ViewerThread) -> I
         "name": _encoded(linked.kernels["name"].iloc[rows], lambda name: clean(essential_name(name), _LONGEST_NAME)),
         "regime": _encoded(roofline["regime"].iloc[rows]),
         "confidence": _encoded(roofline["confidence"].iloc[rows]),
-        "reason": _encoded(roofline["reason"].iloc[rows], clean),
+        "reason": _encoded(roofline["reason"].iloc[rows], lambda reason: clean(reason.words)),
         "source": _encoded(linked.kernels["source"].iloc[rows], clean),
         "module": _encoded(linked.kernels["module"].iloc[rows], _module_name(linked)),
     }
@@ -198,9 +199,9 @@ def _at_ns(linked: Linked, at_us: "pd.Series[float]") -> list[int]:
     return [linked.trace.origin_ns + ns for ns in whole.tolist()]
 
 
-def _encoded(column: "pd.Series[str]", shown: Callable[[str], str] = str) -> list[str]:
+def _encoded(column: "pd.Series[str]", shown: Callable[[Any], str] = str) -> list[str]:
     """The texts of a category column as JSON, '' for null; each distinct text is encoded once."""
-    labels = [json.dumps(shown(str(label))) for label in column.cat.categories]
+    labels = [json.dumps(shown(label)) for label in column.cat.categories]
     return [*map([*labels, ""].__getitem__, column.cat.codes.to_numpy().tolist())]
 
 

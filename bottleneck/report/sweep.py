@@ -221,9 +221,11 @@ def fit_sentences(fit: Fit) -> tuple[str, ...]:
         reason = fit.reason or "no fit"
         return (f"{reason[:1].upper()}{reason[1:]}.",)
     assert fit.fixed_mid_us is not None and fit.each_mid_us is not None
-    fixed, each = format_us(fit.fixed_mid_us), format_us(fit.each_mid_us)
-    law = f"{fixed} + {each} x {fit.parameter}" if fit.model == "sum" else f"max({fixed}, {each} x {fit.parameter})"
-    law = law.removeprefix("0 us + ")
+    fixed, law = format_us(fit.fixed_mid_us), f"{format_us(fit.each_mid_us)} x {fit.parameter}"
+    if fit.model == "max":
+        law = f"max({fixed}, {law})"
+    elif fit.fixed_mid_us:
+        law = f"{fixed} + {law}"
     over = f" from {fit.over.low:g} to {fit.over.high:g}" if fit.over is not None else ""
     within = f", within {format_share(fit.residual_share)}" if fit.residual_share is not None else ""
     ranges = (

@@ -371,7 +371,7 @@ def _sentences(texts: Sequence[str], style: TerminalStyle, emphasis: str = "") -
 
 def _action_lines(action: Action, style: TerminalStyle, lead: str, emphasis: str) -> list[Text]:
     indent = len(lead)
-    out = wrapped(Text(style.text(action.lead, _PROSE), emphasis), style, indent, lead)
+    out = wrapped(Text(style.text(action.title, _PROSE), emphasis), style, indent, lead)
     for label, text in action.lines:
         out += _labelled(label, style.text(text, _PROSE), style, indent)
     inner = 0 if style.width < _NARROW else indent + _LABEL_WIDTH

@@ -28,8 +28,8 @@ class Account:
     ``bound`` is the bound of kernels and ops whose time goes here, null for accounts of idle time only. ``cause`` is
     the cause of idle time, null for accounts of work only. ``is_host_state`` marks causes that a host thread shows by
     its events; ``is_scaled`` those whose time the profiler stretches. ``families`` are the families of kernels and ops
-    whose unmodelled time goes here, ``likely`` is the bound that such work usually has: products reuse each operand,
-    everything else does a few operations per element that it moves.
+    whose unmodelled time goes here, ``kind`` names their work, ``likely`` is the bound that such work usually
+    has: products reuse each operand, everything else does a few operations per element that it moves.
     """
 
     key: str
@@ -43,6 +43,7 @@ class Account:
     is_scaled: bool = True
     families: tuple[str, ...] = ()
     likely: str | None = None
+    kind: str | None = None
 
     @property
     def label(self) -> str:
@@ -75,6 +76,7 @@ def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -
         advice=_RECORD_SHAPES,
         families=families,
         likely=likely,
+        kind=words,
     )
 
 
@@ -243,7 +245,8 @@ _ROWS = (
         ("pointwise", "elementwise", "triton", "loss", "random", "primitive"),
         likely="memory",
     ),
-    _unmodelled("copies", "copies and layout changes", ("copy", "auxiliary", "fill"), likely="memory"),
+    _unmodelled("copies", "copies and layout changes", ("copy", "auxiliary"), likely="memory"),
+    _unmodelled("creation", "random numbers and fills", ("fill",), likely="memory"),
     _unmodelled("pooling", "pooling and interpolation", ("pooling", "interpolation"), likely="memory"),
     _unmodelled("reductions", "reductions, sorts and scans", ("reduction", "sort", "scan"), likely="memory"),
     _unmodelled("lookups", "indexing and embedding lookups", ("indexing", "recommendation"), likely="memory"),

@@ -5,7 +5,7 @@ shares lie in 0-1, and null means unknown.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Literal
 
@@ -113,6 +113,8 @@ STRETCHED = "stretched-profile"
 # One thread that shared its processor: times are longer, shares are the program's own.
 SHARED_PROCESSOR = "shared-processor"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
+# A device of the machine, of which the trace holds nothing.
+LISTED_ALONE = "device-listed-alone"
 # The file ends early: what came later is missing.
 TRUNCATED = "truncated"
 # No longer holds once several ranks are looked at together.
@@ -145,6 +147,7 @@ class Caveat(Struct, frozen=True):
     slug: Annotated[str, Doc("stable name of the caveat")]
     message: Annotated[str, Doc("what is not known or not certain, and why")]
     share: Annotated[float | None, Doc("of the step that is affected; null where that is not known", "share")] = None
+    cause: Annotated[str | None, Doc("the end of the message that says what led to it; null where none does")] = None
 
     def __post_init__(self) -> None:
         if self.share is None or 0.0 <= self.share <= 1.0:
@@ -212,11 +215,37 @@ class RecordingInfo(Struct, frozen=True):
     world_size: Annotated[int | None, Doc("ranks of the job; null when not known")]
 
 
-class Verdict(Struct, frozen=True):
-    """The resource that limits the step, with its share, and the conclusion as a sentence.
+ClauseRole = Literal[
+    "cut_off",
+    "late_rank",
+    "late_cause",
+    "pace",
+    "sure",
+    "bound",
+    "cause",
+    "place",
+    "doubt",
+    "start_up",
+    "sides",
+    "first",
+]
 
-    The sentence ends with "First: ``first_step``."; null in analyses of before that was kept.
-    """
+
+class Clause(Struct, frozen=True):
+    """One part of a verdict in words, without a full stop; ``joiner`` is what stands between it and the one before."""
+
+    role: Annotated[ClauseRole, Doc("what it tells: the bound, its place, a doubt, the first action …")]
+    text: Annotated[str, Doc("the words")]
+    joiner: Annotated[Literal[". ", "; ", ", "], Doc("what stands before it, unless it is the first")] = ". "
+
+
+def join_clauses(clauses: Sequence[Clause]) -> str:
+    """The sentences that these clauses make."""
+    return "".join(f"{clause.joiner if at else ''}{clause.text}" for at, clause in enumerate(clauses)) + "."
+
+
+class Verdict(Struct, frozen=True):
+    """The resource that limits the step, with its share, and the conclusion as clauses, and as the text they make."""
 
     bound: Annotated[Bound, Doc("resource that limits the step; 'device' where only its being busy is known")]
     regime: Annotated[Regime | None, Doc("how close the kernels of this bound together are to their roof")]
@@ -226,6 +255,7 @@ class Verdict(Struct, frozen=True):
     first_step: Annotated[
         str | None, Doc("the first action, which ends the sentence: that of the first finding where there is one")
     ] = None
+    clauses: Annotated[tuple[Clause, ...], Doc("the sentence in its parts; empty in older analyses")] = ()
 
 
 class Totals(Struct, frozen=True):
@@ -260,6 +290,9 @@ class UnknownWork(Struct, frozen=True):
     name: Annotated[str, Doc("kernel or op")]
     us: Annotated[float, Doc("per step", "us")]
     reason: Annotated[str, Doc("why it is unmodelled")]
+    reason_code: Annotated[str | None, Doc("the same as a code; null where none is known, and in older analyses")] = (
+        None
+    )
 
 
 class Coverage(Struct, frozen=True):
@@ -309,6 +342,7 @@ class KernelSummary(Struct, frozen=True):
     account: Annotated[
         str | None, Doc("account of the ledger that its time is part of; null in analyses of before that was kept")
     ] = None
+    reason_code: Annotated[str | None, Doc("the reason as a code; null without one, and in older analyses")] = None
 
 
 class Fold(Struct, frozen=True):
@@ -458,6 +492,7 @@ class Finding(Struct, frozen=True):
     verify: Annotated[str | None, Doc("command that tries it; null where it cannot be tried alone")]
     code: Annotated[str | None, Doc("code to write")] = None
     gain_reason: Annotated[str | None, Doc("why no gain is predicted")] = None
+    by_formula: Annotated[str | None, Doc("why a formula gave the gain where timed pieces of the step could")] = None
     added_gain_us: Annotated[
         Interval | None,
         Doc("per step, once the findings above it are applied; these add up to less than the step", "us"),

@@ -25,7 +25,7 @@ _NEVER = re.compile(r"(?!)")
 
 
 class Generation(Struct, frozen=True):
-    """What holds for all boards of a generation.
+    """Holds what is true of all boards of a generation.
 
     ``instruction`` reaches its matrix units, kernels whose name ``older`` finds use that of the generation before.
     ``tensor_share`` is the part of the peaks of its tensor cores that kernels of libraries reach, relative to others.

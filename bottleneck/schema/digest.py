@@ -13,6 +13,7 @@ from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import ProcessGroup
 from bottleneck.schema.measurements import StepTimes
+from bottleneck.schema.reasons import Reason
 
 
 class Message(Struct, frozen=True):
@@ -63,7 +64,7 @@ class RankDigest(Struct, frozen=True, eq=False):
     ``steps.each``, on the clock of ``calls``. ``bound`` is that of the rank's own verdict. ``is_cut_off`` is
     True where the file ends before the trace does. ``lines`` is the time per step at the source lines that take most of
     it, work and waits but no collectives. ``step_numbers`` are those of all steps found, alike on all ranks that tell
-    them by the same source; empty where none tells.
+    them by the same source; empty where none tells. ``set_aside`` is why each of them does not count.
     """
 
     path: str
@@ -82,6 +83,7 @@ class RankDigest(Struct, frozen=True, eq=False):
     is_cut_off: bool = False
     lines: Mapping[str, float] = field(default_factory=dict)
     step_numbers: tuple[int, ...] = ()
+    set_aside: tuple[Reason | None, ...] = ()
 
     @property
     def stretch(self) -> float:
@@ -104,4 +106,4 @@ class SharedSteps(Struct, frozen=True):
     """
 
     sharing: StepSharing
-    set_aside: tuple[tuple[str | None, ...] | None, ...]
+    set_aside: tuple[tuple[Reason | None, ...] | None, ...]

@@ -18,6 +18,7 @@ from bottleneck.schema.analysis import (
     DISTURBED_SLUGS,
     ELSEWHERE,
     Analysis,
+    Clause,
     Finding,
     StepAnalysis,
     Verdict,
@@ -71,7 +72,7 @@ class Evidence:
     """The analysis of one step with the tables that it rests on.
 
     With several ranks the analysis is of all of them, the tables are those of the rank that sets the pace, and
-    ``straggler`` is a sentence on the rank that the others wait for.
+    ``straggler`` tells of the rank that the others wait for.
 
     ``costs`` is COSTS, row for row as ``linked.trace.signatures`` (CALLS); ``attribution`` and ``roofline`` are
     ATTRIBUTION and ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the profiler:
@@ -81,8 +82,10 @@ class Evidence:
     of the window and idle in the other. ``samples`` are the readings of the sensors around the trace, oldest first;
     empty where it has no sensor log or no wall clock.
 
+    ``loops`` is LOOPS, row for row as ``linked.kernels``: what a compiler would fuse.
+
     ``predict`` gives the time per step that changes of the step save, by a replay; null where the steps cannot be
-    replayed. Without it no replay is at hand.
+    replayed well enough to name a change in words. Without it no replay is at hand.
 
     ``cache`` is the one place for values derived from it; functions that are ``remembered`` fill it.
     """
@@ -92,10 +95,11 @@ class Evidence:
     costs: pd.DataFrame
     attribution: pd.DataFrame
     roofline: pd.DataFrame
+    loops: pd.DataFrame
     recording: Recording | None = None
     kernel_time: pd.DataFrame | None = None
     sides: TwoSided | None = None
-    straggler: str | None = None
+    straggler: tuple[Clause, ...] = ()
     samples: Sequence[Sample] = ()
     predict: "Predict | None" = None
     cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)
@@ -186,8 +190,16 @@ class Evidence:
         return _sums(self, events["name"].iloc[rows], durations, durations)
 
 
-# The time per step that some changes save, in words that `bottleneck whatif` takes.
-Predict = Callable[[Evidence, Sequence[str]], float | None]
+@dataclass(frozen=True, eq=False)
+class ShorterKernels:
+    """A step whose rows of KERNELS take so much less, in the trace's time; the host does not launch ``spared`` ones."""
+
+    less_us: "npt.NDArray[np.float64]"
+    spared: "npt.NDArray[np.bool_] | None" = None
+
+
+# The time per step that some changes save: in words that `bottleneck whatif` takes, or of kernels.
+Predict = Callable[[Evidence, Sequence[str] | ShorterKernels], float | None]
 
 
 @dataclass(frozen=True, eq=False)

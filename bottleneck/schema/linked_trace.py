@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from bottleneck.schema.analysis import Caveat
+from bottleneck.schema.reasons import Reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 # Of 60,000 gaps between queued kernels of one stream (37 public traces of 15 parts), the longest took 17 us: up to
 # here, with a margin, a gap is the device's own. Beyond, something else held it.
 KERNEL_GAP_US = 20.0
+# From launch to start with an empty queue took 6 to 37 us (median, by part); with a margin for the tail. What starts
+# later had another reason.
+LAUNCH_LATENCY_US = 60.0
+# Issuing an op takes so long at most: a longer stretch of the host is something else.
+LONGEST_ISSUE_US = 500.0
 
 
 class DeviceProperties(Struct, frozen=True):
@@ -72,7 +78,7 @@ class Window(Struct, frozen=True):
     end_us: float
     steps: tuple[Step, ...]
     source: str
-    set_aside: tuple[tuple[Step, str], ...] = ()
+    set_aside: tuple[tuple[Step, Reason], ...] = ()
     lead_in_us: float = 0.0
 
     @property

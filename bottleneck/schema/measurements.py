@@ -39,6 +39,7 @@ class StepTime:
     name: Annotated[str, Doc("number or name given by the program or the profiler")]
     us: Annotated[float, Doc("wall time while profiled", "us")]
     set_aside: Annotated[str | None, Doc("why the analysis excludes it; null where it counts")] = None
+    set_aside_code: Annotated[str | None, Doc("the same as a code; null too in older analyses")] = None
 
 
 @dataclass(frozen=True)
@@ -635,8 +636,6 @@ class MeasuredPieces:
 
 
 _MOST_NAMED = 3
-# Begins the evidence that a formula gave the gain of a finding whose work could have been timed alone.
-BY_FORMULA = "estimated by formula: "
 
 
 def missing_pieces(measured: MeasuredPieces) -> tuple[str, ...]:

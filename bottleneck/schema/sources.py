@@ -10,6 +10,7 @@ from msgspec import Struct
 from bottleneck.errors import TraceError
 from bottleneck.schema.compiled_kernels import Compiled, compiled_file, is_compiled_file, read_compiled
 from bottleneck.schema.measurements import Extras, Timing
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.recording import (
     LightWindow,
     RankTrace,
@@ -44,7 +45,7 @@ class TraceSource(Struct, frozen=True):
     host: str | None = None
     rank: int | None = None
     first_step: int | None = None
-    set_aside: tuple[str | None, ...] | None = None
+    set_aside: tuple[Reason | None, ...] | None = None
 
 
 def find_traces(path: Path) -> list[TraceSource]:

@@ -3,11 +3,13 @@
 The harness makes it from a step under fake tensors, the command from the ops of a trace; ``predict`` prices it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
+from bottleneck.units import ITEM_BYTES
 
 Phase = Literal["forward", "backward", "optimizer", "other"]
 
@@ -30,6 +32,12 @@ class TensorUse:
     strides: tuple[int, ...]
     type: str
     storage: int | None = None
+
+    @property
+    def bytes(self) -> float:
+        """Its bytes in memory; dims of stride 0 count once."""
+        sizes = [size for size, stride in zip(self.dims, self.strides, strict=False) if stride != 0 or size == 0]
+        return math.prod(sizes if len(self.strides) == len(self.dims) else self.dims) * ITEM_BYTES.get(self.type, 4.0)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ in another table; an absent reference is null (dtype ``Int32``/``Int64``), never
 over the distinct strings. The function that makes a table returns ``TABLE.check(frame)``.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_NODE
 
 if TYPE_CHECKING:
     from bottleneck.schema.linked_trace import Trace
+    from bottleneck.schema.reasons import Reason
 
 # What an event is, whatever its era or vendor called it.
 CATEGORIES = (
@@ -58,6 +59,7 @@ SYNCHRONISES = ("synchronise", "synchronise_device")
 # Calls that hold the host until the device has come so far, whatever they are given.
 WAITS = (*SYNCHRONISES, "blocking_copy")
 COPY_WAYS = ("to_device", "to_host", "within", "between", "on_host")
+OVER_LINK = ("to_device", "to_host", "between", "on_host")
 HOST_MEMORY = ("pageable", "pinned")
 
 NARROW_ID = "Int32"
@@ -256,7 +258,7 @@ KERNELS = Table(
         "copy_way": Column("category", "copies: one of COPY_WAYS; null where the name does not tell", nullable=True),
         "host_memory": Column("category", "copies: one of HOST_MEMORY, where the name tells it", nullable=True),
         "replayed": Column("bool", "one of many kernels under one graph launch"),
-        "unlinked": Column("category", "why it has no op: 'launched before the window' …", nullable=True),
+        "unlinked": Column("category", "why it has no op: a code of REASONS, 'launched_before' …", nullable=True),
     },
 )  # GPU: one row per device event. CPU: one row per op, row for row as OPS. Sorted by ts_us on a GPU
 
@@ -298,7 +300,7 @@ COSTS = Table(
         "n": Column("float64", "columns of a product's result; keys of attention", nullable=True),
         "k": Column("float64", "inner size of a product; numbers per head of attention", nullable=True),
         "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
-        "reason": Column("object", "why it is unmodelled; null where it is modelled", nullable=True),
+        "reason": Column("object", "why it is unmodelled, a `Reason`; null where it is modelled", nullable=True),
         "evidence": Column(
             "object", "what the cost rests on beside the call's own record, or leaves open; null: nothing", "", True
         ),
@@ -319,6 +321,14 @@ ATTRIBUTION = Table(
     },
 )  # row for row as KERNELS
 
+LOOPS = Table(
+    "LOOPS",
+    {
+        "loop": Column("int64", "loop that a compiler makes of it and its neighbours, by number; -1 for none"),
+        "elements": Column("float64", "numbers that it walks over; null where it is in no loop", nullable=True),
+    },
+)  # row for row as KERNELS
+
 ROOFLINE = Table(
     "ROOFLINE",
     {
@@ -334,7 +344,7 @@ ROOFLINE = Table(
         "regime": Column("category", "'near_roof', 'below_roof' or 'far_below_roof'", nullable=True),
         "explained": Column("float64", "largest floor / duration, at most 1", "share", nullable=True),
         "confidence": Column("category", "'high', 'medium' or 'low'"),
-        "reason": Column("category", "why below the roof, overhead or unknown, with its numbers", nullable=True),
+        "reason": Column("category", "why below the roof, overhead or unknown: a `Reason`", nullable=True),
         "family": Column("category", "kind of work by the name of the kernel, else of its op", nullable=True),
     },
 )  # row for row as KERNELS; 'dispatch' is host time of an op that only calls others (CPU traces)
@@ -366,9 +376,11 @@ TIMELINE = Table(
 )  # the window of each device as disjoint stretches, sorted by device, then start
 
 
-def category(values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: list[str]) -> pd.Categorical:
+def category(
+    values: "np.ndarray[tuple[int], np.dtype[np.integer]]", labels: "Sequence[str | Reason]"
+) -> pd.Categorical:
     """A categorical from codes and labels; code -1 is null."""
-    return pd.Categorical.from_codes(values, categories=pd.Index(labels, dtype=object))
+    return pd.Categorical.from_codes(values, categories=pd.Index(cast("list[str]", labels), dtype=object))
 
 
 def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

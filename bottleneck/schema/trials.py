@@ -21,6 +21,8 @@ class Trial:
     ``break_even_steps`` the steps that pay for it. ``smallest_visible`` is the smallest change of time, as a share,
     that these pairs could have shown. ``is_bound`` marks what nobody can keep, such as the replay of one batch: it only
     shows what a fix of its kind could gain at most. ``is_part`` marks figures of a part of the step alone.
+    ``stopped_by`` is what kept it from being made or confirmed: no time was left, or the user interrupted; null where
+    nothing did.
     """
 
     change: str
@@ -40,6 +42,7 @@ class Trial:
     differences: tuple[Difference, ...] = ()
     is_bound: bool = False
     is_part: bool = False
+    stopped_by: Literal["time", "user"] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Verification:
     """All trials of one program; ``best`` is the combination of winners, where that was asked for.
 
     ``combinations`` are those that were tried on the way to it. ``seed`` is what the order of turns was drawn with, and
-    what the program's random numbers began with.
+    what the program's random numbers began with. ``is_interrupted`` is set where the user ended it before its end.
     """
 
     program: tuple[str, ...]
@@ -57,6 +60,7 @@ class Verification:
     combinations: tuple[Trial, ...] = ()
     seed: int = 0
     warnings: tuple[str, ...] = ()
+    is_interrupted: bool = False
     schema: str = VERIFY_SCHEMA
     version: str = ""
 

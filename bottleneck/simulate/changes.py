@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import HOST_STATES
-from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats, grouped
+from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
+from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import COPIES, SYNCHRONISES, are_calls, as_integers, nearest_ancestor, text_matches
@@ -36,12 +37,10 @@ KINDS = (*_DEVICE_KINDS, *_OP_KINDS, "sync", "host", *_STATE_KINDS, "batch")
 EXAMPLES = "set kernel:softmax*=0.5x, remove sync@model.py:57, fuse module:RMSNorm, overlap collective, graph"
 _NUMBERED = re.compile(r"_\d+$")
 _SYNC, _INPUT = (HOST_STATES.index(state) for state in ("sync", "input"))
-# States of the host that a graph of kernels, launched as one, does not pass through, and how long issuing an op takes
-# at most: what takes longer is something else, which stays.
+# States of the host in which it issues work.
 _ISSUES = [HOST_STATES.index(state) for state in ("dispatch", "launch", "python")]
-_LONGEST_ISSUE_US = 500.0
-# Products are not merged with their neighbours: no pass over their operands does the work of two.
-_PRODUCTS = ("matmul", "convolution", "attention", "recurrent", "linear algebra")
+# What is left of work that takes no time: it is launched all the same.
+_LEAST_LEFT = 1e-9
 
 
 class Target(Struct, frozen=True):
@@ -270,26 +269,25 @@ def floors_of(evidence: Evidence) -> Floats:
 
 
 def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
-    """Kernels of the target that follow one another become one, which takes as long as the longest of them did.
+    """Kernels of the target that a compiler makes one loop of become one, which takes as long as the longest of them.
 
-    A pass over the data that does all of the work cannot be shorter than one that does a part. Products stay as they
-    are, and part what is before them from what is behind.
+    A pass over the data that does all of the work cannot be shorter than one that does a part.
     """
-    graph = graph_of(evidence)
-    module = evidence.linked.kernels["module"].cat.codes.to_numpy()[graph.device.row]
-    family = evidence.attribution["family"].astype(object).to_numpy()[graph.device.row]
-    joins = target.device & ~np.isin(family.astype(str), _PRODUCTS) & _of_kind("kernel", evidence)
-    joins &= (evidence.linked.kernels["kind"] == "compute").to_numpy()[graph.device.row]
-    factor = np.ones(graph.device.us.size)
-    for _, mine in grouped(graph.device.stream):
-        follows = joins[mine] & np.append(False, joins[mine][:-1]) & (np.diff(module[mine], prepend=-2) == 0)
-        for _, members in grouped(np.cumsum(~follows)):
-            rows = mine[members]
-            if rows.size > 1:
-                factor[rows] = 0.0
-                factor[rows[0]] = graph.device.us[rows].max() / max(float(graph.device.us[rows[0]]), 1e-9)
+    us, loop = graph_of(evidence).device.us, loops_of(evidence)
+    rows = np.flatnonzero(target.device & (loop >= 0))
+    _, first, number = np.unique(loop[rows], return_index=True, return_inverse=True)
+    longest_us = np.zeros(first.size)
+    np.maximum.at(longest_us, number, us[rows])
+    factor = np.ones(us.size)
+    factor[rows] = 0.0
+    factor[rows[first]] = longest_us / np.maximum(us[rows[first]], 1e-9)
     left = float((target.device & (factor > 0)).sum()) / max(float(target.device.sum()), 1.0)
     return GraphChange(host=np.where(target.host, left, 1.0), device=factor)
+
+
+def loops_of(evidence: Evidence) -> Integers:
+    """The loop that a compiler makes of each piece of the graph's device work and its neighbours, -1 for none."""
+    return np.asarray(evidence.loops["loop"].to_numpy()[graph_of(evidence).device.row])
 
 
 def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
@@ -307,11 +305,31 @@ def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> 
 
 
 def _as_one_graph(evidence: Evidence) -> GraphChange:
-    """All work issued at once, as the replay of a graph does; of a long stretch what is beyond issuing an op stays."""
+    """All work issued at once, as the replay of a graph does."""
+    return GraphChange(host=_without_issuing(evidence, np.ones(graph_of(evidence).host.us.size, dtype=bool)))
+
+
+def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
+    """The change to shorter kernels; what the host does from one launch to a spared one falls away."""
     graph = graph_of(evidence)
-    beyond_us = np.maximum(graph.host.us - _LONGEST_ISSUE_US, 0.0)
-    stays = np.divide(beyond_us, graph.host.us, out=np.zeros(beyond_us.size), where=graph.host.us > 0)
-    return GraphChange(host=np.where(np.isin(graph.host.state, _ISSUES), stays, 1.0))
+    us, row = graph.device.us, graph.device.row
+    left = np.divide(us - work.less_us[row], us, out=np.ones(us.size), where=us > 0)
+    change = GraphChange(device=np.maximum(left, _LEAST_LEFT))
+    if work.spared is None:
+        return change
+    point, is_issued = graph.device.point, graph.device.point >= 0
+    chosen = (is_issued, is_issued & work.spared[row])
+    issued, spared = (np.bincount(point[rows], minlength=graph.awaited.size + 1) for rows in chosen)
+    falls_away = (issued == spared) & (issued > 0)
+    return replace(change, host=_without_issuing(evidence, falls_away[graph.host.point]))
+
+
+def _without_issuing(evidence: Evidence, chosen: Flags) -> Floats:
+    """Factors on the host without the issuing of work in the chosen stretches; what is long is something else."""
+    host = graph_of(evidence).host
+    beyond_us = np.maximum(host.us - LONGEST_ISSUE_US, 0.0)
+    stays = np.divide(beyond_us, host.us, out=np.zeros(beyond_us.size), where=host.us > 0)
+    return np.where(chosen & np.isin(host.state, _ISSUES), stays, 1.0)
 
 
 def _batch(text: str, to: str | None, evidence: Evidence) -> GraphChange:

@@ -33,12 +33,10 @@ from bottleneck.schema.intervals import (
     tally,
     union,
 )
-from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked
+from bottleneck.schema.linked_trace import KERNEL_GAP_US, LAUNCH_LATENCY_US, Linked
 from bottleneck.schema.tables import are_calls, as_integers, text_matches
 
 Texts = npt.NDArray[np.object_]
-# Work that starts later than this after its launch call, with nothing before it on its stream, had another reason.
-_LATENCY_US = 60.0
 # The clocks of host and device agree to about so much.
 _CLOCKS_US = 5.0
 # A launch that takes this long, with so many others not done, waits for room in the queue of the device.
@@ -240,7 +238,7 @@ def _issue_us(linked: Linked, rows: Integers) -> Floats:
     kernels = linked.kernels
     start, begun, ended = (kernels[name].to_numpy()[rows] for name in ("ts_us", "launch_ts_us", "launch_end_us"))
     is_kernel = (kernels["kind"] == "compute").to_numpy()[rows]
-    at_end = (ended - begun > _LATENCY_US) & (is_kernel | (start >= ended - _CLOCKS_US))
+    at_end = (ended - begun > LAUNCH_LATENCY_US) & (is_kernel | (start >= ended - _CLOCKS_US))
     return np.asarray(np.where(at_end, np.clip(start, begun, ended), begun))
 
 
@@ -341,7 +339,7 @@ def _host_work(linked: Linked, chain: _Chain, waits: _HostWaits, at_us: Floats) 
         state[rows], event[rows] = told.state, told.event
         op[rows] = inner.get(thread, NOTHING).at(middle[rows])
     place = host.places.get(host.main_thread, NOTHING).at(middle)
-    held = (state == _SYNC) & (us > _LATENCY_US)
+    held = (state == _SYNC) & (us > LAUNCH_LATENCY_US)
     return HostWork(pieces.start, us, np.searchsorted(at_us, middle), state, op, event, place, held)
 
 
@@ -368,13 +366,13 @@ def _device_work(
         before_us[mine[1:]] = np.maximum.accumulate(np.maximum(end[mine], before_us[mine[0]]))[:-1]
     issue_us = np.where(point >= 0, np.maximum(issue_us, low), -np.inf)
     latency, gap = start - issue_us, start - before_us
-    was_idle = (before_us <= issue_us) & (latency <= _LATENCY_US) & (latency >= -_CLOCKS_US)
+    was_idle = (before_us <= issue_us) & (latency <= LAUNCH_LATENCY_US) & (latency >= -_CLOCKS_US)
     latency_us = _mean_lags(latency, was_idle, kind, _LATENCY_OTHERWISE_US)
     was_queued = (issue_us + latency_us <= before_us) & (gap <= KERNEL_GAP_US) & (gap >= -_CLOCKS_US)
     gap_us = _mean_lags(gap, was_queued, kind, _GAP_OTHERWISE_US)
     by_issue = issue_us + latency_us > before_us + gap_us
     ready = np.where(by_issue, issue_us + latency_us, before_us + gap_us)
-    usual = np.where(by_issue, _LATENCY_US - latency_us, KERNEL_GAP_US - gap_us)
+    usual = np.where(by_issue, LAUNCH_LATENCY_US - latency_us, KERNEL_GAP_US - gap_us)
     held = np.where(np.isfinite(ready) & (start - ready > usual), start - ready, 0.0)
     after = _ended_before(start, end, stream, held)
     held[after >= 0] = 0.0

@@ -6,15 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
-from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, tally
+from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.records import replace
 from bottleneck.schema.whatif import ChangedStep, WhatIf
-from bottleneck.simulate.changes import change_of, floors_of, line_of
+from bottleneck.simulate.changes import change_of, floors_of, line_of, loops_of, shorten
 from bottleneck.simulate.critical_path import path_parts, replayed_ledger
 from bottleneck.simulate.graph import graph_of, sources_of_points
 from bottleneck.simulate.replay import (
@@ -35,14 +37,11 @@ MOST_ERROR, MOST_HELD, MOST_UNSETTLED, MOST_FOREIGN = 0.05, 0.2, 0.1, 0.2
 _MOST_STRETCH, _LIGHT_STRETCH = 2.3, 1.3
 # The profiler stretches the host where it issues ops; a stretch so long without an event is something else.
 _STRETCHED = frozenset({"overhead.dispatch", "overhead.python", "overhead.launch", "overhead.launch_floor"})
-_LONGEST_ISSUE_US = 500.0
 _LEAST_LEFT = 0.01
 _LEAST_SPEEDUP = 1.005
 _TRIED_PER_KIND, _BEST = 6, 10
 _MOST_PARTS = 40
 _NUMBERED = re.compile(r"_\d+$")
-# Modules of such work gain nothing from being one kernel: products dominate them.
-_NOT_FUSED = ("matmul", "convolution", "attention", "recurrent", "communication")
 
 
 @remembered
@@ -109,7 +108,7 @@ def _stretched(evidence: Evidence) -> Flags:
         of_code = np.array([*(str(name) in _STRETCHED for name in account.categories), False])
         by_account = of_code[np.append(account.codes.to_numpy().astype(np.int64), -1)[graph.host.op]]
         mask = np.where(graph.host.op >= 0, by_account, mask)
-    return np.asarray(mask & (graph.host.us <= _LONGEST_ISSUE_US))
+    return np.asarray(mask & (graph.host.us <= LONGEST_ISSUE_US))
 
 
 def _on_host(evidence: Evidence, factor: float) -> GraphChange:
@@ -170,9 +169,18 @@ def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
         change = change_of(tuple(texts), evidence)
     except UsageError:
         return None
-    base = _unchanged(evidence)
+    return _gain_us(evidence, change)
+
+
+def gain_of_kernels_us(evidence: Evidence, change: ShorterKernels) -> float:
+    """The time per step that shorter kernels save; on a device of which the steps show the order, if not the times."""
+    return _gain_us(evidence, shorten(evidence, change))
+
+
+def _gain_us(evidence: Evidence, change: GraphChange) -> float:
+    base_us = _unchanged(evidence).wall_us
     changed_us = time_steps(graph_of(evidence), _on_host(evidence, _pace(evidence).high) & change)
-    return max(base.wall_us - changed_us, 0.0) * evidence.analysis.steps.wall_us / base.wall_us
+    return max(base_us - changed_us, 0.0) * evidence.analysis.steps.wall_us / base_us if base_us > 0 else 0.0
 
 
 def _changed(evidence: Evidence, texts: tuple[str, ...], change: GraphChange) -> ChangedStep:
@@ -298,17 +306,16 @@ def _as_pattern(name: str) -> str:
 
 
 def _modules_to_fuse(evidence: Evidence) -> list[str]:
-    """Classes of modules whose kernels are all light and more than one."""
+    """Classes of modules whose kernels a compiler would make fewer of, by the time of all but one in each loop."""
     graph = graph_of(evidence)
-    kernels = evidence.linked.kernels.iloc[graph.device.row]
-    families = evidence.attribution["family"].iloc[graph.device.row].astype(object).fillna("").to_numpy()
-    heavy, us = set(), defaultdict[str, float](float)
-    modules = kernels["module"].astype(object).fillna("")
-    for module, family, dur_us in zip(modules, families, graph.device.us.tolist(), strict=True):
-        name = _NUMBERED.sub("", str(module).rpartition(".")[2])
-        if str(family) in _NOT_FUSED:
-            heavy.add(name)
-        if name:
-            us[name] += dur_us
+    work = pd.DataFrame({"loop": loops_of(evidence), "us": graph.device.us})
+    paths = evidence.linked.kernels["module"].cat
+    work["module"] = paths.codes.to_numpy()[graph.device.row]
+    work = work[(work["loop"] >= 0) & (work["module"] >= 0)]
+    times = work.groupby(["module", "loop"])["us"]
+    spared = (times.sum() - times.max()).groupby(level="module").sum()
+    us = defaultdict[str, float](float)
+    for module, spared_us in zip(spared.index.to_list(), spared.to_list(), strict=True):
+        us[_NUMBERED.sub("", str(paths.categories[module]).rpartition(".")[2])] += spared_us
     ranked = sorted(us, key=lambda name: -us[name])
-    return [f"fuse module:{name}" for name in ranked if name not in heavy and name.isidentifier()][:_TRIED_PER_KIND]
+    return [f"fuse module:{name}" for name in ranked if us[name] > 0 and name.isidentifier()][:_TRIED_PER_KIND]

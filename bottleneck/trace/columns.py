@@ -402,8 +402,13 @@ class Columns:
             self.counts.update(counts)
 
     def has_work(self) -> bool:
-        """True where any op, runtime call or device work was among the events."""
-        return any(role_of(name) in {"op", "launch", "device"} for name in self.categories)
+        """True where any op or device work was among the events."""
+        return any(role_of(name) in {"op", "device"} for name in self.categories)
+
+    def runtime_calls(self) -> int:
+        """The number of calls of a device's runtime or driver."""
+        codes = [self.categories[name] for name in [*self.categories] if role_of(name) == "launch"]
+        return int(np.isin(self.category.rows(), codes).sum())
 
     def is_pytorch(self) -> bool:
         """True where the categories show that PyTorch's profiler wrote the events."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from bottleneck.schema.digest import RankDigest, SharedSteps
 from bottleneck.schema.intervals import Floats
+from bottleneck.schema.reasons import Reason
 from bottleneck.trace.steps import set_aside_reasons
 
 # Why a step of one rank does not count.
-NOT_OF_ALL = "not recorded by every rank"
+NOT_OF_ALL = Reason("not_of_all")
 # Steps whose bounds are events of the program's, so that they are the same ones on every rank.
 _BOUNDED = frozenset({"marks", "profiler", "optimizer", "server"})
 _WITHOUT_STEPS = frozenset({"whole", "time"})
@@ -47,25 +48,24 @@ def share_steps(digests: Sequence[RankDigest]) -> SharedSteps:
     )
 
 
-def _of_rank(digest: RankDigest, reasons: Mapping[int, str | None]) -> tuple[str | None, ...] | None:
+def _of_rank(digest: RankDigest, reasons: Mapping[int, Reason | None]) -> tuple[Reason | None, ...] | None:
     """The reason for each step of a rank that does not count, null for one that does; null as a whole if it agrees."""
     kept = {position for position, reason in reasons.items() if reason is None}
-    if kept == {position for position, step in enumerate(digest.steps.each) if step.set_aside is None}:
+    if kept == {position for position, reason in enumerate(digest.set_aside) if reason is None}:
         return None
     unfit = _unfit(digest)
     return tuple(
-        reasons.get(position, step.set_aside if position in unfit else NOT_OF_ALL)
-        for position, step in enumerate(digest.steps.each)
+        reasons.get(position, own if position in unfit else NOT_OF_ALL) for position, own in enumerate(digest.set_aside)
     )
 
 
 def _unfit(digest: RankDigest) -> set[int]:
     """Positions of the steps that a rank sets aside for another reason than their time, which the ranks judge anew."""
-    by_time: list[str | None] = [None] * len(digest.steps.each)
+    by_time: list[Reason | None] = [None] * len(digest.set_aside)
     if digest.steps.source != "server":
         by_time = set_aside_reasons(digest.step_wall_us.tolist())
-    pairs = enumerate(zip(digest.steps.each, by_time, strict=True))
-    return {position for position, (step, reason) in pairs if step.set_aside is not None and reason is None}
+    pairs = enumerate(zip(digest.set_aside, by_time, strict=True))
+    return {position for position, (own, reason) in pairs if own is not None and reason is None}
 
 
 def _longest_run(digests: Sequence[RankDigest], numbered: Sequence[Positions]) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.schema.analysis import HALF_RECORDED, SAMPLED
+from bottleneck.schema.analysis import HALF_RECORDED, LISTED_ALONE, SAMPLED
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import Linked, Trace
@@ -156,16 +156,20 @@ def check_host_work(linked: Linked) -> list[Check]:
 def _no_device_work(trace: Trace) -> Check:
     check = partial(Check, "no-device-events", _DEVICE, "device")
     missing = partial(check, "missing", share=1.0, decides=True)
-    messages = {caveat.slug: caveat.message for caveat in trace.caveats}
-    if HALF_RECORDED in messages:
+    caveats = {caveat.slug: caveat for caveat in trace.caveats}
+    if HALF_RECORDED in caveats:
         fact = "ops ran on a device, but the trace holds none of its work"
         remedy = "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
-        return missing(fact, messages[HALF_RECORDED], remedy)
-    message = messages.get("no-device-events")
-    if message is None:
+        return missing(fact, caveats[HALF_RECORDED].message, remedy)
+    without_work = caveats.get("no-device-events")
+    if without_work is None and LISTED_ALONE in caveats:
+        remedy = "if the program uses it, record it: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        return check("limited", "the trace holds no work of a device", caveats[LISTED_ALONE].message, remedy)
+    if without_work is None:
         return check("ok", "a CPU trace: no kernel was launched")
     fact = "kernels were launched, but the trace holds none of them"
-    return missing(fact, message.partition("; ")[2] or message, "see what the machine says", "bottleneck doctor")
+    why = without_work.cause or without_work.message
+    return missing(fact, why, "see what the machine says", "bottleneck doctor")
 
 
 def _launches(found: Launches, flavour: str) -> Check:

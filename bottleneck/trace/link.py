@@ -101,7 +101,7 @@ def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame, capture
         ),
         (
             "launched-outside-ops",
-            kernels["unlinked"] == "launched outside any op",
+            kernels["unlinked"] == "outside_op",
             "{pieces} ({busy}) were launched outside any recorded op",
         ),
         (
@@ -143,7 +143,7 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     if not window.set_aside:
         return ()
     total = len(window.set_aside) + len(window.steps)
-    reasons = Counter(reason.split(":")[0] for _, reason in window.set_aside)
+    reasons = Counter(reason.kind for _, reason in window.set_aside)
     listed = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
     return (
         Caveat(
@@ -329,13 +329,7 @@ def _one_off_caveats(trace: Trace, window: Window, calls: Integers) -> tuple[Cav
     return (Caveat(ONE_OFF, message, share),)
 
 
-_REASONS = [
-    "graph replay",
-    "launched outside any op",
-    "no launches in the trace",
-    "launched before the window",
-    "no correlation in the trace",
-]
+_REASONS = ["graph_replay", "outside_op", "no_launches", "launched_before", "no_correlation"]
 
 # Device work whose traits follow from its kind, not its name; arguments may mark collectives too.
 _BY_KIND = {kind: KernelTraits(kind, "none") for kind in ("copy", "fill", "collective")}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
-from bottleneck.schema.analysis import HALF_RECORDED, Caveat
+from bottleneck.schema.analysis import HALF_RECORDED, LISTED_ALONE, Caveat
 from bottleneck.schema.linked_trace import DeviceProperties, ProcessGroup
 from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PATHS, MOST_MODULE_PATHS
 from bottleneck.schema.tables import LAUNCHES
@@ -261,8 +261,21 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
         return (Caveat("no-device-events", message),)
     launches = {word.vendor for name in columns.names if (word := first_word("call", name)) and word.value in LAUNCHES}
     if not launches:
-        return _half_recorded(columns)
-    return (Caveat("no-device-events", f"kernels were launched but the profiler recorded none; {_cause(launches)}"),)
+        return _half_recorded(columns) or _listed_alone(metadata)
+    cause = _cause(launches)
+    message = f"kernels were launched but the profiler recorded none; {cause}"
+    return (Caveat("no-device-events", message, cause=cause),)
+
+
+def _listed_alone(metadata: Metadata) -> tuple[Caveat, ...]:
+    """A caveat when the machine has a device of which nothing shows, not even a call."""
+    if not metadata.devices:
+        return ()
+    message = (
+        f"the machine lists a device ({metadata.devices[0].name}) of which the trace holds nothing: this ran on the CPU"
+        " alone, or the device's activity was not recorded"
+    )
+    return (Caveat(LISTED_ALONE, message),)
 
 
 # A session that records nothing, opened before graphs are captured (torch.profiler._utils._init_for_cuda_graphs), left

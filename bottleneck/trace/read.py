@@ -26,6 +26,7 @@ from bottleneck.trace.inflate import ignore_progress, read_blocks
 from bottleneck.trace.metadata import Metadata, flavour_of, missing_device_work, read_metadata, several_traces
 from bottleneck.trace.parallel import Inseparable, add_events
 from bottleneck.trace.salvage import ANY_BOUNDARY, Salvager, restore_backslashes
+from bottleneck.units import counted
 
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*')
 _BLANKS = b" \t\r\n"
@@ -306,7 +307,7 @@ def _names(columns: Columns) -> list[str]:
 
 
 def _reject(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
-    """Raises TraceError for a file without any op, launch or device work, with the reason."""
+    """Raises TraceError for a file without any op or device work, with the reason."""
     damage = columns.damage
     if not (metadata.is_pytorch() or columns.is_pytorch()):
         if not columns.counts and (damage["broken"] or damage["truncated-json"]):
@@ -316,15 +317,23 @@ def _reject(path: Path, columns: Columns, metadata: Metadata) -> NoReturn:
         raise TraceError(
             f"{path} holds no readable op or kernel", why=_damage_report(damage, columns.count), fix=_AGAIN
         )
+    what, calls = f"{path} is a PyTorch trace without any op or kernel", columns.runtime_calls()
+    if calls:
+        raise TraceError(
+            what,
+            why=f"it holds {counted(calls, 'call')} of the device's runtime alone: nothing ran in the profiler's "
+            "window, or ops were not recorded and the records of kernels were lost",
+            fix="record ProfilerActivity.CPU too, and let whole steps run inside the window",
+        )
     if columns.is_pytorch() and columns.count > 1:
         raise TraceError(
-            f"{path} is a PyTorch trace without any op or kernel",
+            what,
             why="it holds only marks and Python frames, as where it is exported after the schedule's cycle has ended: "
             "that of the next one has just begun",
             fix=f"export each cycle when it is whole: {_ON_TRACE_READY}",
         )
     raise TraceError(
-        f"{path} is a PyTorch trace without any op or kernel",
+        what,
         why="the profiler window never became active, or ended at once",
         fix="let the program run more steps than wait + warmup of the schedule, call prof.step() in each, and export "
         f"when the cycle is whole: {_ON_TRACE_READY}",

@@ -19,6 +19,7 @@ from msgspec import Struct
 from bottleneck.schema.intervals import Flags, Floats, Integers, longest_first, some_rows
 from bottleneck.schema.linked_trace import Step, Trace
 from bottleneck.schema.op_names import LOADER_FETCH, MODULE_PREFIX, PROFILER_STEP
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.tables import as_integers, main_thread
 from bottleneck.trace.joins import (
     are_named,
@@ -116,8 +117,7 @@ def _device_work(trace: Trace, first_us: float) -> _RepeatedWork:
     return _RepeatedWork(at_us[known], end_us[known])
 
 
-_DIFFERENT = "made of other ops than most steps"
-_APART = "cut off from the longest stretch of equal steps"
+_DIFFERENT, _APART = Reason("other_ops"), Reason("cut_by_others")
 
 _FEWEST_REPEATS = 3
 # A loop with more turns than this within one recording is shorter than a training or inference step.
@@ -132,7 +132,7 @@ _MODULE = re.compile("^" + re.escape(MODULE_PREFIX))
 
 
 # Steps in order, each with the reason why it does not count, null for those that do, which lie next to one another.
-StepReasons = tuple[tuple[Step, str | None], ...]
+StepReasons = tuple[tuple[Step, Reason | None], ...]
 
 
 class _Items(Struct, frozen=True):
@@ -176,7 +176,7 @@ def find_repeats(trace: Trace) -> StepReasons:
     return _steps(bounds_ns, [None] * (len(bounds_ns) - 1))
 
 
-def _steps(bounds_ns: Integers, reasons: Sequence[str | None]) -> StepReasons:
+def _steps(bounds_ns: Integers, reasons: Sequence[Reason | None]) -> StepReasons:
     edges = (bounds_ns / 1e3).tolist()
     return tuple((Step(f"step {row}", edges[row], edges[row + 1]), why) for row, why in enumerate(reasons))
 
@@ -308,13 +308,13 @@ def _contents(trace: Trace, thread: int, bounds_ns: Integers) -> list[bytes]:
     return [name[order[low:high]].tobytes() for low, high in pairwise(split.tolist())]
 
 
-def _judge(contents: list[bytes]) -> list[str | None]:
+def _judge(contents: list[bytes]) -> list[Reason | None]:
     """Reason why each repeat does not count, null for those that do; empty where too few equal ones are adjacent."""
     usual, _ = Counter(contents).most_common(1)[0]
     ends = [row for row, content in enumerate(contents) if content != usual]
     low, high = max(pairwise([-1, *ends, len(contents)]), key=lambda run: (run[1] - run[0], run[0]))
     if high - low - 1 < max(_FEWEST_REPEATS, len(contents) / 2):
         return []
-    reasons: list[str | None] = [_APART if content == usual else _DIFFERENT for content in contents]
+    reasons: list[Reason | None] = [_APART if content == usual else _DIFFERENT for content in contents]
     reasons[low + 1 : high] = [None] * (high - low - 1)
     return reasons

@@ -11,6 +11,7 @@ from bottleneck.errors import UsageError
 from bottleneck.schema.intervals import Flags, Floats, hold_on_tracks
 from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import are_calls
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
@@ -32,7 +33,7 @@ _RARE = 0.2
 _BEATS = 3
 
 
-def set_aside_reasons(us: Sequence[float]) -> list[str | None]:
+def set_aside_reasons(us: Sequence[float]) -> list[Reason | None]:
     """Reason for setting each step aside, by its duration; null for steps that count, which are one stretch.
 
     First steps are set aside while they exceed the later half, then steps that took twice the median of the rest, and
@@ -43,9 +44,7 @@ def set_aside_reasons(us: Sequence[float]) -> list[str | None]:
     if _has_rhythm(times):
         return [None] * len(times)
     cold, usual_us = _warming_up(times)
-    reasons: list[str | None] = [
-        f"still warming up: {time / usual_us:.3g} times the median of the later steps" for time in times[:cold].tolist()
-    ]
+    reasons: list[Reason | None] = [Reason("warming_up", (time / usual_us,)) for time in times[:cold].tolist()]
     return reasons + _warm_reasons(times[cold:])
 
 
@@ -74,7 +73,7 @@ def _warming_up(times: Floats) -> tuple[int, float]:
     return int(np.argmax(usual)) if usual.any() else len(usual), usual_us
 
 
-def _warm_reasons(times: Floats) -> list[str | None]:
+def _warm_reasons(times: Floats) -> list[Reason | None]:
     """The same for steps after the warm-up."""
     usual_us = float(np.median(times)) if len(times) else 0.0
     outliers = np.flatnonzero(times > _OUTLIER * usual_us)
@@ -82,10 +81,10 @@ def _warm_reasons(times: Floats) -> list[str | None]:
         return [None] * len(times)
     bounds = pairwise([-1, *outliers.tolist(), len(times)])
     first, end = max(((low + 1, high) for low, high in bounds), key=lambda run: (run[1] - run[0], run[0]))
-    reasons: list[str | None] = ["cut off from the longest steady stretch by an outlier"] * len(times)
+    reasons: list[Reason | None] = [Reason("cut_by_outlier")] * len(times)
     reasons[first:end] = [None] * (end - first)
     for row in outliers.tolist():
-        reasons[row] = f"an outlier: {times[row] / usual_us:.3g} times the median"
+        reasons[row] = Reason("outlier", (float(times[row]) / usual_us,))
     return reasons
 
 
@@ -169,12 +168,11 @@ def without_lead_in(trace: Trace, window: Window) -> Window:
     first, *others = window.steps
     if others:
         done_us = float(wall_spans(trace, [first])[1][0])
-        reason = "the device was held by work from before the recording"
         return replace(
             window,
             start_us=max(done_us, window.start_us),
             steps=tuple(others),
-            set_aside=((first, reason), *window.set_aside),
+            set_aside=((first, Reason("held_before")), *window.set_aside),
         )
     step = replace(first, wall_us=window.end_us - at_us)
     return replace(window, start_us=at_us, steps=(step,), lead_in_us=at_us - window.start_us)
@@ -268,7 +266,7 @@ def find_steps(
     trace: Trace,
     marks_ns: Sequence[int] | None = None,
     requested: slice | None = None,
-    set_aside: Sequence[str | None] | None = None,
+    set_aside: Sequence[Reason | None] | None = None,
 ) -> Window:
     """The steps of a trace and the window that they span.
 
@@ -307,7 +305,7 @@ def _counting(steps: tuple[Step, ...]) -> StepReasons:
 
 
 def _window(
-    trace: Trace, found: StepReasons, source: str, requested: slice | None, set_aside: Sequence[str | None] | None
+    trace: Trace, found: StepReasons, source: str, requested: slice | None, set_aside: Sequence[Reason | None] | None
 ) -> Window:
     """The window of the steps that count, which lie next to one another."""
     began_us, done_us = wall_spans(trace, [step for step, _ in found])
@@ -331,7 +329,7 @@ def _window(
     )
 
 
-def _outside_request(trace: Trace, count: int, requested: slice) -> list[str | None]:
+def _outside_request(trace: Trace, count: int, requested: slice) -> list[Reason | None]:
     """Reason for leaving out each step, null for the requested ones."""
     first, end, _ = requested.indices(count)
     beyond = max(abs(bound) for bound in (requested.start or 0, requested.stop or 0)) > count
@@ -341,7 +339,8 @@ def _outside_request(trace: Trace, count: int, requested: slice) -> list[str | N
             why="A:B takes the steps from A up to, not including, B, as a slice in Python does",
             fix=f"name steps between 0 and {count}: --steps 0:{count} takes all",
         )
-    return [None if first <= row < end else f"not in --steps {_spelt(requested)}" for row in range(count)]
+    others = Reason("not_requested", (_spelt(requested),))
+    return [None if first <= row < end else others for row in range(count)]
 
 
 def _spelt(requested: slice) -> str:

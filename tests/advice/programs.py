@@ -31,7 +31,7 @@ def on_cpu(
 
 
 def on_gpu(folder: Path, calls: Sequence[Call], steps: int = 1, **recording: Any) -> Evidence:
-    """The case of steps whose kernels run without a pause on an H100, launched 5 us apart."""
+    """The case of steps whose kernels run without a pause on an H100, launched 5 us apart; then the host waits."""
     return case_of(folder, _events(calls, steps, (), on_device=True), **recording)
 
 
@@ -49,6 +49,9 @@ def _events(calls: Sequence[Call], steps: int, marks: Sequence[str], *, on_devic
             else:
                 events += _run(call, at)
             at += call.us
+        if on_device:
+            begin = number * length + 5 * len(calls) + 1
+            events.append(launch(10**7 + number, begin, max(at + 9 - begin, 1.0), "cudaDeviceSynchronize"))
     return events
 
 

@@ -249,7 +249,9 @@ def launched_slowly(every_us: float, kernel_us: float, chains: int = 6) -> list[
             kernel(index + 1, free, kernel_us),
         ]
         free += kernel_us + 1
-    return [step(0, 0, free + 5), *events]
+    ends = 6 * chains * every_us + 2
+    waits = [launch(999, ends, free - ends, "cudaDeviceSynchronize")] if free > ends else []
+    return [step(0, 0, max(free, ends) + 5), *events, *waits]
 
 
 def test_fewer_launches_are_worth_what_the_device_waits_for_them(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from tests.builders import Event, complete, frame, op, step
 
 def test_arithmetic_far_below_its_floors_may_be_about_numbers_near_zero(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(10, 50, 60), unprofiled_us=600.0)
-    slow = replace(case.analysis.kernels[0], reason="unexplained", explained=0.02, flops=1e6, dtype="fp32", us=500.0)
+    slow = replace(
+        case.analysis.kernels[0], reason_code="unexplained", explained=0.02, flops=1e6, dtype="fp32", us=500.0
+    )
     draft = subnormal_numbers(with_analysis(case, kernels=(slow,)))
     assert draft is not None and draft.gain_us is None and draft.tries == ("flush-denormal",)
     assert subnormal_numbers(with_analysis(case, kernels=(replace(slow, explained=0.6),))) is None

@@ -9,6 +9,7 @@ from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.device import Device
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import ATTRIBUTION, COSTS, KERNELS, OPS, Table
 from tests.analysis.scenes import copy_of
@@ -62,7 +63,7 @@ class Modelled:
     bytes_high: float | None = None
     math_dtype: str | None = "bf16"
     family: str = "pointwise"
-    reason: str | None = None
+    reason: Reason | None = None
     evidence: str | None = None
     pays: bool = True
     dispatches: bool = False
@@ -75,7 +76,10 @@ class Modelled:
     batch: float | None = None
 
 
-def unmodelled(*kernels: Kernel, reason: str | None = "no formula for aten::odd", **more: Any) -> Modelled:
+_ODD = Reason("no_formula", ("aten::odd",))
+
+
+def unmodelled(*kernels: Kernel, reason: Reason | None = _ODD, **more: Any) -> Modelled:
     """An op without a cost."""
     amounts = dict.fromkeys(("matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high", "math_dtype"))
     return Modelled(kernels, **amounts, reason=reason, pays=False, **more)
@@ -152,7 +156,13 @@ def _table(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
 def judge(*cases: Modelled, device: Device = H100, conditions: Conditions = UNKNOWN_CONDITIONS) -> pd.DataFrame:
     """ROOFLINE of the cases on a device."""
     made = frames(*cases)
-    return classify(made.kernels, made.ops, made.costs, made.attribution, device, conditions)
+    return worded(classify(made.kernels, made.ops, made.costs, made.attribution, device, conditions))
+
+
+def worded(roofline: pd.DataFrame) -> pd.DataFrame:
+    """The table with its reasons in words."""
+    words = [reason.words if isinstance(reason, Reason) else None for reason in roofline["reason"]]
+    return roofline.assign(reason=pd.Series(words, dtype="object", index=roofline.index))
 
 
 def only(*cases: Modelled, device: Device = H100) -> "pd.Series[object]":

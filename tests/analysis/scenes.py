@@ -23,6 +23,7 @@ from bottleneck.schema.tables import (
     EVENTS,
     KERNELS,
     LAUNCH_ARGS,
+    LOOPS,
     MEMORY,
     OP_ARGS,
     OPS,
@@ -251,7 +252,8 @@ def evidence(scene: Scene, **more: Any) -> Evidence:
     times = time_kernels(linked, costs, attribution, roofline, ledger)
     recording = RecordingInfo("hand.json", "trace", None, None, None)
     step = assemble(times, more.pop("device", device), recording, unprofiled, **more)
-    return Evidence(step, linked, costs, attribution, roofline, kernel_time=times.table(), sides=ledger.sides)
+    loops = table(LOOPS, [{"loop": -1}] * len(linked.kernels))
+    return Evidence(step, linked, costs, attribution, roofline, loops, kernel_time=times.table(), sides=ledger.sides)
 
 
 def analysis_of(scene: Scene, **more: Any) -> Analysis:

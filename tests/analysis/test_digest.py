@@ -11,6 +11,7 @@ from bottleneck.pipeline import digest
 from bottleneck.schema.digest import CollectiveCalls, Message, RankDigest
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.linked_trace import ProcessGroup, Step
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces
 from bottleneck.schema.tables import DEVICE_ARGS
@@ -60,9 +61,10 @@ def test_digest_tells_what_the_file_says_of_the_rank() -> None:
 
 def test_steps_of_a_digest_are_all_that_were_found_in_order() -> None:
     made = evidence(_scene())
-    window = replace(made.linked.window, set_aside=((Step("first", -500.0, 0.0, 400.0), "still warming up"),))
+    window = replace(made.linked.window, set_aside=((Step("first", -500.0, 0.0, 400.0), Reason("warming_up", (2.0,))),))
     found = digest_rank(replace(made, linked=replace(made.linked, window=window)))
     assert found.step_start_us.tolist() == [-500, 0, 1000]
+    assert [reason and reason.code for reason in found.set_aside] == ["warming_up", None, None]
     assert found.step_wall_us.tolist() == [400, 1000, 1000]
 
 

@@ -9,7 +9,20 @@ from bottleneck.analysis.telemetry import Conditions
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.intervals import shared_us
 from bottleneck.schema.records import replace
-from tests.analysis.frames import A100_40, CPU, H100, Kernel, Modelled, frames, host, judge, matmul, only, stream
+from tests.analysis.frames import (
+    A100_40,
+    CPU,
+    H100,
+    Kernel,
+    Modelled,
+    frames,
+    host,
+    judge,
+    matmul,
+    only,
+    stream,
+    worded,
+)
 
 SLOW = 0.1 * 100e-6 * 989.4e12  # a tenth of what an H100 computes in bf16 in 100 us
 B200 = replace(device_by_name("NVIDIA B200"), launch_floor_us=1.5)
@@ -231,7 +244,7 @@ class TestOverlap:
     def together(self, offset_us: float) -> "pd.Series[object]":
         made = frames(slow_stream(), Modelled((Kernel(100.0, name="nccl", kind="collective"),), pays=False))
         kernels = made.kernels.assign(ts_us=[0.0, offset_us])
-        return classify(kernels, made.ops, made.costs, made.attribution, H100).iloc[0]
+        return worded(classify(kernels, made.ops, made.costs, made.attribution, H100)).iloc[0]
 
     def test_a_kernel_beside_another_has_only_a_part_of_the_device(self) -> None:
         assert self.together(20.0).reason == "shares the device: other work runs for about 80 % of its time"

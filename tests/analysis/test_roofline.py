@@ -17,6 +17,7 @@ from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import device_by_name, match_device, unknown_device
 from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import DeviceProperties
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
@@ -37,6 +38,7 @@ from tests.analysis.frames import (
     only,
     stream,
     unmodelled,
+    worded,
 )
 
 
@@ -229,15 +231,12 @@ class TestCompletedPrices:
 
 class TestUnknown:
     def test_an_op_without_a_cost_says_why(self) -> None:
-        row = only(unmodelled(Kernel(100.0), reason="no formula for aten::odd"))
+        row = only(unmodelled(Kernel(100.0), reason=Reason("no_formula", ("aten::odd",))))
         assert (row.bound, row.reason, row.confidence) == ("unknown", "no formula for aten::odd", "low")
         assert pd.isna(row.explained) and pd.isna(row.flops)
 
     def test_a_kernel_without_an_op_says_why(self) -> None:
-        assert (
-            only(unmodelled(Kernel(100.0, unlinked="launched before the window"))).reason
-            == "launched before the window"
-        )
+        assert only(unmodelled(Kernel(100.0, unlinked="launched_before"))).reason == "launched before the window"
 
     def test_a_replayed_kernel_says_so(self) -> None:
         assert "replayed by a graph launch" in only(unmodelled(Kernel(100.0, replayed=True))).reason
@@ -407,7 +406,7 @@ def judged(path: Path, *captures: Path) -> tuple[pd.DataFrame, Device]:
     trace = linked.trace
     used = [int(index) for index in trace.device_args["device"].dropna().unique()]
     device, _ = match_device(trace.devices, used, trace.flavour)
-    roofline = classify(linked.kernels, linked.ops, costs, attribution, device)
+    roofline = worded(classify(linked.kernels, linked.ops, costs, attribution, device))
     return roofline.assign(
         name=linked.kernels["name"], kind=linked.kernels["kind"], us=linked.kernels["dur_us"]
     ), device
@@ -552,7 +551,7 @@ class TestCopiesAndCollectives:
         def row(family: str) -> "pd.Series[object]":
             made = frames(Modelled((Kernel(100.0, name="CopyHostToDevice", kind="copy"),), bytes_low=5.2e6, pays=False))
             costs = made.costs.assign(family=pd.Categorical([family]))
-            return classify(made.kernels, made.ops, costs, made.attribution, H100).iloc[0]
+            return worded(classify(made.kernels, made.ops, costs, made.attribution, H100)).iloc[0]
 
         assert row("copy").memory_us == pytest.approx(50.0)
         assert pd.isna(row("pointwise").memory_us) and row("pointwise").reason == "no bytes in the trace"

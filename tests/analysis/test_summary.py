@@ -9,6 +9,7 @@ from bottleneck.analysis.summary import fold_classes
 from bottleneck.schema.analysis import GROUPS, Analysis, Caveat, Fold
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import COSTS, MEMORY, SIGNATURES
 from tests.analysis.scenes import Event, Kernel, Op, Scene, analysis_of, table
@@ -203,15 +204,20 @@ def test_modules_that_only_some_of_a_class_hold_are_counted_in_all() -> None:
 
 
 def test_row_takes_the_regime_and_reason_with_most_of_its_time() -> None:
-    fast, slow = {"regime": "near_roof"}, {"regime": "far_below_roof", "reason": "strided access"}
+    fast, slow = {"regime": "near_roof"}, {"regime": "far_below_roof", "reason": Reason("no_bytes")}
     kernels = [Kernel(0, 10, roofline=fast), Kernel(10, 10, roofline=fast), Kernel(20, 30, roofline=slow)]
     (row,) = _analysis(Scene(50, kernels)).kernels
-    assert (row.regime, row.reason) == ("far_below_roof", "strided access")
+    assert (row.regime, row.reason) == ("far_below_roof", "no bytes in the trace")
 
 
 @pytest.mark.parametrize(("explained", "regime"), [(0.1, "far_below_roof"), (0.5, "below_roof"), (0.9, "near_roof")])
 def test_row_of_runs_in_several_bands_takes_the_one_of_the_whole_row(explained: float, regime: str) -> None:
-    floor = {"memory_us": 30 * explained, "explained": explained, "regime": "far_below_roof", "reason": "unexplained"}
+    floor = {
+        "memory_us": 30 * explained,
+        "explained": explained,
+        "regime": "far_below_roof",
+        "reason": Reason("unexplained"),
+    }
     fast = {"memory_us": 9.0, "explained": 0.9, "regime": "near_roof"}
     (row,) = _analysis(Scene(40, [Kernel(0, 10, roofline=fast), Kernel(10, 30, roofline=floor)])).kernels
     assert row.regime == regime and (row.reason == "unexplained") == (regime == "far_below_roof")
@@ -351,7 +357,7 @@ def test_utilisation_without_ceilings_is_unknown() -> None:
 
 
 def test_unmodelled_work_is_named_with_its_time_and_reason() -> None:
-    odd = {"reason": "no formula for aten::odd"}
+    odd = {"reason": Reason("no_formula", ("aten::odd",))}
     kernels = [
         Kernel(0, 10, "unknown", op=0, roofline=odd),
         Kernel(10, 10, "unknown", op=0, roofline=odd),
@@ -359,9 +365,9 @@ def test_unmodelled_work_is_named_with_its_time_and_reason() -> None:
         Kernel(30, 15, "memory"),
     ]
     analysis = _analysis(Scene(50, kernels, ops=[Op(-9, 1, "aten::odd")]))
-    assert [(row.name, row.us, row.reason) for row in analysis.coverage.unknown] == [
-        ("aten::odd", 20.0, "no formula for aten::odd"),
-        ("lost", 5.0, "no cost formula"),
+    assert [(row.name, row.us, row.reason, row.reason_code) for row in analysis.coverage.unknown] == [
+        ("aten::odd", 20.0, "no formula for aten::odd", "no_formula"),
+        ("lost", 5.0, "no cost formula", None),
     ]
     assert analysis.coverage.modelled_share == pytest.approx(15 / 40)
     assert [caveat.share for caveat in analysis.caveats if caveat.slug == "unmodelled-work"] == [0.5]

@@ -10,6 +10,7 @@ from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
     Caveat,
+    Clause,
     Finding,
     IdleCause,
     Interval,
@@ -240,9 +241,11 @@ def test_sentence_about_a_wait_without_a_known_line_names_none() -> None:
     assert sentence.endswith("First: remove or defer the synchronisation.")
 
 
-@pytest.mark.parametrize(("reason", "advice"), [("misaligned shape", "multiples of 8"), ("wave tail", "better shaped")])
+@pytest.mark.parametrize(
+    ("reason", "advice"), [("misaligned", "multiples of 8"), ("wave_quantisation", "better shaped")]
+)
 def test_compute_below_the_roof_is_advised_by_its_reason(reason: str, advice: str) -> None:
-    kernel = replace(_KERNEL, bound="compute", regime="far_below_roof", reason=reason)
+    kernel = replace(_KERNEL, bound="compute", regime="far_below_roof", reason_code=reason)
     assert advice in decide(_grounds({"compute": 90, "memory": 10}, kernel)).sentence
 
 
@@ -294,20 +297,21 @@ def test_every_account_leads_to_a_sentence(account: str, host_only: bool) -> Non
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        ("shapes were not recorded", "record_shapes=True"),
-        ("no peaks known for this device", "--peaks"),
-        ("replayed by a graph launch, which has no op of its own", "without graphs"),
-        ("launched before the window", "begin before"),
-        ("launched outside any op", "through an op"),
-        ("no formula for mylib::odd", "no cost formula"),
-        ("stride, padding or dilation was not recorded", "since 2.3"),
-        ("argument 0 of aten::sum was not recorded as a tensor", "since 2.3"),
-        ("the indices were not recorded", "no trace holds"),
+        ("no_shapes", "record_shapes=True"),
+        ("no_peaks", "--peaks"),
+        ("graph_launch", "without graphs"),
+        ("launched_before", "begin before"),
+        ("outside_op", "through an op"),
+        ("no_formula", "no cost formula"),
+        ("no_strides", "since 2.3"),
+        ("no_tensor_argument", "since 2.3"),
+        ("no_indices", "no trace holds"),
+        ("of a later version", "record_shapes=True"),
         (None, "record_shapes=True"),
     ],
 )
 def test_inconclusive_advice_follows_the_reason_for_the_missing_cost(reason: str | None, advice: str) -> None:
-    kernel = replace(_KERNEL, bound="unknown", reason=reason)
+    kernel = replace(_KERNEL, bound="unknown", reason_code=reason)
     assert advice in decide(_grounds({"unknown": 90, "memory": 10}, kernel)).sentence
 
 
@@ -434,6 +438,6 @@ def test_a_file_that_was_cut_off_is_said_first() -> None:
 
 
 def test_the_sentence_on_a_straggler_stands_first_whatever_it_says() -> None:
-    verdict = _verdict(_SYNC, grounds=replace(_GROUNDS, straggler="Rank 2 is late. First: no."))
+    verdict = _verdict(_SYNC, grounds=replace(_GROUNDS, straggler=(Clause("late_rank", "Rank 2 is late. First: no"),)))
     assert verdict.sentence.startswith("Rank 2 is late. First: no. Overhead holds the step back")
     assert verdict.sentence.count("First:") == 2

@@ -171,6 +171,31 @@ def test_two_recordings_are_compared(place: Path) -> None:
     assert command(place, "compare", "workload", "training", accepted=(0, 1))
 
 
+@pytest.fixture(scope="module")
+def repository(place: Path) -> Path:
+    """A repository of two commits: the model of the second is wider."""
+    folder = place / "repository"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text('[tool.bottleneck.gate]\nworkloads = ["model.py"]\n')
+    for hidden in ("64", "512"):
+        (folder / "model.py").write_text(textwrap.dedent(MODEL).replace("64", hidden).lstrip("\n"))
+        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", hidden]):
+            author = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+            subprocess.run(["git", *author, *words], cwd=folder, check=True)
+    return folder
+
+
+def test_two_commits_are_compared(repository: Path) -> None:
+    said = command(repository, "compare", "HEAD~1", "HEAD", "--workload", "model.py", accepted=(0, 1))
+    assert "aten::addmm" in said or "matmul" in said
+
+
+def test_the_times_of_two_commits_are_gated(repository: Path) -> None:
+    said = command(repository, "gate", "--only", "time", "--against", "HEAD~1", "--pairs", "7", accepted=(0, 1, 5))
+    assert "model.py" in said
+    assert "failed in" not in said
+
+
 def test_a_step_is_swept(place: Path) -> None:
     swept = command(place, "sweep", "model.py", "--param", "batch_size=4,64", "--seconds", "0.3")
     assert "batch_size" in swept

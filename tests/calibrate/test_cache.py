@@ -127,14 +127,14 @@ def test_a_quiet_measurement_says_only_that_it_failed(helper: Helper) -> None:
     cache.calibration_file(made()).unlink()
     helper.leaves, helper.stderr = None, "error: torch cannot be imported"
     assert cpu_calibration(2, messages.append, is_quiet=True) is None
-    assert messages == [f"bottleneck: this CPU could not be measured: torch cannot be imported{AGAIN}"]
+    assert messages == [f"this CPU could not be measured: torch cannot be imported{AGAIN}"]
 
 
 def test_a_failure_is_reported_with_its_reason(helper: Helper) -> None:
     helper.leaves, helper.stderr = None, "error: torch cannot be imported\n  why: something\n"
     messages: list[str] = []
     assert cpu_calibration(2, messages.append) is None
-    assert messages[-1] == f"bottleneck: this CPU could not be measured: torch cannot be imported{AGAIN}"
+    assert messages[-1] == f"this CPU could not be measured: torch cannot be imported{AGAIN}"
 
 
 def test_a_result_that_was_not_kept_is_reported(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.cost.attribution import attribute
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.tables import ATTRIBUTION
 
 FAMILIES = ("matmul", "copy", "view", "attention", "pointwise", "softmax", "nothing")
@@ -20,7 +21,7 @@ def costs_table() -> pd.DataFrame:
     amount = [0.0 if family in FREE else 1.0 for family in FAMILIES]
     columns = {name: [*amount, np.nan] for name in ("matrix_flops", "vector_flops", "special_ops")}
     sizes = {name: [*amount, np.nan] for name in ("bytes_low", "bytes_high")}
-    reasons = [*[None] * len(FAMILIES), "no shapes"]
+    reasons = [*[None] * len(FAMILIES), Reason("no_shapes")]
     family = pd.Categorical([*FAMILIES, None])
     return pd.DataFrame({**columns, **sizes, "family": family, "reason": pd.Series(reasons, dtype="object")})
 

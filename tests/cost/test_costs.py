@@ -37,7 +37,7 @@ def test_a_signature_with_a_formula_has_a_cost_and_no_reason():
 )
 def test_an_unmodelled_signature_has_a_reason(row, reason):
     result = costs_of(row).iloc[0]
-    assert result["reason"] == reason
+    assert result["reason"].words == reason
     assert result.drop("reason").isna().all()
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
-from bottleneck.cost.graph_replay import AT_CAPTURE, ELSEWHERE, CostedTrace, Sequences, align, assign_replayed_costs
+from bottleneck.cost.graph_replay import CostedTrace, Sequences, align, assign_replayed_costs
 from bottleneck.cost.shape_inference import infer_shapes
+from bottleneck.schema.reasons import PLACES
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import whole_window
@@ -102,7 +103,7 @@ def test_a_replay_costs_what_its_capture_costs_with_and_without_names(tmp_path, 
     )
     assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
     evidence = found.costs["evidence"].dropna()
-    assert set(evidence) == {AT_CAPTURE}
+    assert set(evidence) == {PLACES["at_capture"]}
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -165,7 +166,7 @@ def test_a_kernel_launched_before_the_trace_costs_what_its_match_in_it_costs(tmp
     found, _ = assign_replayed_costs(costed(tmp_path, eager(STEP[:2], 0, 1), orphans))
     paid = found.attribution["share"].notna()
     assert paid.all()
-    assert found.costs["evidence"].dropna().tolist() == [ELSEWHERE]
+    assert found.costs["evidence"].dropna().tolist() == [PLACES["elsewhere"]]
     assert found.attribution["group"].nunique() == 5
 
 
@@ -186,7 +187,7 @@ def test_an_unmodelled_match_gives_its_reason(tmp_path):
     found, _ = assign_replayed_costs(costed(tmp_path, captured(unknown, 0, 1, named=True), replay(unknown, 1000, 50)))
     row = int(found.attribution["signature"].iloc[0])
     assert found.attribution["share"].isna().all()
-    assert found.costs["reason"].iloc[row] == f"no formula for mine::layer ({AT_CAPTURE})"
+    assert found.costs["reason"].iloc[row].words == "no formula for mine::layer (the same kernel at capture)"
 
 
 def test_a_match_under_an_op_without_work_has_no_cost(tmp_path):

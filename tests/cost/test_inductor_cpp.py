@@ -12,6 +12,7 @@ from bottleneck.cost.inductor_cpp import add_compiled_kernels, compute_kernel_co
 from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.schema.compiled_kernels import Compiled, CompiledBuffer, CompiledKernel, CompiledOp
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
@@ -90,15 +91,19 @@ class TestKernelCost:
 
 class TestUnmodelledKernel:
     def test_the_reason_of_the_harness_is_kept(self) -> None:
-        assert compute_kernel_costs([CompiledKernel("k", reason="sizes vary")]) == ["sizes vary"]
+        assert compute_kernel_costs([CompiledKernel("k", reason="sizes vary")]) == [
+            Reason("compiled_kernel", ("sizes vary",))
+        ]
 
     def test_an_op_without_formula_leaves_the_kernel_unmodelled(self) -> None:
         kernel = replace(CHAIN, ops=(MUL, fused("aten::no_such_op", ([N], "float"))))
-        assert compute_kernel_costs([kernel]) == ["it fuses an unmodelled op: no formula for aten::no_such_op"]
+        (reason,) = compute_kernel_costs([kernel])
+        assert isinstance(reason, Reason) and reason.code == "no_formula"
+        assert reason.words == "it fuses an unmodelled op: no formula for aten::no_such_op"
 
     def test_an_unknown_element_type_leaves_the_kernel_unmodelled(self) -> None:
         kernel = replace(CHAIN, buffers=(buffer((N, N), None, "torch.odd"),))
-        assert compute_kernel_costs([kernel, CHAIN])[0] == "unknown dtype 'torch.odd'"
+        assert compute_kernel_costs([kernel, CHAIN])[0] == Reason("unknown_dtype", ("'torch.odd'",))
 
 
 def linked(folder: Path) -> Linked:

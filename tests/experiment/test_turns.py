@@ -120,6 +120,6 @@ def test_rounds_time_each_step_once_in_an_order_that_is_drawn_until_it_fails() -
     taken, reasons = take_rounds(steps, 12, random.Random(1), told.append)
     assert taken == {0: [100.0] * 12, 1: [200.0] * 12}
     assert reasons == {2: "out of memory"}
-    assert told == ["bottleneck: round 10 of 12", "bottleneck: round 12 of 12"]
+    assert told == ["round 10 of 12", "round 12 of 12"]
     orders = {tuple(name for name, _, _ in worker.asked[at : at + 2]) for at in range(0, 24, 2)}
     assert orders == {("a", "b"), ("b", "a")}

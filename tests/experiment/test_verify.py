@@ -19,7 +19,6 @@ from bottleneck.experiment.scoreboard import (
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup
 from bottleneck.experiment.verify import (
     add_best,
-    is_interrupted,
     left_out,
     prediction_of,
     prediction_of_all,
@@ -120,7 +119,7 @@ def test_changes_that_find_no_time_are_skipped_and_named_but_the_first_is_tried(
     assert tried == ["gc-freeze"]
     assert [(each.verdict, each.reason) for each in done.trials[1:]] == [("skipped", "no time was left")] * 2
     assert left_out(done) == ("tf32", "compile")
-    assert not is_interrupted(done)
+    assert not done.is_interrupted
 
 
 @pytest.mark.parametrize("slug", ["contended", "no-such-doubt"])
@@ -188,9 +187,8 @@ def test_ctrl_c_keeps_what_is_done_and_skips_the_rest(monkeypatch: pytest.Monkey
         ("tf32", "skipped"),
         ("compile", "skipped"),
     ]
-    assert is_interrupted(done)
+    assert done.is_interrupted
     assert add_best(LAB, done, None) is done
-    assert not is_interrupted(winners(trial("a", "failed")))
 
 
 def test_a_program_that_fails_later_is_one_failed_trial_and_at_first_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 `BROKEN` is a name in the table of `torch_private`: with `HOW` as `lookup` the name itself cannot be had, with `use`
 what stands under it raises when anything is done with it. Or it is a function of the harness, such as
-`window.ProfilerWindow.start`: with `HOW` as `before` it raises at once, with `after` when its work is done.
+`window.ProfilerWindow.start`: with `HOW` as `before` it raises at once, with `after` when its work is done. The file
+`ASKED` appears when it was first asked for.
 """
 
 import importlib
 import os
+from pathlib import Path
 from typing import Any
 
 from bottleneck.harness import torch_private
@@ -32,6 +34,7 @@ def break_private() -> None:
     def get(thing: Any, name: str, path: str) -> Any:
         if path != BROKEN or name != BROKEN.rpartition(".")[2]:
             return look_up(thing, name, path)
+        Path(os.environ["ASKED"]).touch()
         if HOW == "use":
             return Other()
         lose(path)
@@ -49,6 +52,7 @@ def break_function() -> None:
     works = getattr(owner, name)
 
     def call(*arguments: Any, **options: Any) -> Any:
+        Path(os.environ["ASKED"]).touch()
         if HOW == "after":
             works(*arguments, **options)
         fail()

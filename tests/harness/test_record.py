@@ -257,8 +257,8 @@ def test_steps_of_other_threads_are_not_those_of_the_block(tmp_path: Path) -> No
 
 
 def test_a_fork_in_a_block_goes_on_unmeasured_and_ends_as_it_would(tmp_path: Path) -> None:
-    # Steps that wait for a child never settle. Without a fixed number of them to warm up, those that are left after
-    # it on a busy machine are too few for the window.
+    # Steps that wait for a child never settle: without a fixed number of them to warm up, too few may be left after
+    # it for the window. A fork that falls into the window ends it with the whole steps before it.
     body = """
     import atexit
     atexit.register(lambda: print('bye', flush=True))
@@ -274,7 +274,7 @@ def test_a_fork_in_a_block_goes_on_unmeasured_and_ends_as_it_would(tmp_path: Pat
 """
     ran = train_and(tmp_path, body)
     assert ran.stdout.split() == ["bye", "1", "bye", "1", "bye", "20", "bye", "12", "bye"]
-    assert len(ran.recording().traces[0].step_marks_ns) == 6
+    assert 2 <= len(ran.recording().traces[0].step_marks_ns) <= 6
 
 
 def test_a_fork_may_record_a_block_of_its_own(tmp_path: Path) -> None:

@@ -46,8 +46,11 @@ class Machine:
         self.torch = SimpleNamespace(
             cuda=SimpleNamespace(is_initialized=lambda: self.uses_gpu, synchronize=lambda: None)
         )
-        self.opening = Opening(self.torch, Detail())
+        self.opening = Opening(self.torch, Detail(), self.tell)
         self.opening.start()
+
+    def tell(self, when: str, exc: Exception) -> None:
+        raise AssertionError(when) from exc
 
     def window(self, *arguments: Any) -> ProfilerWindow:
         self.windows.append(ProfilerWindow(*arguments))

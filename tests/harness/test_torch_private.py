@@ -16,6 +16,8 @@ import pytest
 import torch
 
 import bottleneck
+from bottleneck.calibrate import calibrate_device
+from bottleneck.errors import WorkloadError
 from bottleneck.harness import native_export, torch_private
 from bottleneck.harness.lines import Line, WithLines
 from bottleneck.harness.torch_private import PRIVATE
@@ -24,54 +26,131 @@ from .driver import record
 
 PACKAGE = Path(bottleneck.__file__).parent
 
-PROGRAM = """
+# What a training script and others do, between the same beginning and end.
+TRAINING = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for inputs, wanted in DataLoader(data, batch_size=4):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(inputs), wanted)
+    loss.backward()
+    optimizer.step()
+"""
+LOADING = """
+for inputs, wanted in DataLoader(data, batch_size=4):
+    loss = torch.nn.functional.mse_loss(model(inputs), wanted)
+"""
+COMPILED = """
+def forward(inputs):
+    hidden = model[1](model[0](inputs))
+    torch._dynamo.graph_break()
+    return model[2](hidden)
+
+compiled = torch.compile(forward, backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for size in [4] * 60 + [5] * 20:
+    optimizer.zero_grad()
+    loss = compiled(torch.ones(size, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+COMPILED_MODULE = """
+model.compile(backend="eager")
+whole = torch.compile(model, backend="eager")
+for _ in range(80):
+    loss = whole(torch.ones(4, 8)).sum()
+"""
+EXPORTED = """
+exported = torch.export.export(model, (torch.ones(4, 8),)).module()
+whole = torch.compile(torch.nn.Linear(8, 8), backend="eager")
+for _ in range(80):
+    loss = exported(torch.ones(4, 8)).sum()
+"""
+DISTRIBUTED = """
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(80):
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 8)).square().mean()
+    loss.backward()
+    torch.distributed.all_reduce(model[0].weight.grad)
+    optimizer.step()
+"""
+_START = """
 import sys
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = TensorDataset(torch.randn(320, 8), torch.randn(320, 1))
-for inputs, wanted in DataLoader(data, batch_size=4):
-    optimizer.zero_grad()
-    loss = torch.nn.functional.mse_loss(model(inputs), wanted)
-    loss.backward()
-    optimizer.step()
+"""
+_END = """
 print(f"loss {loss.item():.6f}")
 print("done", file=sys.stderr)
 sys.exit(3)
 """
 
+# The program that asks for a private name, by the beginning of the name; the others are those of training.
+_PROGRAMS = {
+    "torch._dynamo.eval_frame": COMPILED_MODULE,
+    "torch._dynamo": COMPILED,
+    "torch.export": EXPORTED,
+    "torch.distributed": DISTRIBUTED,
+    "torch.utils.data": LOADING,
+    "._dataset": LOADING,
+    "._num_yielded": LOADING,
+}
+# Asked for by predict, by verify, and by a workload whose batch is doubled, none of which runs a script to its end.
+NOT_IN_A_SCRIPT = {
+    "torch._C._current_autograd_node",
+    "torch.autograd._get_sequence_nr",
+    "torch._C._nn",
+    "._schema",
+    "torch._dynamo.config",
+    "._workers",
+    "._num_workers",
+    "._prefetch_factor",
+}
 
-def _break(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str) -> "subprocess.CompletedProcess[str]":
+
+def _program_for(name: str) -> str:
+    body = next((body for start, body in _PROGRAMS.items() if name.startswith(start)), TRAINING)
+    return _START + body + _END
+
+
+def _break(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, name: str, how: str
+) -> "subprocess.CompletedProcess[str]":
     """The outcome of the program under Python; further programs run with this name broken."""
-    (folder / "plain.py").write_text(PROGRAM)
+    (folder / "plain.py").write_text(program)
     plain = subprocess.run([sys.executable, "plain.py"], cwd=folder, capture_output=True, text=True, check=False)
     (folder / "site").mkdir()
     shutil.copy(Path(__file__).with_name("broken_torch.py"), folder / "site" / "sitecustomize.py")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), str(PACKAGE.parent)]))
     monkeypatch.setenv("BROKEN", name)
     monkeypatch.setenv("HOW", how)
+    monkeypatch.setenv("ASKED", str(folder / "asked"))
     return plain
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "how"),
-    [*((name, "use") for name in PRIVATE), *((name, "lookup") for name, lost in PRIVATE.items() if lost)],
+    [(name, how) for name in PRIVATE if name not in NOT_IN_A_SCRIPT for how in ("use", "lookup")],
 )
 def test_a_torch_with_another_private_name_leaves_the_program_undisturbed(
     name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = _break(tmp_path, monkeypatch, name, how)
-    run = record(tmp_path, PROGRAM)
+    program = _program_for(name)
+    plain = _break(tmp_path, monkeypatch, program, name, how)
+    run = record(tmp_path, program)
     assert (run.stdout, run.stderr, run.status) == (plain.stdout, plain.stderr, plain.returncode)
     assert run.recording.traces
     assert not [each for each in run.recording.warnings if "failed" in each or "could not" in each]
-    if PRIVATE[name] is not None:
-        asked = [each for each in run.recording.warnings if "does not tell" in each]
-        assert asked in ([], [f"torch {torch.__version__} does not tell {PRIVATE[name]}"])
+    assert (tmp_path / "asked").exists()
+    lost = [warning for warning in run.recording.warnings if "does not tell" in warning]
+    assert lost == ([f"torch {torch.__version__} does not tell {PRIVATE[name]}"] if PRIVATE[name] else [])
 
 
 OURS = [
@@ -102,9 +181,11 @@ OURS = [
 def test_a_failure_of_our_own_leaves_the_program_undisturbed(
     name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = _break(tmp_path, monkeypatch, name, how)
-    run = record(tmp_path, PROGRAM)
+    program = _program_for(name)
+    plain = _break(tmp_path, monkeypatch, program, name, how)
+    run = record(tmp_path, program)
     assert (run.stdout, run.stderr, run.status) == (plain.stdout, plain.stderr, plain.returncode)
+    assert (tmp_path / "asked").exists()
     said = [each for each in run.recording.warnings if name in each]
     assert said or run.recording.traces
 
@@ -237,6 +318,30 @@ def test_a_torch_that_is_too_old_is_refused_by_its_version(version: str, is_refu
     assert (refusal is not None) == is_refused
     if refusal is not None:
         assert refusal.endswith("older than 2.4, the oldest that can be measured")
+
+
+OLD_MODEL = """
+import torch
+
+torch.__version__ = "2.3.1"
+model = torch.nn.Linear(8, 8)
+inputs = torch.randn(4, 8)
+"""
+
+
+@pytest.mark.parametrize("words", [["run", "-o", "out"], ["verify"]])
+def test_no_command_measures_with_a_torch_that_is_too_old(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(OLD_MODEL)
+    command = [sys.executable, "-m", "bottleneck", *words, "model.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "torch 2.3.1 is older than 2.4, the oldest that can be measured" in done.stdout + done.stderr
+    assert done.returncode != 0
+
+
+def test_no_ceilings_are_measured_with_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.3.1")
+    with pytest.raises(WorkloadError, match=r"torch 2\.3\.1 is older than 2\.4"):
+        calibrate_device("cpu", None, lambda *_: None)
 
 
 def test_a_module_that_torch_has_not_imported_yet_is_not_imported_to_look() -> None:

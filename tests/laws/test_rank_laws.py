@@ -23,6 +23,7 @@ from bottleneck.pipeline import Options, analyse
 from bottleneck.report.json_text import to_json
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.digest import RankDigest
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.recording import RankTrace, read_recording, write_recording
 from bottleneck.schema.records import replace
 from bottleneck.system.files import located
@@ -314,12 +315,12 @@ def _numbered_rank(rank: int, first: int, walls_us: Sequence[float]) -> RankDige
     )
 
 
-def _reasons(digest: RankDigest, chosen: Sequence[str | None] | None) -> Sequence[str | None]:
-    return chosen if chosen is not None else [one.set_aside for one in digest.steps.each]
+def _reasons(digest: RankDigest, chosen: Sequence[Reason | None] | None) -> Sequence[Reason | None]:
+    return digest.set_aside if chosen is None else chosen
 
 
 def test_no_rank_of_a_job_without_common_steps_is_slow() -> None:
     digests = Job(ranks=8, pace={3: 2.0}).digests()
     assert [one.name for one in reduce_ranks(digests).job.slow] == ["rank 3"]
     silent = reduce_ranks(digests, sharing="none")
-    assert silent.job.slow == () and silent.straggler is None
+    assert silent.job.slow == () and silent.straggler == ()

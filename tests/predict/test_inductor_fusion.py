@@ -1,6 +1,7 @@
 """The groups that Inductor would fuse."""
 
-from bottleneck.predict.inductor_fusion import fuse, least_bytes, live_calls, reduction_kernels, uses_channels_last
+from bottleneck.cost.fusion import live_calls, reduction_kernels
+from bottleneck.predict.inductor_fusion import fuse, least_bytes, uses_channels_last
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls

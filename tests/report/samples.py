@@ -8,6 +8,7 @@ from bottleneck.schema.analysis import (
     GROUPS,
     Analysis,
     Caveat,
+    Clause,
     CollectiveSummary,
     Coverage,
     CriticalPath,
@@ -28,6 +29,7 @@ from bottleneck.schema.analysis import (
     UnknownWork,
     UserRange,
     Verdict,
+    join_clauses,
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import GroupUse, JobSummary, LeftOut, SlowLink, SlowRank
@@ -267,6 +269,14 @@ def _critical_path() -> CriticalPath:
     return CriticalPath(ReplayCheck(-0.0012, 0.031, 0.0, 6, None), 12177.0, tuple(parts))
 
 
+_FIRST_STEP = "give the DataLoader workers that read ahead, into pinned memory (predicted: 1.47 to 1.73 times as fast)"
+_INPUT_BOUND = (
+    Clause("bound", "Overhead holds this step back: for 75.5 % of it the GPU does no useful work"),
+    Clause("place", "most of all because it waits for input data (42.0 %)", ", "),
+    Clause("first", f"First: {_FIRST_STEP}"),
+)
+
+
 def gpu_overhead() -> Analysis:
     """A small model on a fast GPU: most of the step the device waits for the host."""
     accounts = {
@@ -338,11 +348,10 @@ def gpu_overhead() -> Analysis:
             "overhead",
             None,
             9195.1 / wall_us,
-            "Overhead holds this step back: for 75.5 % of it the GPU does no useful work, most of all because it "
-            "waits for input data (42.0 %). First: give the DataLoader workers that read ahead, into pinned memory "
-            "(predicted: 1.47 to 1.73 times as fast).",
+            join_clauses(_INPUT_BOUND),
             {"compute": 0.0994, "memory": 0.1376, "overhead": 0.7552, "communication": 0.0, "unknown": 0.0078},
-            "give the DataLoader workers that read ahead, into pinned memory (predicted: 1.47 to 1.73 times as fast)",
+            _FIRST_STEP,
+            _INPUT_BOUND,
         ),
         totals=totals(sum(row.us for row in rows), wall_us, rows),
         coverage=Coverage(0.998, 0.962, (UnknownWork("my_custom_kernel(float*, int)", 95.5, "no formula"),)),

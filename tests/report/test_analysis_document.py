@@ -22,12 +22,14 @@ from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
     Analysis,
     Caveat,
+    Clause,
     Coverage,
     Finding,
     Interval,
     LedgerEntry,
     TelemetrySummary,
     UnknownWork,
+    join_clauses,
 )
 from bottleneck.schema.measurements import (
     BatchProof,
@@ -235,7 +237,8 @@ def test_steps_are_left_out_with_their_reason_neighbours_together() -> None:
 
 def test_neighbours_with_figures_of_their_own_are_reported_as_one_kind() -> None:
     warming = [
-        StepTime(f"step {at}", us, f"still warming up: {us / 100} times") for at, us in enumerate((300.0, 150.0))
+        StepTime(f"step {at}", us, f"still warming up: {us / 100} times", "warming_up")
+        for at, us in enumerate((300.0, 150.0))
     ]
     told = steps.left_out(times(*warming, StepTime("step 2", 100.0)))
     assert told == "steps 0:2 (150 us to 300 us) are still warming up"
@@ -309,7 +312,8 @@ def test_a_long_verdict_keeps_its_first_action_on_the_screen() -> None:
     whole = gpu_overhead()
     caveats = (Caveat("a-caveat", "word " * 60, 0.5),) * 9
     action = "raise the batch size"
-    verdict = replace(whole.verdict, sentence=f"{'Much holds it back. ' * 40}First: {action}.", first_step=action)
+    clauses = (*[Clause("bound", "Much holds it back")] * 40, Clause("first", f"First: {action}"))
+    verdict = replace(whole.verdict, sentence=join_clauses(clauses), first_step=action, clauses=clauses)
     shown = " ".join(to_screen(replace(whole, verdict=verdict, caveats=caveats)).split())
     assert f"Much holds it back. … First: {action}." in shown
 
@@ -330,13 +334,23 @@ def test_what_is_not_in_every_step_and_the_first_advice_are_whole_on_a_full_scre
 
 
 def test_a_late_rank_leaves_room_for_the_bound_on_one_screen() -> None:
-    late = "Ranks 0, 1 and 3 wait in collectives 1.01 s per step for rank 2; Python between ops 1.00 s per step."
-    bound = "Overhead holds the step back: 95.3 % of 1.09 s, its largest part Python between ops (92.1 %)."
+    late = "Ranks 0, 1 and 3 wait in collectives 1.01 s per step for rank 2"
+    bound = "Overhead holds the step back: 95.3 % of 1.09 s, its largest part Python between ops (92.1 %)"
     long = "find what rank 2 does longer than the others: its input, its share of the data, its machine"
-    whole = replace(gpu_overhead().verdict, sentence=f"{late} {bound} First: {long}.", first_step=long)
-    told = facts._cut_sentence(whole, 280)
-    assert told == f"{late.partition(';')[0]}. {bound} First: {long}."
+    clauses = (
+        Clause("late_rank", late),
+        Clause("late_cause", "Python between ops 1.00 s per step", "; "),
+        Clause("bound", bound),
+        Clause("first", f"First: {long}"),
+    )
+    whole = replace(gpu_overhead().verdict, sentence=join_clauses(clauses), first_step=long, clauses=clauses)
+    assert facts._cut_sentence(whole, 280) == f"{late}. {bound}. First: {long}."
     assert facts._cut_sentence(whole, 400) == whole.sentence
+
+
+def test_the_verdict_of_an_older_analysis_is_cut_as_text() -> None:
+    older = replace(gpu_overhead().verdict, clauses=())
+    assert facts._cut_sentence(older, 60) == "Overhead holds this step back: for 75.5 % of it the GPU …"
 
 
 def test_accounts_that_a_screen_has_no_room_for_are_one_row_and_the_ledger_still_adds_up() -> None:

@@ -56,9 +56,9 @@ def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it
     assert text.endswith("\nEach [name] has more to read: bottleneck explain input-wait")
 
 
-def test_evidence_that_several_findings_give_in_the_same_words_is_said_once_above_them() -> None:
+def test_why_a_formula_gave_several_gains_is_said_once_above_them() -> None:
     words = "estimated by formula: nothing was timed"
-    both = [replace(each, evidence=(f"seen at {each.slug}", words)) for each in gaining(2)]
+    both = [replace(each, evidence=(f"seen at {each.slug}",), by_formula="nothing was timed") for each in gaining(2)]
     text = flat(told(both))
     assert text.startswith("Estimated by formula: nothing was timed. 1. ") and text.lower().count(words) == 1
     assert "seen at rule-0" in text and "seen at rule-1" in text
@@ -249,7 +249,7 @@ def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> No
     small = replace(gaining(1, us=0.01 * WALL_US)[0], slug="small")
     other = replace(gaining(1, us=0.4 * WALL_US)[0], slug="other", added_gain_us=Interval(0.0, 0.0))
     brief = first_findings(replace(gpu_overhead(), findings=(first, small, other)), 3, 200, 4)
-    assert [re.search(r"\[(.+)\]", action.lead)[1] for action in brief.items] == ["rule-0", "other", "small"]
+    assert [action.key for action in brief.items] == ["rule-0", "other", "small"]
     same = ["another way to save the same time" in dict(action.lines)["gain"] for action in brief.items]
     assert same == [False, True, False]
 
@@ -263,13 +263,13 @@ def test_where_the_device_limits_a_change_without_a_figure_comes_before_little_g
     analysis = replace(gpu_overhead(), findings=(small, words))
     brief = first_findings(replace(analysis, verdict=replace(analysis.verdict, bound=bound)), 3, 200, 4)
     assert brief is not None
-    assert [re.search(r"\[(.+)\]", action.lead)[1] for action in brief.items] == order  # type: ignore[index]
+    assert [action.key for action in brief.items] == order  # type: ignore[index]
 
 
 def test_the_short_form_keeps_the_order_of_findings_that_add_up() -> None:
     found = tuple(replace(each, slug=f"rule-{number}") for number, each in enumerate(gaining(3, us=0.1 * WALL_US)))
     brief = first_findings(replace(gpu_overhead(), findings=found), 3, 200, 4)
-    assert [re.search(r"\[(.+)\]", action.lead)[1] for action in brief.items] == ["rule-0", "rule-1", "rule-2"]
+    assert [action.key for action in brief.items] == ["rule-0", "rule-1", "rule-2"]
 
 
 def test_a_finding_shows_the_text_of_the_lines_that_it_names() -> None:

@@ -10,6 +10,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.simulate.changes import change_of
 from bottleneck.simulate.whatif import ask, best_changes, check_replay, predict_gain_us, speedup_of
 from tests.advice.cases import case_of, cpu_events, gpu_events
+from tests.advice.programs import Call, on_gpu
 from tests.builders import Event, frame, kernel, launch, op, step
 
 
@@ -142,3 +143,11 @@ def test_a_trace_that_cannot_be_replayed_predicts_nothing_and_says_why(tmp_path:
     assert answer.path.check.reason == check_replay(case).reason is not None
     assert answer.changed is None
     assert predict_gain_us(case, ["remove kernel"]) is None
+
+
+def test_kernels_of_one_loop_become_one_as_long_as_the_longest(tmp_path: Path) -> None:
+    big = [4096, 4096]
+    calls = [Call("aten::relu", 100, [big]), Call("aten::tanh", 150, [big]), Call("aten::mm", 300, [big, big])]
+    case = on_gpu(tmp_path, [*calls, calls[0], calls[1]])
+    change = change_of(("fuse op:*",), case)
+    assert change.device is not None and change.device.tolist() == [1.5, 0, 1, 1.5, 0]

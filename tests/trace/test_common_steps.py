@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bottleneck.schema.digest import RankDigest
-from bottleneck.schema.measurements import StepTime
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.trace.common_steps import NOT_OF_ALL, share_steps
 from bottleneck.trace.steps import set_aside_reasons
@@ -19,21 +19,18 @@ def _rank(rank: int, walls_ms: Sequence[float], first: int | None = None, start_
     walls_us = 1e3 * np.array(walls_ms)
     starts_us = 1e3 * start_ms + np.cumsum(walls_us) - walls_us
     made = make_digest(rank, [], {"compute": 1000.0}, starts_us.tolist(), Place())
-    reasons = set_aside_reasons(walls_us.tolist())
-    each = tuple(
-        StepTime(f"step {at}", us, why) for at, (us, why) in enumerate(zip(walls_us.tolist(), reasons, strict=True))
-    )
+    reasons = tuple(set_aside_reasons(walls_us.tolist()))
     numbers = () if first is None else tuple(range(first, first + len(walls_ms)))
-    return replace(made, step_wall_us=walls_us, steps=replace(made.steps, each=each), step_numbers=numbers)
+    return replace(made, step_wall_us=walls_us, set_aside=reasons, step_numbers=numbers)
 
 
 # The trace of rank 1 is written in step 2 of rank 0, whose later steps are quick: nobody is waited for any more.
 _LONG, _SHORT = (40.0, 32.0, 3700.0, 14.0, 16.0), (38.0, 31.0)
 
 
-def _kept(digest: RankDigest, reasons: tuple[str | None, ...] | None) -> list[int]:
+def _kept(digest: RankDigest, reasons: tuple[Reason | None, ...] | None) -> list[int]:
     """Positions of the steps that a rank explains in the end."""
-    chosen = reasons if reasons is not None else [step.set_aside for step in digest.steps.each]
+    chosen = reasons if reasons is not None else digest.set_aside
     return [at for at, reason in enumerate(chosen) if reason is None]
 
 
@@ -78,7 +75,8 @@ def test_steps_that_are_not_typical_of_all_ranks_are_told_why() -> None:
     first, other = (_rank(rank, [walls, 10, 10, 10, 10], 3) for rank, walls in enumerate((50, 11)))
     reasons = share_steps([first, other]).set_aside
     assert reasons[0] is None
-    assert reasons[1] is not None and (reasons[1][0] or "").startswith("still warming up: 3.05 times the median")
+    assert reasons[1] is not None and reasons[1][0] is not None
+    assert reasons[1][0].words.startswith("still warming up: 3.05 times the median")
 
 
 def test_nothing_is_read_again_where_all_ranks_explain_the_same_steps() -> None:
@@ -86,10 +84,7 @@ def test_nothing_is_read_again_where_all_ranks_explain_the_same_steps() -> None:
 
 
 def test_a_step_that_a_rank_cannot_explain_is_left_out_on_all() -> None:
-    held = _rank(0, [10, 10, 11], 3)
-    reason = "the device was held by work from before the recording"
-    each = (replace(held.steps.each[0], set_aside=reason), *held.steps.each[1:])
-    held = replace(held, steps=replace(held.steps, each=each))
+    held = replace(_rank(0, [10, 10, 11], 3), set_aside=(Reason("held_before"), None, None))
     assert _shared(held, _rank(1, [10, 10, 11], 3)) == ("same", [[1, 2], [1, 2]])
     longer = share_steps([held, _rank(1, [10, 11], 4)])
     assert longer.set_aside == (None, None)
@@ -128,10 +123,7 @@ def test_a_rank_without_steps_has_none_in_common_with_those_that_have_some() -> 
 
 def test_batches_of_a_server_are_not_judged_by_their_time() -> None:
     ranks = [_of_source(_rank(rank, [50, 10, 10, 10, 10]), "server") for rank in range(2)]
-    whole = [
-        replace(one, steps=replace(one.steps, each=tuple(replace(step, set_aside=None) for step in one.steps.each)))
-        for one in ranks
-    ]
+    whole = [replace(one, set_aside=(None,) * 5) for one in ranks]
     assert _shared(*whole) == ("same", [[0, 1, 2, 3, 4]] * 2)
 
 

@@ -89,7 +89,7 @@ def test_a_kernel_that_seems_to_start_before_its_launch_keeps_it(tmp_path: Path)
 def test_a_kernel_without_a_launch_is_kept_and_says_so(tmp_path: Path) -> None:
     linked_work = [op("aten::mm", 10, 20), launch(2, 15, 5), kernel(2, 40, 30)]
     result = linked(tmp_path, [kernel(1, 0, 10), *linked_work])
-    assert result.kernels["unlinked"].tolist()[0] == "launched before the window"
+    assert result.kernels["unlinked"].tolist()[0] == "launched_before"
     assert result.kernels["launch"].isna().tolist() == [True, False]
     assert result.kernels["step"].isna().tolist() == [True, False]
     assert result.linked_share == pytest.approx(0.75)
@@ -124,14 +124,14 @@ def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_
 
 def test_a_trace_without_any_call_does_not_blame_the_window(tmp_path: Path) -> None:
     result = linked(tmp_path, [op("aten::mm", 10, 20), kernel(2, 40, 30)])
-    assert result.kernels["unlinked"].tolist() == ["no launches in the trace"]
+    assert result.kernels["unlinked"].tolist() == ["no_launches"]
 
 
 def test_a_kernel_without_correlation_is_kept_and_says_so(tmp_path: Path) -> None:
     bare = kernel(1, 40, 30)
     del bare["args"]["correlation"]
     result = linked(tmp_path, [op("aten::mm", 10, 20), launch(2, 15, 5), bare])
-    assert result.kernels["unlinked"].tolist() == ["no correlation in the trace"]
+    assert result.kernels["unlinked"].tolist() == ["no_correlation"]
 
 
 @pytest.mark.parametrize(("first", "dtype"), [(12, "Int32"), (2**31, "Int64"), (2**40, "Int64")])
@@ -176,7 +176,7 @@ def test_external_ids_that_copy_the_correlation_make_no_links(tmp_path: Path) ->
 
 def test_a_launch_outside_any_op_is_no_orphan(tmp_path: Path) -> None:
     result = linked(tmp_path, [op("aten::mm", 0, 20), launch(1, 30, 5), kernel(1, 40, 30)])
-    assert result.kernels["unlinked"].tolist() == ["launched outside any op"]
+    assert result.kernels["unlinked"].tolist() == ["outside_op"]
     assert result.kernels["step"].tolist() == [0]
     assert caveats(result) == ["launched-outside-ops"]
 
@@ -185,7 +185,7 @@ def test_all_kernels_of_a_replayed_graph_are_kept_and_marked(tmp_path: Path) -> 
     replay = [launch(5, 30, 5, "cudaGraphLaunch"), *(kernel(5, 40 + 10 * each, 9) for each in range(3))]
     result = linked(tmp_path, [op("aten::mm", 0, 20), launch(1, 5, 2), kernel(1, 10, 9), *replay])
     assert result.kernels["replayed"].tolist() == [False, True, True, True]
-    assert result.kernels["unlinked"].astype(object).tolist()[1:] == ["graph replay"] * 3
+    assert result.kernels["unlinked"].astype(object).tolist()[1:] == ["graph_replay"] * 3
     assert result.kernels["launch_ts_us"].tolist()[1:] == [30] * 3
     assert caveats(result) == ["graph-replay"]
 

@@ -1,5 +1,6 @@
 """The window of a trace, its sources of steps, and the steps that are set aside as warm-up or outliers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_the_first_of_several_steps_is_left_out_if_earlier_work_holds_the_device
     steps = [step(3, 100, 100), *queued, step(4, 6000, 150), *work(6010, 2)]
     window = find_steps(read(tmp_path, steps))
     assert (window.start_us, [each.name for each in window.steps]) == (5800, ["ProfilerStep#4"])
-    assert window.set_aside[0][1] == "the device was held by work from before the recording"
+    assert window.set_aside[0][1].code == "held_before"
 
 
 def test_projections_of_steps_on_the_device_are_not_steps(tmp_path: Path) -> None:
@@ -279,11 +280,16 @@ def test_of_three_steps_none_is_called_unusual(tmp_path: Path) -> None:
 
 def kinds(*us: float) -> list[str]:
     """The first word or two of each step's reason; empty for steps that count."""
-    return [(reason or "").split(":")[0] for reason in set_aside_reasons(us)]
+    return ["" if reason is None else reason.kind for reason in set_aside_reasons(us)]
+
+
+def worded(us: Sequence[float]) -> list[str | None]:
+    """Each step's reason in words; null for steps that count."""
+    return [None if reason is None else reason.words for reason in set_aside_reasons(us)]
 
 
 def test_a_first_step_that_takes_longer_than_the_later_ones_is_warming_up() -> None:
-    assert set_aside_reasons([13, 10, 10.2, 9.9, 10]) == [
+    assert worded([13, 10, 10.2, 9.9, 10]) == [
         "still warming up: 1.3 times the median of the later steps",
         *[None] * 4,
     ]
@@ -317,7 +323,7 @@ def test_too_few_steps_are_not_judged(us: tuple[float, ...]) -> None:
 
 
 def test_an_outlier_leaves_the_longest_stretch_beside_it() -> None:
-    assert set_aside_reasons([10, 11, 25, 10, 10, 12]) == [
+    assert worded([10, 11, 25, 10, 10, 12]) == [
         "cut off from the longest steady stretch by an outlier",
         "cut off from the longest steady stretch by an outlier",
         "an outlier: 2.38 times the median",

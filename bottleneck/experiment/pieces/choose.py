@@ -129,7 +129,7 @@ def _hand_written(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
     """Norms, softmax and GELU that the model writes out op by op, beside the one op of the library."""
     work = work_of(evidence)
     is_chained = find_chains(evidence).of_row >= 0
-    total_us = work.us_of(is_chained)
+    total_us, loop = work.us_of(is_chained), evidence.loops["loop"].to_numpy()[work.row]
     # Reductions fill their result first, and copy their scalars.
     firsts = np.flatnonzero(work.in_model & ~work.family("fill") & ~(work.roof("bytes_low") <= _SCALAR_BYTES))
     firsts = _firsts(work, firsts)
@@ -138,7 +138,7 @@ def _hand_written(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
     for written in find_hand_written(names[work.signature[firsts]].tolist()):
         held = firsts[written.first : written.first + written.count]
         signatures = tuple(work.signature[held].tolist())
-        if _largest(work, signatures[0]) == _largest(work, signatures[-1]) > 0:
+        if loop[held[0]] == loop[held[-1]] >= 0:
             found.setdefault((written.op, signatures), []).append(np.arange(held[0], held[-1] + 1))
     joined = {key: (len(runs), np.concatenate(runs)) for key, runs in found.items()}
     for (op, signatures), (runs, rows) in sorted(joined.items(), key=lambda each: -float(work.us[each[1][1]].sum())):
@@ -158,10 +158,6 @@ def _hand_written(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
             promise_us=_promise_us(finding, share, us),
             **_where(work, rows),
         )
-
-
-def _largest(work: KernelWork, signature: int) -> int:
-    return max((math.prod(sizes) for sizes in work.sizes_of(signature) if sizes), default=0)
 
 
 def _names(ops: Sequence[OpCallSpec]) -> str:
@@ -340,7 +336,7 @@ def _fewer_threads(change: str) -> _Choose:
 
 
 def _small_products(work: KernelWork) -> Flags:
-    return work.family(*PRODUCTS) & work.reason_like(re.compile("^small product"))
+    return work.family(*PRODUCTS) & work.has_reason("small_product")
 
 
 def _all_work(work: KernelWork) -> Flags:

@@ -159,17 +159,17 @@ class PieceBudget:
         """Measures what fits and takes it off the list; true where the process ended, so that another has to go on."""
         while (spec := self._next(left, until - self.clock(), pace)) is not None:
             begun = self.clock()
-            _, usual_s = seconds_of(spec, self._seen())
+            (_, usual_s), has_died = seconds_of(spec, self._seen()), False
             self.tell(spec.what, 1.0 - (until - begun) / self.budget_s)
             try:
                 found = _with_times(spec, worker.measure(spec, device))
             except Refused as refused:
                 if refused.verdict == "skipped":
                     return False
-                found = _without_times(spec, refused.reason)
+                found, has_died = _without_times(spec, refused.reason), refused.has_died
             self.done.append(found)
             left.remove(spec)
-            if "its process" in (found.reason or ""):
+            if has_died:
                 return True
             # A busy machine takes longer for the next one too.
             pace = max(1.0, (self.clock() - begun) / usual_s) if found.reason is None else pace
@@ -244,16 +244,16 @@ def measure_pieces(
     if not specs:
         return explained
     say(
-        f"bottleneck: measuring {counted(len(specs), 'piece')} of the step alone, as it is and changed, for at most "
+        f"measuring {counted(len(specs), 'piece')} of the step alone, as it is and changed, for at most "
         f"{budget.budget_s:.3g} s (--probe-budget)"
     )
     measured = budget.measure(specs, explained, began)
     if budget.is_interrupted:
         done = counted(sum(piece.ratio is not None for piece in measured.pieces), "piece")
-        say(f"bottleneck: interrupted; {done} of {len(specs)} timed, which the findings use")
+        say(f"interrupted; {done} of {len(specs)} timed, which the findings use")
     else:
         for line in missing_pieces(measured):
-            say(f"bottleneck: {line}")
+            say(line)
     return with_pieces(explained, folder, measured, trials)
 
 

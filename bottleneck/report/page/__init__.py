@@ -382,15 +382,10 @@ def _environment() -> Environment:
         kind=lambda section: type(section).__name__,
         # As the end of a class name: only plain words of ours.
         group=lambda text: text if re.fullmatch("[a-z-]+", text or "") else UNMODELLED,
-        lead=lambda text: clean(_SLUG.sub("", text), _LONGEST_TEXT),
-        slug=lambda text: found[1] if (found := _SLUG.search(text)) else "",
         area=_area,
         extent=_extent,
     )
     return environment
-
-
-_SLUG = re.compile(r" \[([a-z0-9-]+)\]$")
 
 
 def _area(values: Sequence[float]) -> str:

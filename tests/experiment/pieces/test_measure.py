@@ -172,7 +172,7 @@ def test_an_error_of_one_piece_skips_that_piece_alone(explained: Explanation) ->
 
 
 def test_a_process_that_a_piece_ends_is_started_anew_for_the_others(explained: Explanation) -> None:
-    machine = Machine({"a": Refused("failed", "its process was killed by SIGKILL")})
+    machine = Machine({"a": Refused("failed", "its process was killed by SIGKILL", has_died=True)})
     found = run(machine, explained, "a", "b")
     assert found.pieces[0].reason == "its process was killed by SIGKILL"
     assert found.pieces[1].ratio is not None
@@ -188,7 +188,7 @@ def test_an_interruption_keeps_what_was_measured(explained: Explanation) -> None
 def test_an_interruption_says_what_is_kept(explained: Explanation, tmp_path: Path) -> None:
     what, lines = "mul_, mul_, mul_ and 5 ops more on 25000000", list[str]()
     told(explained, tmp_path, Machine({what: KeyboardInterrupt}), lines.append)
-    assert lines[1:] == ["bottleneck: interrupted; 0 pieces of 1 timed, which the findings use"]
+    assert lines[1:] == ["interrupted; 0 pieces of 1 timed, which the findings use"]
     recorded = read_recording(tmp_path).pieces
     assert recorded is not None
     assert len(recorded.left_out) == 1
@@ -210,9 +210,7 @@ def told(explained: Explanation, folder: Path, machine: Machine, say: Callable[[
 def test_pieces_come_into_the_recording_and_into_the_findings(explained: Explanation, tmp_path: Path) -> None:
     lines: list[str] = []
     found = told(explained, tmp_path, Machine(), lines.append)
-    assert lines[0] == (
-        "bottleneck: measuring 1 piece of the step alone, as it is and changed, for at most 10 s (--probe-budget)"
-    )
+    assert lines[0] == ("measuring 1 piece of the step alone, as it is and changed, for at most 10 s (--probe-budget)")
     recorded = read_recording(tmp_path).pieces
     assert recorded is not None
     assert recorded.pieces[0].what == "mul_, mul_, mul_ and 5 ops more on 25000000"
@@ -227,11 +225,11 @@ def test_what_was_left_out_and_what_failed_is_told(explained: Explanation, tmp_p
     what = "mul_, mul_, mul_ and 5 ops more on 25000000"
     told(explained, tmp_path, Machine({what: 60.0}), lines.append)
     assert lines[1] == (
-        f"bottleneck: 1 piece left out for lack of time: {what} (compile, about 11 s); to measure more: "
+        f"1 piece left out for lack of time: {what} (compile, about 11 s); to measure more: "
         "bottleneck run --probe-budget 60"
     )
     told(explained, tmp_path, Machine({what: Refused("failed", "MemoryError")}), lines.append)
-    assert lines[3] == f"bottleneck: not measured: {what}: MemoryError"
+    assert lines[3] == f"not measured: {what}: MemoryError"
 
 
 def test_a_recording_that_cannot_be_written_is_explained_all_the_same(

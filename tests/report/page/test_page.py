@@ -60,6 +60,8 @@ _FIXED = {
     "option",
     "per",
     "cause",
+    "role",
+    "joiner",
 }
 
 

@@ -1,0 +1,40 @@
+"""Small traces made by hand, each with one thing that is easily judged wrong; the right answers are an expert's."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.errors import TraceError
+from bottleneck.pipeline import analyse
+from bottleneck.schema.analysis import Analysis
+
+CASES = Path(__file__).parent / "cases"
+
+
+def judged(name: str) -> Analysis:
+    """The report of a case."""
+    return analyse([CASES / f"{name}.json.gz"])
+
+
+@pytest.mark.parametrize("name", ["sync_only", "py_and_sync", "py_only"])
+def test_a_window_in_which_nothing_ran_is_refused(name: str) -> None:
+    with pytest.raises(TraceError, match="without any op or kernel"):
+        judged(name)
+
+
+def slugs(analysis: Analysis) -> list[str]:
+    """The kinds of the findings, first to last."""
+    return [finding.slug for finding in analysis.findings]
+
+
+def test_random_numbers_that_the_cpu_makes_are_no_copies() -> None:
+    found = judged("randn_cpu_no_device")
+    assert max(found.ledger, key=lambda entry: entry.us).account == "unknown.creation"
+    assert slugs(found)[0] == "made-on-host"
+    assert "needless-copies" not in slugs(found)
+    listed = next(caveat.message for caveat in found.caveats if caveat.slug == "device-listed-alone")
+    assert "NVIDIA A100-SXM4-80GB" in listed
+
+
+def test_the_bias_that_a_product_copies_is_a_part_of_it() -> None:
+    assert "needless-copies" not in slugs(judged("bias_copy"))
