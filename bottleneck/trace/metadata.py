@@ -15,7 +15,7 @@ from bottleneck.trace.categories import category_of
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS
-from bottleneck.trace.vendors import first_word, vendor_marked
+from bottleneck.trace.vendors import vendor_marked, vendors_that_call
 
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
 _LONGEST_FACT, _MOST_FACTS = 200, 100
@@ -259,10 +259,10 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
             " the host side shows"
         )
         return (Caveat("no-device-events", message),)
-    launches = {word.vendor for name in columns.names if (word := first_word("call", name)) and word.value in LAUNCHES}
-    if not launches:
+    vendors = vendors_that_call(LAUNCHES, columns.names)
+    if not vendors:
         return _half_recorded(columns) or _listed_alone(metadata)
-    cause = _cause(launches)
+    cause = _cause(vendors)
     message = f"kernels were launched but the profiler recorded none; {cause}"
     return (Caveat("no-device-events", message, cause=cause),)
 

@@ -73,6 +73,15 @@ def call_kind(name: str) -> str | None:
     return None if row is None else row.value
 
 
+def vendors_that_call(kinds: Sequence[str], names: Iterable[str]) -> set[str]:
+    """Returns the vendors of calls of these kinds among names of any events."""
+    rows = [row for row in words()["call"] if row.value in kinds]
+    # Of a hundred thousand names few are calls: one search each finds them.
+    any_call = re.compile("|".join(f"(?:{row.pattern.pattern})" for row in rows))
+    found = (first_word("call", name) for name in names if any_call.search(name[:_NAME_LIMIT]))
+    return {row.vendor for row in found if row is not None and row.value in kinds}
+
+
 def call_kinds(codes: Codes, names: Sequence[str]) -> pd.Categorical:
     """Returns the kind of each call from codes into names; each name that occurs is looked at once."""
     return _by_name("call", CALL_KINDS, codes, names)
