@@ -110,9 +110,9 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*arguments, **options)
         except KeyboardInterrupt as stopped:
-            from bottleneck.report.output import write_note  # noqa: PLC0415 - loaded only where it is used
+            from bottleneck.commands.finish_run import note  # noqa: PLC0415 - loaded only where it is used
 
-            write_note("; ".join(("interrupted", *getattr(stopped, "__notes__", ()))))
+            note("; ".join(("interrupted", *getattr(stopped, "__notes__", ()))))
             raise typer.Exit(128 + int(getattr(stopped, "number", signal.SIGINT))) from stopped
 
     return command

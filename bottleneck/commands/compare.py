@@ -108,7 +108,7 @@ def compare_command(
     check_picture(plot)
     check_picture(ledger)
     limits = limits_of_option("--fail-on", fail_on)
-    say: Say = (lambda _: None) if quiet else _say
+    say: Say = (lambda _: None) if quiet else write_note
     with (
         says_what_is_kept(_KEPT),
         answered(),
@@ -365,8 +365,3 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
         if not limit.allows(before, after):
             broken.append(f"over the limit: {limit.metric} {before:,.0f} -> {after:,.0f}, allowed {limit.text}")
     return broken
-
-
-def _say(text: str) -> None:
-    if not text.startswith(" "):
-        write_note(text)

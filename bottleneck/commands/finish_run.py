@@ -259,6 +259,11 @@ def describe_steps(recording: "Recording") -> str:
     return f"{steps} of {ranks} ranks" if ranks > 1 else steps
 
 
+def note(text: str) -> None:
+    """Writes lines of ours for the user, marked as such."""
+    write_note(text)
+
+
 def say(text: str) -> None:
     """Writes a line for the user, after all that the program wrote itself."""
     write_status(text)

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
@@ -129,7 +129,7 @@ def gate_command(
                 only=only,
                 pairs=pairs,
                 is_strict=strict,
-                say=progress_printer(quiet=quiet),
+                say=(lambda _: None) if quiet else write_note,
             )
             if update:
                 _update(run, programs)
@@ -243,13 +243,3 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
         send(GATE_FORMATS[formats[0]].render(done))
         return
     send(render(done, stream_style(sys.stdout)))
-
-
-def progress_printer(*, quiet: bool) -> Callable[[str], None]:
-    """A function that writes progress to standard error, or drops it; indented details go to terminals only."""
-
-    def say(text: str) -> None:
-        if not quiet and (not text.startswith(" ") or sys.stderr.isatty()):
-            write_note(text.strip())
-
-    return say

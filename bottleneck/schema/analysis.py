@@ -236,7 +236,10 @@ class Clause(Struct, frozen=True):
 
     role: Annotated[ClauseRole, Doc("what it tells: the bound, its place, a doubt, the first action …")]
     text: Annotated[str, Doc("the words")]
-    joiner: Annotated[Literal[". ", "; ", ", "], Doc("what stands before it, unless it is the first")] = ". "
+    joiner: Annotated[Literal[". ", "; ", ", ", ": "], Doc("what stands before it, unless it is the first")] = ". "
+    source: Annotated[
+        str | None, Doc("slug of the finding, or account, whose advice it is; null where it is of neither")
+    ] = None
 
 
 def join_clauses(clauses: Sequence[Clause]) -> str:

@@ -38,3 +38,23 @@ def test_random_numbers_that_the_cpu_makes_are_no_copies() -> None:
 
 def test_the_bias_that_a_product_copies_is_a_part_of_it() -> None:
     assert "needless-copies" not in slugs(judged("bias_copy"))
+
+
+@pytest.mark.parametrize("name", ["q_simt_align1", "simt_align1", "q_sgemm"])
+def test_products_without_matrix_units_are_told_to_use_them(name: str) -> None:
+    found = slugs(judged(name))
+    assert "misaligned-products" not in found
+    assert "fp32-products" in found[:2]
+
+
+def test_an_optimizer_alone_is_one_step_and_told_to_take_lists() -> None:
+    found = judged("optimizer_only")
+    assert found.steps.count == 1
+    assert slugs(found) == ["unfused-optimizer"]
+    assert "_foreach_" in found.findings[0].advice
+
+
+def test_calls_that_are_held_up_come_before_the_batch() -> None:
+    found = judged("host_stalls")
+    assert slugs(found)[0] == "host-stalls"
+    assert "12.0 ms" in found.findings[0].evidence[0]
