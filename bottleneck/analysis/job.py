@@ -150,7 +150,8 @@ def _own_without_others(
     steps = max((one.own_us.shape[1] for one in times), default=1)
     found = [np.zeros(0) for _ in digests]
     for group in groups:
-        if not group.process_group.name or len(group.members) >= group.process_group.size:
+        # A group of one rank, as that of a host's last one, has all of its members and nobody to match.
+        if not group.process_group.name or 1 < group.process_group.size <= len(group.members):
             continue
         for at, code in zip(group.members, group.codes, strict=True):
             if (group.process_group, at) in matched:

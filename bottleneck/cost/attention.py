@@ -55,6 +55,10 @@ _FLASH_BACKWARD = _backward_layout(lengths=(6, 7, 8, 9), dropout=10, causal=11)
 _CUDNN_BACKWARD = _backward_layout(bias=8, lengths=(9, 10, 11, 12), dropout=13, causal=14)
 _FLASH_3 = replace(_FLASH, lengths=(7, 8, 12, 13), causal=24, window=25, unknown_with=(3, 9, 10, 11, 14))
 
+_FLASH_3_BACKWARD = _backward_layout(
+    lengths=(9, 10, 13, 14), causal=16, window=17, unknown_with=(11, 12), heads_last=True, bottom_right=True
+)
+
 FORWARD = {
     "aten::scaled_dot_product_attention": AttentionLayout(bias=3, dropout=4, causal=5),
     "aten::_scaled_dot_product_flash_attention": _SDPA_FLASH,
@@ -96,6 +100,8 @@ BACKWARD = {
     "flash_attn::_flash_attn_backward": _backward_layout(
         dropout=9, causal=11, window=12, heads_last=True, bottom_right=True
     ),
+    "flash_attn_3::bwd": _FLASH_3_BACKWARD,
+    "flash_attn_3::_flash_attn_backward": _FLASH_3_BACKWARD,
     "flash_attn::_flash_attn_varlen_backward": _backward_layout(
         lengths=(9, 10, 11, 12), dropout=13, causal=15, window=16, heads_last=True, bottom_right=True
     ),

@@ -107,6 +107,7 @@ def test_every_backend_gives_the_same_backward_pass_the_same_cost(name, causal, 
             2.5,
         ),
         ("flash_attn_3::fwd", (*QKV_LAST, *[None] * 20, "0.1", "True", "-1", "-1"), 1),
+        ("flash_attn_3::bwd", (gradient(True), *QKV_LAST, *[None] * 11, "0.1", "True", "-1", "-1"), 2.5),
     ],
 )
 def test_flash_attention_packages_cost_the_same_as_torch(name, arguments, passes):
