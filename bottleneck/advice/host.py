@@ -13,7 +13,6 @@ from bottleneck.advice.python_loops import reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
     counted_faults_us,
-    event_spans,
     format_count,
     format_gaps,
     format_per_step,
@@ -66,13 +65,13 @@ _FRAMEWORK = re.compile(
 )
 _RUNS_LOOP = re.compile(r": (?:fit|train|validate|evaluate|test|predict)$")
 _LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.1
-# Waits behind a busy device, and what the device waits for late launches: a replay is tried where both are so much.
-_LEAST_LATE = 0.05
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
 # A step without its sleep may wait for something else in its place.
 _SURE_OF_A_SLEEP = 0.9
+# Where only a replay tells what waits are worth: it is off by up to 1.5 % (docs/explanation/simulator.md).
+_LEAST_LATE = 0.02
 _LONG_PAUSE_US, _LONG_STRETCH_US = 20e3, 1e3
 # The frame of a garbage collection that the program calls; those that start by themselves have the name of their mark.
 _COLLECTS = re.compile(r"(?:^|> )collect$")
@@ -80,69 +79,47 @@ _COLLECTS = re.compile(r"(?:^|> )collect$")
 _BUSY, _LEAST_WAITED, _FIRST_WAITED, _MOST_THREADS = 0.2, 0.1, 0.1, 3
 # Of the measured time of calls that the change removes: the rest is what takes their place.
 _LEAST_REMOVED = 0.95
-# The host is ahead of the device where, apart from the bubbles behind waiting calls, the device hardly idles.
-_AHEAD = 0.1
+# Of the time that the device waits for the host, what waiting calls may be the reason of.
+_SYNC_ACCOUNTS = ("overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch")
 
 
 def host_sync(evidence: Evidence) -> Draft | None:
-    """Rule 7: the device ran dry while the host waited for it, and until the next kernel was there.
+    """Rule 7: the device waits for what the host would launch if it did not itself wait for the device.
 
-    The gain is those bubbles, never the waiting call's own length: a wait behind a busy device only moves. Where the
-    device idles for other reasons too, the host would not get ahead without the wait, and only the part of the bubbles
-    in which it did wait counts. Waits in the calls of copies to the device are those of the rules of copies.
-
-    A wait behind a busy device makes the host late for what it launches next, if it is the host that sets the pace. How
-    much of that comes to the step only a replay tells; at most all that the device waits for late launches.
+    The gain is what a replay without the waits saves, never the calls' own length: a wait behind a busy device only
+    moves. Where the steps cannot be replayed, it is the idle time during the waits. Waits in the calls of copies to
+    the device are those of the rules of copies.
     """
     copying, calls = waits_in_copies(evidence)
     waited_us = max(evidence.idle_us("sync") - copying.get("overhead.sync", 0.0), 0.0)
     if evidence.is_host_only or evidence.is_broken or not evidence.analysis.totals.sync_count:
         return None
-    bubble_us = _bubbles_us(evidence, calls)
-    is_ahead = evidence.share_of_step(evidence.idle_us() - bubble_us) < _AHEAD
-    high_us = max(bubble_us, waited_us) if is_ahead else waited_us
-    held_us = _held_us(evidence, calls)
-    is_late = evidence.share_of_step(high_us) < _LEAST_SYNC
-    words = f"{format_us(high_us)} ({format_share(evidence.share_of_step(high_us))}) during them" + (
-        " and until the next kernel starts" if high_us > waited_us else ""
-    )
-    if is_late:
-        high_us = min(held_us, issue_us(evidence))
-        words = (
-            f"{format_us(issue_us(evidence))} for launches that come late, after {format_us(held_us)} in these calls"
-        )
+    change = Transformation(("remove sync",), accounts=_SYNC_ACCOUNTS)
+    saved_us = None if evidence.predict is None else evidence.predict(evidence, change.changes)
+    high_us = waited_us if saved_us is None else min(saved_us, evidence.account_us(*_SYNC_ACCOUNTS))
+    is_late = evidence.share_of_step(waited_us) < _LEAST_SYNC
     if evidence.share_of_step(high_us) < (_LEAST_LATE if is_late else _LEAST_SYNC):
         return None
     advice, code = _without_waiting(evidence, calls)
+    idles_us, when = (issue_us(evidence), "for launches that come late") if is_late else (waited_us, "during them")
     return Draft(
         slug="host-sync",
         title="The host waits for the device, and launches late for it"
         if is_late
         else "The device runs dry while the host waits for it",
         evidence=(
-            f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles {words}",
+            f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles "
+            f"{format_us(idles_us)} ({format_share(evidence.share_of_step(idles_us))}) {when}",
+            *(() if saved_us is None else (f"a replay of the step without them takes {format_us(high_us)} less",)),
             *idle_lines(evidence, "sync"),
         ),
         advice=advice,
         code=code,
-        gain_us=Interval(min(waited_us, high_us) / 2, high_us),
-        claims=claims_of(
-            evidence, "overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch", most_us=high_us
-        ),
-        transformation=Transformation(
-            ("remove sync",),
-            accounts=("overhead.sync", "overhead.dispatch", "overhead.python", "overhead.launch"),
-        ),
+        gain_us=up_to(high_us),
+        claims=claims_of(evidence, *_SYNC_ACCOUNTS, most_us=high_us),
+        transformation=change,
         confidence="low" if is_late else "medium",
     )
-
-
-def _held_us(evidence: Evidence, others: Integers) -> float:
-    """Time per step of the host in waiting calls, but ``others`` (rows of EVENTS), or in ops that read a number."""
-    waiting = _calls(evidence, _WAITING)
-    waiting[others] = False
-    called_us = event_spans(evidence, np.flatnonzero(waiting)).total()
-    return max(called_us / evidence.steps * evidence.host_scale, outermost_us(evidence, *_READS))
 
 
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
@@ -159,27 +136,6 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
         "Keep the value on the device, and read it every so many steps or one step later.",
         "losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
     )
-
-
-def _bubbles_us(evidence: Evidence, others: Integers) -> float:
-    """Idle time of the device per step, from when it ran dry before a waiting call returned to its next kernel.
-
-    ``others`` are waiting calls (rows of EVENTS) that another rule counts.
-    """
-    events, kernels = evidence.linked.trace.events, evidence.linked.kernels
-    waiting = _calls(evidence, _WAITING)
-    waiting[others] = False
-    ends = np.sort((events["ts_us"] + events["dur_us"]).to_numpy()[waiting])
-    start = kernels["ts_us"].to_numpy()
-    if not ends.size or not start.size:
-        return 0.0
-    reach = np.maximum.accumulate(start + kernels["dur_us"].to_numpy())
-    following = np.searchsorted(start, ends)
-    following = np.unique(following[(following > 0) & (following < start.size)])
-    opened, closed = reach[following - 1], start[following]
-    returned = ends[np.searchsorted(ends, closed, side="right") - 1]
-    inside = evidence.kernels_in_window[following] & (returned >= opened)
-    return float(np.maximum(closed - opened, 0.0)[inside].sum()) / evidence.steps * evidence.host_scale
 
 
 def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:

@@ -15,7 +15,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source
 from bottleneck.schema.source_text import parse_line
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 from bottleneck.units import counted
 
 _MULTIPLIES = re.compile(r"^aten::(?:mm|bmm|mv)$")
@@ -83,10 +83,11 @@ def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
     found: list[ProductChain] = []
     run: list[_Matrices] = []
     products = set(np.flatnonzero(is_product).tolist())
-    inside_product = {row for row in rows.tolist() if _parents_hold(evidence, row, products)}
+    parent = as_integers(ops["parent"])
+    is_inside = np.append(nearest_ancestor(parent, is_product) >= 0, False)[parent]
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     for row in rows.tolist():
-        if row in inside_product:  # what a product does itself
+        if is_inside[row]:  # what a product does itself
             continue
         root = int(roots[row])
         one = None
@@ -101,17 +102,6 @@ def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
         found += _chain_of(run)
         run = [] if one is None else [one]
     return (*found, *_chain_of(run))
-
-
-def _parents_hold(evidence: Evidence, row: int, wanted: set[int]) -> bool:
-    """True if an op around this row is one of those wanted."""
-    parent = as_integers(evidence.linked.ops["parent"])
-    at = int(parent[row])
-    while at >= 0:
-        if at in wanted:
-            return True
-        at = int(parent[at])
-    return False
 
 
 def _keeps(name: str, sizes: Sequence[Size]) -> bool:

@@ -80,8 +80,14 @@ def _exactly(value: float | None) -> Peak:
     return Peak(value, value)
 
 
+def first_peak(device: Device, keys: tuple[str, ...]) -> str | None:
+    """The first of these peaks that a device has; null for none."""
+    return next((key for key in keys if key in device.peaks_flops_per_s), None)
+
+
 def _first(device: Device, keys: tuple[str, ...]) -> float | None:
-    return next((device.peaks_flops_per_s[key] for key in keys if key in device.peaks_flops_per_s), None)
+    key = first_peak(device, keys)
+    return None if key is None else device.peaks_flops_per_s[key]
 
 
 class Thresholds(Struct, frozen=True):

@@ -172,7 +172,7 @@ def _with_floor(
     if floor_us <= 0 or not kernels:
         return step, None
     columns = as_columns(kernels)
-    compute, _, floor = floors(columns, ceilings_of(kernels, calls.settings, device)[0])
+    compute, _, floor = floors(columns, ceilings_of(kernels, calls.settings, device)[0], device)
     compute_us = float((np.nan_to_num(compute) * columns.count)[np.nan_to_num(compute) >= floor].sum())
     share = compute_us / floor_us
     bound: Literal["compute", "memory"] | None = "compute" if share >= _MOST_OF_FLOOR else None

@@ -92,7 +92,7 @@ def predict_step(
         return _nothing(device, backend, why_not or "no call of the step has a predicted time", len(calls.calls))
     work = as_columns(kernels)
     ceilings, engines = ceilings_of(kernels, calls.settings, device)
-    floor = floors(work, ceilings)
+    floor = floors(work, ceilings, device)
     found = _above(floor[2], times(work, ceilings, rates))
     busy_us = float((found.us * work.count).sum())
     launches = float((work.launches * work.count).sum())
@@ -136,7 +136,7 @@ def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
     kernels = [kernel for kernel in kernels_of(groups) if live[kernel.call]]
     work = as_columns(kernels)
     ceilings, _ = ceilings_of(kernels, calls.settings, device)
-    compute, _, floor = floors(work, ceilings)
+    compute, _, floor = floors(work, ceilings, device)
     if not fuses:
         return float(np.nansum(floor * work.count))
     bandwidth = (device.bandwidth_bytes_per_s or math.inf) / US_PER_S

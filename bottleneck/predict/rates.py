@@ -14,6 +14,8 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.analysis.floors import MATRIX_PEAKS, first_peak, memory_us
+from bottleneck.analysis.tiles import count_tiles, fill_of_tiles, fill_of_waves
 from bottleneck.predict.step_kernels import Kernel
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -167,16 +169,16 @@ def as_columns(kernels: Sequence[Kernel]) -> KernelColumns:
 
 def engine_of(kernel: Kernel, settings: EngineSettings, device: Device) -> str:
     """The ceiling that a kernel's arithmetic is held against, by the program's settings and what the device has."""
-    peaks, dtype = device.peaks_flops_per_s, kernel.dtype
+    dtype = kernel.dtype
     if kernel.kind not in PRODUCTS | _IN_CUDNN:
         return "fp64_vector" if dtype == "fp64" else "fp32_vector"
     if dtype == "fp32":
         products = settings.matmul_allow_tf32 or settings.float32_matmul_precision in ("high", "medium")
         in_cudnn = kernel.kind in _IN_CUDNN and settings.cudnn_allow_tf32 is not False
-        wanted = ["tf32_tensor"] if products or in_cudnn or kernel.kind == "attention" else []
-    else:
-        wanted = {"fp8": ["fp8_tensor", "fp16_tensor"], "bf16": ["bf16_tensor"]}.get(dtype, [f"{dtype}_tensor"])
-    return next((key for key in (*wanted, f"{dtype}_vector") if key in peaks), "fp32_vector")
+        if not (products or in_cudnn or kernel.kind == "attention"):
+            return "fp32_vector"
+        dtype = "tf32"
+    return first_peak(device, MATRIX_PEAKS.get(dtype, ())) or "fp32_vector"
 
 
 def ceilings_of(
@@ -261,11 +263,10 @@ def board_of(name: str) -> Board:
     return Board(year, memory, lanes / _USUAL_LANES, _ON_HOPPER if name.startswith(_HOPPER) else 1.0)
 
 
-def floors(work: KernelColumns, ceilings: KernelCeilings) -> tuple[Floats, Floats, Floats]:
+def floors(work: KernelColumns, ceilings: KernelCeilings, device: Device) -> tuple[Floats, Floats, Floats]:
     """The floors of each kernel: arithmetic, bytes without a cache, and the larger with what the cache may spare."""
     compute = work.least_flops / ceilings.peak
-    memory = work.least_bytes / ceilings.bandwidth
-    spared = np.maximum(0.0, work.least_bytes - ceilings.cache) / ceilings.bandwidth
+    spared, memory = memory_us(work.least_bytes, device)
     return compute, memory, np.maximum(np.nan_to_num(compute), np.nan_to_num(spared))
 
 
@@ -332,10 +333,9 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
 
 def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     """Share of the fp32 lanes' peak that a product of these sizes reaches, padded to whole tiles."""
-    padding = _filling(work.rows, 32.0) * _filling(work.columns, 32.0)
-    tiles = work.batch * np.ceil(work.rows / _TILE_ROWS) * np.ceil(work.columns / _TILE)
-    waves = tiles / ceilings.multiprocessors
-    quantised = np.where(waves > 8, 1.0, waves / np.maximum(np.ceil(waves - 1e-9), 1.0))
+    padding = fill_of_tiles(work.rows, 32.0) * fill_of_tiles(work.columns, 32.0)
+    waves = _waves(work, ceilings)
+    quantised = np.where(waves > 8, 1.0, fill_of_waves(waves))
     split = np.clip(np.minimum(work.inner / _SPLIT_INNER, 1.0 / np.maximum(waves, 1e-9)), 1.0, None)
     used = np.minimum(1.0, quantised * np.where(waves <= _SPLIT_WAVES, split, 1.0))
     short = work.inner / (work.inner + rates["lanes:inner"])
@@ -344,15 +344,15 @@ def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[s
 
 def _tensor_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     """Share of the tensor cores' peak that a product of these sizes reaches."""
-    tiles = work.batch * np.ceil(work.rows / _TILE_ROWS) * np.ceil(work.columns / _TILE)
-    used = np.clip(tiles / ceilings.multiprocessors, 0.1, 1.0)
+    used = np.clip(_waves(work, ceilings), 0.1, 1.0)
     short = work.inner / (work.inner + rates["tensor:inner"]) * work.columns / (work.columns + rates["tensor:columns"])
     share = np.minimum(rates["tensor"] * ceilings.tensor_factor * short, _MOST_OF_TENSOR)
     return np.asarray(np.maximum(share * used, 1e-6))
 
 
-def _filling(size: Floats, tile: float) -> Floats:
-    return size / (np.ceil(size / tile) * tile)
+def _waves(work: KernelColumns, ceilings: KernelCeilings) -> Floats:
+    tiles = count_tiles(work.rows, work.columns, work.batch, _TILE_ROWS, _TILE)
+    return np.asarray(tiles / ceilings.multiprocessors)
 
 
 @lru_cache(maxsize=1)
