@@ -191,7 +191,7 @@ def choose_side(trace: Trace, window: Window, at_us: float) -> Window | None:
     later = tuple(step for step in window.steps if step.start_us + _UNTIL_IT_WORKS * step.us >= at_us)
     if later:
         began_us, done_us = wall_spans(trace, later)
-        earlier = [(step, "on the earlier side of the window") for step in window.steps if step not in later]
+        earlier = [(step, Reason("earlier_side")) for step in window.steps if step not in later]
         aside = tuple(sorted([*window.set_aside, *earlier], key=lambda each: each[0].start_us))
         return replace(window, start_us=float(began_us[0]), end_us=float(done_us[-1]), steps=later, set_aside=aside)
     if window.source != "whole" and len(window.steps) == 1:
