@@ -83,15 +83,15 @@ class KernelWork(Struct, frozen=True):
 
     def has_reason(self, *codes: str) -> Flags:
         """Mask of the rows whose reason in ROOFLINE has one of these codes."""
-        reason = self.evidence.roofline["reason"].cat
-        wanted = [each.code in codes for each in reason.categories]
-        return np.append(np.array(wanted, dtype=bool), False)[reason.codes.to_numpy()[self.row]]
+        column = self.evidence.roofline["reason"].cat
+        wanted = [reason.code in codes for reason in column.categories]
+        return np.append(np.array(wanted, dtype=bool), False)[column.codes.to_numpy()[self.row]]
 
     def reason_number(self, name: str) -> Floats:
         """A number of the reason of each row; NaN where its reason has none of that name."""
-        reason = self.evidence.roofline["reason"].cat
-        numbers = [each.number(name) for each in reason.categories]
-        return np.append(np.array(numbers, dtype=np.float64), np.nan)[reason.codes.to_numpy()[self.row]]
+        column = self.evidence.roofline["reason"].cat
+        numbers = [reason.number(name) for reason in column.categories]
+        return np.append(np.array(numbers, dtype=np.float64), np.nan)[column.codes.to_numpy()[self.row]]
 
     def inside(self, mark: "re.Pattern[str]") -> Flags:
         """Mask of the rows issued inside a mark (annotation or op) of such a name; see ``mark_spans``."""

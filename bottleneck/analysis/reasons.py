@@ -173,18 +173,18 @@ def _of_grid(work: RooflineInput, overhead: Flags) -> tuple[Shortfall, ...]:
     )
 
 
-def _quantised(work: RooflineInput, found: Waves, limit: float) -> tuple[Shortfall, Shortfall]:
+def _quantised(work: RooflineInput, grid: Waves, limit: float) -> tuple[Shortfall, Shortfall]:
     """Tiles that leave more than the rest of ``limit`` of the device without work."""
-    slots = np.full(found.tiles.shape, float(work.device.sm_count or np.nan))
-    wasteful = (found.wave_fill * found.tile_fill < limit) & (found.tiles > 0)
-    waves, tile = found.tiles / slots, (found.tiles, found.rows, found.columns)
+    slots = np.full(grid.tiles.shape, float(work.device.sm_count or np.nan))
+    wasteful = (grid.wave_fill * grid.tile_fill < limit) & (grid.tiles > 0)
+    waves, tile = grid.tiles / slots, (grid.tiles, grid.rows, grid.columns)
     return (
         Shortfall(
-            wasteful & (found.tile_fill < found.wave_fill),
+            wasteful & (grid.tile_fill < grid.wave_fill),
             "tile_quantisation",
-            (work.cost("m"), work.cost("n"), found.tile_fill, *tile),
+            (work.cost("m"), work.cost("n"), grid.tile_fill, *tile),
         ),
-        Shortfall(wasteful, "wave_quantisation", (*tile, waves, slots, found.wave_fill, np.ceil(waves))),
+        Shortfall(wasteful, "wave_quantisation", (*tile, waves, slots, grid.wave_fill, np.ceil(waves))),
     )
 
 

@@ -124,4 +124,5 @@ def test_the_headline_names_the_variable_before_a_finding_without_a_gain(tmp_pat
     found = advise(recorded(tmp_path, EVALUATION))[0]
     later = replace(found, slug="growing-steps", advice="Find what grows.", predicted_gain_us=None)
     assert _leading([found, later]) is None
-    assert _leading([later, found]) == "find what grows"
+    first = _leading([later, found])
+    assert first is not None and (first.text, first.source) == ("find what grows", "growing-steps")
