@@ -110,18 +110,18 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*arguments, **options)
         except KeyboardInterrupt as stopped:
-            from bottleneck.commands.finish_run import note  # noqa: PLC0415 - loaded only where it is used
+            from bottleneck.report.output import write_note  # noqa: PLC0415 - loaded only where it is used
 
-            note("; ".join(("interrupted", *getattr(stopped, "__notes__", ()))))
+            write_note("; ".join(("interrupted", *getattr(stopped, "__notes__", ()))))
             raise typer.Exit(128 + int(getattr(stopped, "number", signal.SIGINT))) from stopped
 
     return command
 
 
 def _print_error(error: BottleneckError) -> None:
-    from bottleneck.commands.finish_run import say  # noqa: PLC0415 - loaded only where it is used
+    from bottleneck.report.output import write_status  # noqa: PLC0415 - loaded only where it is used
 
-    say("\n".join(error.lines()))
+    write_status("\n".join(error.lines()))
 
 
 def _open_closed_streams() -> None:

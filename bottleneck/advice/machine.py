@@ -15,7 +15,7 @@ from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats, Integers, grouped, numbered, union
 from bottleneck.schema.tables import as_integers
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # Advice_rules 50 to 53.
 _FULL_CLOCK = 0.95
@@ -90,6 +90,8 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
     share = counted if counted is not None else evidence.share_of_step(evidence.analysis.totals.busy_us)
     floors = [max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels]
     needed = evidence.share_of_step(math.fsum(floors))
+    if device_held_back(evidence) is not None:
+        return None
     if share <= _BUSY or needed >= _LITTLE or evidence.share_of_step(evidence.account_us("communication")) > _BUSY / 2:
         return None
     seen = "by its own counter" if counted is not None else "of the step by the trace"
@@ -102,6 +104,54 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
         ),
         advice="Do not read utilisation as success: see which kernels stay far below their floors.",
         gain_reason="utilisation is no cause: the findings about kernels say what their time is worth",
+    )
+
+
+# Kernels of so many microseconds are long enough to reach their rate. Below this part of any floor, and below this many
+# bytes per second where no ceiling is known, no device that works as it should runs nearly all of them.
+_LONG_US, _HELD_BACK, _LEAST_BYTES_PER_S, _NEARLY_ALL = 200.0, 0.05, 20e9, 0.8
+
+
+_DEVICE_STATE = {
+    "cuda": "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,MEMORY\nnvidia-smi pmon -c 1  # who else is on it",
+    "rocm": "rocm-smi --showperflevel --showclocks --showpower --showmeminfo vram --showpids",
+}
+
+
+def device_held_back(evidence: Evidence) -> Draft | None:
+    """Long kernels of all kinds run far below what any such device gives: the device is slow, not the program.
+
+    No gain is predicted: what it would do at its usual pace is not in the trace.
+    """
+    if evidence.is_host_only or evidence.is_broken:
+        return None
+    work = work_of(evidence)
+    dur_us = evidence.linked.kernels["dur_us"].to_numpy()[work.row]
+    rate = work.roof("bytes_low") / np.maximum(dur_us, 1e-9) * 1e6
+    explained, is_copying = work.roof("explained"), work.bound("transfer", "communication", "copy")
+    is_slow = np.where(
+        np.isfinite(explained), explained < _HELD_BACK, (rate < _LEAST_BYTES_PER_S) & work.bound("memory")
+    )
+    is_long = (dur_us >= _LONG_US) & ~is_copying
+    slow = is_long & is_slow
+    if not slow.any() or work.us_of(slow) < _NEARLY_ALL * evidence.analysis.totals.busy_us or (is_long & ~slow).any():
+        return None
+    fastest = float(np.nanmax(rate[slow], initial=0.0))
+    peak = evidence.analysis.device.bandwidth_bytes_per_s
+    of_peak = f" of {format_si(peak, 'B/s')}" if peak else ", where any such device moves far more than 20 GB/s"
+    return Draft(
+        slug="device-held-back",
+        title="All long kernels run far below what the device gives",
+        evidence=(
+            f"{counted(int(slow.sum()), 'kernel')} of {format_us(_LONG_US)} and longer take "
+            f"{format_share(work.share(slow))} of the step; the fastest moves {format_si(fastest, 'B/s')}{of_peak}",
+            *work.describe(slow),
+        ),
+        advice="Look at the device before the program: its clocks and power state, memory that was moved out to the "
+        "host, another process on it.",
+        code=_DEVICE_STATE.get(evidence.linked.trace.flavour),
+        gain_reason="what the device would do at its usual pace is not in the trace",
+        comes_first=True,
     )
 
 
@@ -296,4 +346,12 @@ def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
     return np.where(steady, dur_us - usual, 0.0), call
 
 
-RULES = (incomplete_trace, profiler_distorts, host_stalls, shared_device, low_clocks, busy_not_productive)
+RULES = (
+    incomplete_trace,
+    profiler_distorts,
+    device_held_back,
+    host_stalls,
+    shared_device,
+    low_clocks,
+    busy_not_productive,
+)

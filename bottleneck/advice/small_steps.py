@@ -93,6 +93,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         claims=claims,
         tries=("batch-x2",),
         confidence=_confidence(evidence, is_measured=is_measured),
+        basis="timed" if is_measured else "formula",
         changes_results=True,
         per="sample",
     )

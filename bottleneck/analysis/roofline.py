@@ -35,6 +35,7 @@ from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import ROOFLINE, as_integers, category
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.units import US_PER_S
 
 _SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip rather than a stream
@@ -139,6 +140,7 @@ class _BoundRows(Struct, frozen=True):
     regime: Integers
 
 
+@returns_memory
 def classify(
     kernels: pd.DataFrame,
     ops: pd.DataFrame,

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from bottleneck.commands.interrupts import answered, says_what_is_kept
-from bottleneck.commands.report_options import Quiet, form_of_suffix, send, stream_style, write_report
+from bottleneck.commands.report_options import Quiet, form_of_suffix, output_style, send, write_report
 from bottleneck.errors import UsageError
 from bottleneck.report.output import write_note
+from bottleneck.system.interrupts import answered, says_what_is_kept
 
 if TYPE_CHECKING:
     from bottleneck.gate.run_gate import GateRun
@@ -242,4 +241,4 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
     if output is None and formats[0] != "terminal":
         send(GATE_FORMATS[formats[0]].render(done))
         return
-    send(render(done, stream_style(sys.stdout)))
+    send(render(done, output_style(None)))

@@ -11,6 +11,7 @@ from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import category
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.joins import events_of
 from bottleneck.units import format_share
 
@@ -18,6 +19,7 @@ MOST_NAMES = 5_000
 _NOUNS = {"kernel": "kernels", "op": "ops", "copy": "copies", "fill": "fills"}
 
 
+@returns_memory
 def fold_rare_names(trace: Trace, most: int = MOST_NAMES) -> Trace:
     """The trace in which only the ``most`` names with the most time remain of its kernels, ops, copies and fills each.
 

@@ -58,3 +58,18 @@ def test_calls_that_are_held_up_come_before_the_batch() -> None:
     found = judged("host_stalls")
     assert slugs(found)[0] == "host-stalls"
     assert "12.0 ms" in found.findings[0].evidence[0]
+
+
+@pytest.mark.parametrize("name", ["slow_card_a100", "slow_card_unknown"])
+def test_a_device_far_below_any_such_device_is_told_before_the_program(name: str) -> None:
+    assert slugs(judged(name)) == ["device-held-back"]
+
+
+@pytest.mark.parametrize("name", ["q_bn_relu_4090", "q_bn_relu_unknown"])
+def test_a_slow_device_runs_a_fused_kernel_slowly_too(name: str) -> None:
+    found = judged(name)
+    assert slugs(found) == ["device-held-back", "unfused-norm"]
+    gain = found.findings[1].predicted_gain_us
+    assert gain is not None
+    assert gain.low <= 0.3 * found.steps.wall_us
+    assert gain.high <= 0.55 * found.steps.wall_us
