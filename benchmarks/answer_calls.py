@@ -113,8 +113,8 @@ def _captures(traces: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _options(path: str) -> list[Call]:
     stem = "written/" + Path(path).name
-    picture, queue, report, plot = (stem + end for end in (".roofline.png", ".queue.png", ".md", ".plot.png"))
-    drawn = ("report", path, "--roofline", picture, "--format", "markdown", "--output", report)
+    picture, ledger, report, plot = (stem + end for end in (".roofline.png", ".ledger.png", ".md", ".plot.png"))
+    drawn = ("report", path, "--plot", f"roofline={picture}", "--format", "markdown", "--output", report)
     return [
         _call("report with options", "report", "--all", path),
         _call("report with options", "report", "--steps", "1:2", path),
@@ -122,7 +122,7 @@ def _options(path: str) -> list[Call]:
         _call("report with options", "report", "--all-findings", path),
         _call("report with options", "report", "--device", "NVIDIA H100 80GB HBM3", path),
         _call("report with options", *drawn, outputs=(picture, report)),
-        _call("report with options", "report", path, "--queue", queue, outputs=(queue,)),
+        _call("report with options", "report", path, "--plot", f"ledger={ledger}", outputs=(ledger,)),
         _call("doctor with options", "doctor", "--strict", path),
         _call("compare with options", "compare", path, path, "--plot", plot, "--top", "3", outputs=(plot,)),
         _call("compare with options", "compare", path, path, "--fail-on", "step=+3%,syncs=+0"),

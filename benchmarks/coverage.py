@@ -33,7 +33,7 @@ from bottleneck.devices.match import match_device
 from bottleneck.errors import BottleneckError
 from bottleneck.schema.device import Device
 from bottleneck.schema.linked_trace import Linked, Trace
-from bottleneck.schema.reasons import PLACES
+from bottleneck.schema.reasons import PLACES, REASONS
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import whole_window
@@ -107,8 +107,12 @@ def cover(path: Path) -> Coverage | None:
     dur_us, compute = kernels["dur_us"], kernels["kind"] == "compute"
     modelled = compute & attribution["share"].notna()
     signature = attribution["signature"].to_numpy(dtype=np.int64, na_value=-1)
-    evidence = np.append(costs["evidence"].fillna("").to_numpy(dtype=str), "")[signature]
-    by_match, by_capture = (np.char.find(evidence, words) >= 0 for words in (PLACES["elsewhere"], PLACES["at_capture"]))
+    facts = [evidence or () for evidence in costs["evidence"]]
+    completed = np.array([*map(bool, facts), False])[signature]
+    by_match, by_capture = (
+        np.array([*(PLACES[place] in each for each in facts), False])[signature]
+        for place in ("elsewhere", "at_capture")
+    )
     groups = _judge(linked, attribution, roofline, device)
     return Coverage(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
@@ -117,7 +121,7 @@ def cover(path: Path) -> Coverage | None:
         kernel_us=float(dur_us[compute].sum()),
         linked_us=float(dur_us[compute & kernels["op"].notna() & ~kernels["replayed"]].sum()),
         modelled_us=float(dur_us[modelled].sum()),
-        completed_us=float(dur_us[modelled & (evidence != "")].sum()),
+        completed_us=float(dur_us[modelled & completed].sum()),
         matched_us=float(dur_us[modelled & (by_match | by_capture)].sum()),
         capture_us=float(dur_us[modelled & by_capture].sum()),
         wide_us=float(dur_us[modelled & (roofline["bytes_high"] > 2 * roofline["bytes_low"])].sum()),
@@ -183,7 +187,7 @@ def _by_reason(found: CostedTrace, chosen: np.ndarray) -> pd.Series:
         elif replayed:
             labels.append("replayed by a graph")
         elif pd.isna(op):
-            labels.append(str(unlinked))
+            labels.append(REASONS.get(str(unlinked), str(unlinked)))
         else:
             row = signature.iloc[op]
             reason = None if pd.isna(row) else reasons[row]

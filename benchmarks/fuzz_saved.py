@@ -36,6 +36,7 @@ from markdown_it import MarkdownIt
 
 from benchmarks.fuzz import LOCKS, SAMPLES, mutate_bytes, mutate_tree
 from bottleneck import cli
+from bottleneck.commands.report_options import PLOTS
 from bottleneck.errors import TraceError
 from bottleneck.report.json_text import from_json
 from bottleneck.schema.recording import read_recording
@@ -74,7 +75,6 @@ HOSTILE_TEXTS = (
 )
 _NUMBERS = (0, 1, -1, 5e-324, 1e-300, 1e-9, 0.5, 1.0, 1e15, 2**53, 1e30, 1e308, 10**40, float("nan"), float("inf"))
 _FORMS = ("terminal", "terminal", "screen", "markdown", "html", "json", "pictures")
-_PICTURES = ("--roofline", "--queue", "--ledger", "--savings", "--timeline", "--ranks")
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,7 @@ def _form_arguments(folder: Path, chance: random.Random) -> list[str]:
         return []
     if form == "pictures":
         suffix = chance.choice((".svg", ".svg", ".png"))
-        pictures = chance.sample(_PICTURES, 2)
-        return [word for name in pictures for word in (name, str(folder / f"{name.strip('-')}{suffix}"))]
+        return [word for kind in chance.sample(PLOTS, 2) for word in ("--plot", f"{kind}={folder / kind}{suffix}")]
     more = {"terminal": ["--full"], "html": ["-o", str(folder / "report.html")]}.get(form, [])
     return ["--format", form, *more, *(["--all-findings"] if chance.random() < 0.3 else [])]
 

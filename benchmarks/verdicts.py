@@ -16,7 +16,7 @@ from pathlib import Path
 from bottleneck.errors import BottleneckError
 from bottleneck.pipeline import analyse
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.analysis import Analysis, join_clauses
 
 JUDGEMENTS = Path(__file__).with_name("expert_verdicts.toml")
 # Public traces called inconclusive at the commit before the first that changed the judgement.
@@ -62,13 +62,17 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Answer:
-    """Our verdict on one trace: its bound, its first step, and the name of the finding that the step comes from."""
+    """Our verdict on one trace: its bound, its first step, and the name of the finding that the step comes from.
+
+    ``cause`` is why it is inconclusive, where it is.
+    """
 
     bound: str
     share: float
     first_step: str
     slug: str
     sentence: str
+    cause: str
 
 
 def read_judgements(path: Path = JUDGEMENTS) -> tuple[Judgement, ...]:
@@ -83,8 +87,10 @@ def read_judgements(path: Path = JUDGEMENTS) -> tuple[Judgement, ...]:
 def answer_of(analysis: Analysis) -> Answer:
     """Our verdict in the terms of a judgement."""
     verdict = analysis.verdict
-    step = verdict.first_step or ""
-    return Answer(verdict.bound, verdict.share, step, _slug_of(step, analysis), verdict.sentence)
+    source = next((clause.source for clause in verdict.clauses if clause.role == "first"), None) or ""
+    slug = f"account {source}" if source in ACCOUNTS else source
+    cause = join_clauses([clause for clause in verdict.clauses if clause.role in {"cause", "place"}])
+    return Answer(verdict.bound, verdict.share, verdict.first_step or "", slug, verdict.sentence, cause)
 
 
 def agrees_on_bound(judgement: Judgement, answer: Answer) -> bool:
@@ -101,17 +107,6 @@ def agrees_on_advice(judgement: Judgement, answer: Answer) -> bool:
 def agrees(judgement: Judgement, answer: Answer) -> bool:
     """Both bound and first advice are the expert's."""
     return agrees_on_bound(judgement, answer) and agrees_on_advice(judgement, answer)
-
-
-def _slug_of(step: str, analysis: Analysis) -> str:
-    """The finding whose advice the first step repeats, else the account whose advice it is, else empty."""
-    for finding in analysis.findings:
-        if step.casefold().startswith(finding.advice.strip().removesuffix(".").casefold()):
-            return finding.slug
-    for account in ACCOUNTS.values():
-        if any(text and step.startswith(text.partition("{at}")[0]) for text in (account.advice, account.host_advice)):
-            return f"account {account.key}"
-    return ""
 
 
 def answers(files: Sequence[str], folder: Path) -> dict[str, Answer | str]:
@@ -209,8 +204,7 @@ def _undecided(found: Mapping[str, Answer | str]) -> str:
         "|---|---|",
     ]
     for file, answer in left.items():
-        reason = answer.sentence.removeprefix("Inconclusive: ").partition(" First: ")[0]
-        lines.append(f"| {_short(file)} | {_cell(reason)} |")
+        lines.append(f"| {_short(file)} | {_cell(answer.cause)} |")
     return "\n".join(lines)
 
 

@@ -11,12 +11,12 @@ from bottleneck._version import __version__ as _version
 
 TYPE_CHECKING = False  # type checkers take it for true by its name; `typing` alone would cost milliseconds
 if TYPE_CHECKING:  # what type checkers see; at run time each is looked up when it is first used
-    from bottleneck.commands.record import record as record
     from bottleneck.harness.marks import step as step
+    from bottleneck.recorder.recorded_block import record as record
 
     __version__: str
 else:
-    _HOMES = {"record": "bottleneck.commands.record", "step": "bottleneck.harness.marks"}
+    _HOMES = {"record": "bottleneck.recorder.recorded_block", "step": "bottleneck.harness.marks"}
 
     def __getattr__(name: str) -> object:
         """The version or one of ours, imported now; no other name, or array libraries would take us for theirs."""

@@ -119,9 +119,9 @@ def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _print_error(error: BottleneckError) -> None:
-    from bottleneck.commands.finish_run import say  # noqa: PLC0415 - loaded only where it is used
+    from bottleneck.report.output import write_status  # noqa: PLC0415 - loaded only where it is used
 
-    say("\n".join(error.lines()))
+    write_status("\n".join(error.lines()))
 
 
 def _open_closed_streams() -> None:

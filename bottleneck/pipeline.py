@@ -11,7 +11,6 @@ import pandas as pd
 
 from bottleneck import __version__
 from bottleneck.advice import advise
-from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
@@ -44,6 +43,7 @@ from bottleneck.cost.shape_inference import infer_shapes
 from bottleneck.devices.match import choose_device
 from bottleneck.errors import BottleneckError, TraceError, UsageError
 from bottleneck.mapping.rank_reading import RankReading, stamp
+from bottleneck.report import lazily
 from bottleneck.report.json_text import from_json
 from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
@@ -55,7 +55,6 @@ from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
 from bottleneck.system.files import cannot_read, read_file
-from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.trace.inflate import ignore_progress
 from bottleneck.trace.link import link
 from bottleneck.trace.rare_names import fold_rare_names
@@ -72,8 +71,7 @@ class Options:
     (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
     the trace states. ``captures`` are traces of the captures of graphs that the program replays. ``split`` allows to
     judge one side of a window that has two. ``jobs`` processes decode a large trace; the result is the same.
-    ``critical_path`` asks for that of the step, which the first screen of a report does not show. ``trials`` are those
-    that the user made of earlier advice.
+    ``critical_path`` asks for that of the step, which the first screen of a report does not show.
     """
 
     whole: bool = False
@@ -84,7 +82,6 @@ class Options:
     split: bool = True
     jobs: int = 1
     critical_path: bool = True
-    trials: tuple[RuleTrial, ...] = ()
 
     @property
     def has_own_window(self) -> bool:
@@ -93,6 +90,8 @@ class Options:
 
 
 DEFAULTS = Options()
+# Notebooks ask a value for its page by this name. Records import no stage, so the last stage is named here.
+Analysis._repr_html_ = lazily("page", "first_screen")  # type: ignore[attr-defined]
 # A report of more events than this leaves the replay to `bottleneck whatif`.
 _MOST_REPLAYED_EVENTS = 1_000_000
 # Those of the largest public traces take 3 MB.
@@ -167,7 +166,7 @@ def explain(
         evidence = examine(sources[0], options, partial(on_trace, 0, 1, sources[0].trace))
     else:
         options = replace(options, split=False)
-        of_rank = replace(options, jobs=1, critical_path=True, trials=())
+        of_rank = replace(options, jobs=1, critical_path=True)
         reading = reading or RankReading()
         digests, left_out = digest_all(sources, of_rank, on_trace, reading)
         from bottleneck.analysis.ranks import combine_ranks, reduce_ranks  # noqa: PLC0415 - for several ranks only
@@ -178,9 +177,7 @@ def explain(
         reduced = reduce_ranks([one for one, _ in digests], left_out, sharing)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    return finish(
-        _with_critical_path(evidence) if options.critical_path else evidence, advise(evidence, options.trials)
-    )
+    return finish(_with_critical_path(evidence) if options.critical_path else evidence, advise(evidence))
 
 
 def _is_replayed(linked: Linked) -> bool:
@@ -310,7 +307,6 @@ def examine(
 ) -> Evidence:
     """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
     trace = read_trace(source.trace, options.jobs, on_bytes)
-    return_freed_memory()
     try:
         window = _window(trace, source, options)
     except BottleneckError as error:
@@ -346,9 +342,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     """The evidence of one window of a trace."""
     unprofiled = None if options.has_own_window else source.unprofiled
     device, device_caveats = choose_device(trace, source.recording, options.device)
-    return_freed_memory()
     linked = link(trace, window)
-    return_freed_memory()
     light = None if unprofiled is None else _read_light(source, linked, device)
     linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
@@ -357,14 +351,10 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     if telemetry is None:
         telemetry = read_counters(costed.linked)
     conditions, clock_caveats = find_conditions(device, telemetry)
-    return_freed_memory()
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
-    return_freed_memory()
     profiled_ledger, host = _ledger(costed.linked, roofline, device, None if light is None else light.stretches)
     ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
-    return_freed_memory()
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
-    return_freed_memory()
     threads = None if source.recording is None else source.recording.threads
     caveats = (
         *device_caveats,
@@ -411,7 +401,6 @@ def _ledger(
 ) -> tuple[LedgerResult, Host | None]:
     """The ledger, and what the host did, which a replay needs too: null for a trace too large to replay."""
     host = read_host(linked)
-    return_freed_memory()
     return build_ledger(linked, roofline, device, host, light), host if _is_replayed(linked) else None
 
 

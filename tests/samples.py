@@ -6,7 +6,7 @@ Look at the difference before committing it: the new numbers must be truer than 
 from pathlib import Path
 
 from bottleneck.pipeline import analyse
-from bottleneck.report import FORMATS
+from bottleneck.report import render_report
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "sample_traces"
@@ -20,7 +20,7 @@ def recordings() -> list[Path]:
 
 def tell(recording: Path) -> str:
     """The terminal report of a recording; the path in it is the one given."""
-    return FORMATS["terminal"](analyse([recording]))
+    return render_report(analyse([recording]), "terminal")
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bottleneck.pipeline import analyse
-from bottleneck.report import FORMATS
+from bottleneck.report import render_report
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorial" / "ten-findings.md"
 
@@ -53,7 +53,7 @@ def told(slug: str, traces: str, folder: Path) -> str:
     with tempfile.TemporaryDirectory() as here, contextlib.chdir(here):
         for name in traces.split():
             Path(name).symlink_to(folder / SOURCES[name])
-        report = FORMATS["terminal"](analyse([Path(name) for name in traces.split()]), all_findings=True)
+        report = render_report(analyse([Path(name) for name in traces.split()]), "terminal", all_findings=True)
     section = report.split("\nWhat to change ", 1)[1].split("\n\n", 1)[0]
     items = re.findall(r"^\d+\. .*\n(?:   .*\n?)*", f"{section}\n", re.MULTILINE)
     return next(item for item in items if f"[{slug}]" in item).rstrip("\n")

@@ -16,9 +16,9 @@ import typer
 from bottleneck import __version__, cli, report
 from bottleneck.cli import COMMANDS, _run, build_app
 from bottleneck.commands.analysis_options import usual_jobs
-from bottleneck.commands.interrupts import answered
 from bottleneck.errors import BottleneckError, TraceError, UndecidedError, UsageError, WorkloadError
 from bottleneck.schema.linked_trace import Trace
+from bottleneck.system.interrupts import answered
 from bottleneck.trace.read import read_trace
 from tests.builders import kernel, launch, op, step, write_trace
 
@@ -102,21 +102,29 @@ def test_a_saved_analysis_is_rendered_again_to_the_same_json(
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_the_roofline_is_drawn_where_asked(trace: Path, tmp_path: Path, suffix: str) -> None:
     picture = tmp_path / f"roofline{suffix}"
-    assert _run(["report", str(trace), "--roofline", str(picture), "-o", str(tmp_path / "out.txt")]) == 0
+    assert _run(["report", str(trace), "--plot", f"roofline={picture}", "-o", str(tmp_path / "out.txt")]) == 0
     head = picture.read_bytes()[:200]
     assert {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix] == head[: 5 if suffix == ".svg" else 4]
 
 
 def test_a_roofline_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
-    assert _run(["report", str(trace), "--roofline", str(tmp_path / "roofline.bmp")]) == 2
+    assert _run(["report", str(trace), "--plot", f"roofline={tmp_path / 'roofline.bmp'}"]) == 2
     assert ".pdf" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("picture", ["--roofline", "--queue", "--timeline"])
-def test_a_picture_that_cannot_be_written_costs_no_report(
-    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path, picture: str
+@pytest.mark.parametrize("text", ["queue=q.png", "roofline", "roofline=", "=r.png"])
+def test_a_plot_that_names_no_picture_is_refused_with_the_kinds(
+    capsys: pytest.CaptureFixture[str], trace: Path, text: str
 ) -> None:
-    assert _run(["report", str(trace), picture, str(tmp_path / "absent" / "p.png")]) == 0
+    assert _run(["report", str(trace), "--plot", text]) == 2
+    assert "kinds: roofline, ledger, timeline, ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["roofline", "ledger", "timeline"])
+def test_a_picture_that_cannot_be_written_costs_no_report(
+    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path, kind: str
+) -> None:
+    assert _run(["report", str(trace), "--plot", f"{kind}={tmp_path / 'absent' / 'p.png'}"]) == 0
     out, err = capsys.readouterr()
     assert "MEMORY-BOUND" in out
     assert err.startswith("warning: ") and " is left out: " in err and "No such file or directory" in err
@@ -134,7 +142,7 @@ def test_a_picture_that_cannot_be_drawn_costs_no_report(
         raise failure("no ink")
 
     monkeypatch.setattr(report, "PICTURES", {"roofline": draw})
-    assert _run(["report", str(trace), "--roofline", str(tmp_path / "p.png")]) == 0
+    assert _run(["report", str(trace), "--plot", f"roofline={tmp_path / 'p.png'}"]) == 0
     out, err = capsys.readouterr()
     assert "MEMORY-BOUND" in out and f"{failure.__name__}: no ink" in err
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.pipeline import analyse
-from bottleneck.report import FORMATS
+from bottleneck.report import render_report
 from tests.harness.driver import record
 
 pytestmark = pytest.mark.process
@@ -48,6 +48,6 @@ def test_the_report_of_two_ranks_names_the_slow_one_and_what_the_other_waits(tmp
     assert (collective.name, collective.dtype) == ("all_reduce", "fp32")
     assert collective.bytes is not None and collective.bytes / collective.calls == pytest.approx(GRADIENT_BYTES)
     assert 0 < collective.exposed_us <= collective.us
-    report = FORMATS["markdown"](analysis)
+    report = render_report(analysis, "markdown")
     assert "Rank 0 waits in collectives" in report and "all_reduce" in report
     assert analysis.recording.world_size == 2

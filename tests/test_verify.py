@@ -14,7 +14,7 @@ from bottleneck.cli import _run
 from bottleneck.commands.verify import _Timer, _with_pieces, _with_what_is_left_out
 from bottleneck.experiment.pieces.measure import PieceBudget
 from bottleneck.experiment.worker import NO_TIME
-from bottleneck.pipeline import Options, explain
+from bottleneck.pipeline import explain
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.measurements import MeasuredPieces, Ratio
 from bottleneck.schema.trials import Trial, Verification
@@ -46,7 +46,7 @@ def workload(batch_size=4):
 
 
 def verify(*arguments: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """The command, run in a folder with one thread and a scoreboard of its own."""
+    """The command, run in a folder with one thread."""
     return subprocess.run(
         [sys.executable, "-m", "bottleneck.cli", "verify", "--probe-budget", "0", *arguments],
         cwd=folder,
@@ -54,12 +54,7 @@ def verify(*arguments: str, folder: Path, **environment: str) -> "subprocess.Com
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "BOTTLENECK_SCOREBOARD": str(folder / "scores.jsonl"),
-            **environment,
-        },
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
 
 
@@ -135,7 +130,6 @@ def test_pieces_are_timed_before_changes_are_tried_for_a_part_of_the_time(
         budget: PieceBudget,
         _say: object,
         changes: tuple[str, ...],
-        _trials: object,
     ) -> Explanation:
         asked.append((budget.budget_s, folder, changes))
         return explained
@@ -144,8 +138,8 @@ def test_pieces_are_timed_before_changes_are_tried_for_a_part_of_the_time(
     on_cpu(tmp_path, [Call("aten::add", 100.0, [[8, 8], [8, 8], []])])
     explained = explain([tmp_path])
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
-    _with_pieces(explained, Options(), 10.0, _Timer(100.0, None), ("compile",), lambda *_: None)
-    _with_pieces(explained, Options(), 10.0, _Timer(100.0, 40.0), (), lambda *_: None)
+    _with_pieces(explained, 10.0, _Timer(100.0, None), ("compile",), lambda *_: None)
+    _with_pieces(explained, 10.0, _Timer(100.0, 40.0), (), lambda *_: None)
     assert asked == [(10.0, None, ("compile",)), (pytest.approx(6.0), None, ())]
 
 
@@ -154,7 +148,7 @@ def test_pieces_of_a_recording_are_not_timed_again(tmp_path: Path, monkeypatch: 
     pieces = MeasuredPieces(10.0, 1.0, "a CPU", 1, "2.13.0")
     on_cpu(tmp_path, [Call("aten::add", 100.0, [[8, 8], [8, 8], []])], pieces=pieces)
     explained = explain([tmp_path])
-    assert _with_pieces(explained, Options(), 10.0, _Timer(0.0, None), (), lambda *_: None) is explained
+    assert _with_pieces(explained, 10.0, _Timer(0.0, None), (), lambda *_: None) is explained
 
 
 @pytest.mark.process
@@ -211,7 +205,7 @@ def test_ctrl_c_shows_what_was_tried_and_leaves_no_process(tmp_path: Path) -> No
         "gc-freeze,tf32",
         str(tmp_path / "zeroing.py"),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BOTTLENECK_SCOREBOARD": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
@@ -260,24 +254,3 @@ def test_changes_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]
     assert "set-to-none" in listed and "zero_grad(set_to_none=True)" in listed
     assert _run(["verify", "--list", "--format", "json"]) == 0
     assert {"compile", "bf16-autocast"} <= {row["name"] for row in json.loads(capsys.readouterr().out)["changes"]}
-
-
-def test_an_empty_scoreboard_says_how_to_fill_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for place in ("", str(tmp_path / "none.jsonl")):
-        monkeypatch.setenv("BOTTLENECK_SCOREBOARD", place)
-        assert _run(["verify", "--scoreboard"]) == 0
-        assert "bottleneck verify FILE" in capsys.readouterr().out
-
-
-def test_predictions_of_a_verification_reach_the_scoreboard(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from bottleneck.experiment.scoreboard import append_entries
-    from tests.experiment.test_verify import ENTRY
-
-    monkeypatch.setenv("BOTTLENECK_SCOREBOARD", str(tmp_path / "scores.jsonl"))
-    append_entries(tmp_path / "scores.jsonl", [ENTRY])
-    assert _run(["verify", "--scoreboard"]) == 0
-    assert "100%" in capsys.readouterr().out

@@ -1,25 +1,25 @@
-"""Learns how wide the interval of each rule has to be, from pairs of predicted and measured speedups.
+"""Learns how wide predicted intervals have to be, from pairs of predicted and measured speedups.
 
-python -m benchmarks.corpus.intervals                 the leave-one-workload-out table
-python -m benchmarks.corpus.intervals --write         puts it into docs/explanation/predictions.md
-python -m benchmarks.corpus.intervals --ship          writes bottleneck/advice/interval_table.csv, from all pairs
+python -m benchmarks.corpus.intervals                 the leave-one-workload-out table, and the widenings of all pairs
+python -m benchmarks.corpus.intervals --write         puts the table into docs/explanation/predictions.md
 
 Each workload (a file of the corpus, with all of its cases) is left out in turn: the factors are learned from the others
-and applied to its predictions. Noisy pairs are counted and left out.
+and applied to its predictions. Noisy pairs are counted and left out. The widenings are those of `ON_CPU` in
+bottleneck/advice/widening.py.
 """
 
 import argparse
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from benchmarks.corpus.pairs import PAIRS, Claim, Pair, read_pairs
 from benchmarks.pages import write_between_markers
-from bottleneck.advice.interval_table import ANY_RULE, TABLE, Record, factor_of, keeps_figure, score, widen, write_table
+from bottleneck.advice.widening import Basis, Widening, widen
 from bottleneck.schema.analysis import Interval
 from bottleneck.units import counted, format_share
 
@@ -30,6 +30,10 @@ SILENCE = "no finding names it"
 NO_GAIN = frozenset({"compile-does-not-pay", "half-precision-does-not-pay", SILENCE})
 # Another way to do what a finding advises, and less of it: nothing is said of it where the better one is named.
 LESSER = {"foreach-optimizer": "fused-optimizer"}
+# Rules whose gain the batch test of the recording gives.
+TIMED = frozenset({"larger-batch", "room-for-batch"})
+BASES: tuple[Basis, ...] = ("timed", "formula")
+COVERAGE = 0.8
 # An effect up to this is none: copies of one step differ by as much (docs/explanation/predictions.md).
 NO_EFFECT = 1.05
 
@@ -126,36 +130,62 @@ def _said(pair: Pair) -> Iterator[Statement]:
             yield Statement(claim.slug, pair.file, pair.machine, None, middle, noise, low, high)
 
 
-def learn(statements: Sequence[Statement]) -> dict[str, Record]:
-    """The record of each rule that stated figures, and that of any rule."""
-    stated = [each for each in statements if each.predicted is not None]
-    slugs = sorted({each.slug for each in stated})
-    records = {slug: _record(slug, stated, lambda each, slug=slug: each.slug == slug) for slug in slugs}
-    return {**records, ANY_RULE: _record(ANY_RULE, stated, lambda _: True)} if stated else {}
+def basis_of(slug: str) -> Basis:
+    """The kind of evidence behind what a rule states: twice the batch is timed in the recording, all else a formula.
+
+    Which predictions pieces gave is not in the data.
+    """
+    return "timed" if slug in TIMED else "formula"
 
 
-def _record(slug: str, stated: Sequence[Statement], is_own: Callable[[Statement], bool]) -> Record:
-    own = [each for each in stated if is_own(each)]
-    scores = [_score(each) for each in own]
-    others = [_score(each) for each in stated if not is_own(each)]
-    return Record(
-        slug=slug,
-        factor=factor_of(scores, others),
-        noise=statistics.median(each.noise for each in own),
-        pairs=len(own),
-        workloads=len({each.file for each in own}),
-        inside=statistics.fmean(each.predicted is not None and _holds(each.predicted, each.measured) for each in own),
-        right=statistics.fmean(each.is_right for each in own),
+def learn(statements: Sequence[Statement]) -> dict[Basis, Widening]:
+    """The widening of each kind of evidence that stated figures."""
+    stated = [statement for statement in statements if statement.predicted is not None]
+    own: dict[Basis, list[Statement]] = {}
+    for statement in stated:
+        own.setdefault(basis_of(statement.slug), []).append(statement)
+    return {basis: _widening(own[basis]) for basis in BASES if basis in own}
+
+
+def _widening(stated: Sequence[Statement]) -> Widening:
+    return Widening(
+        factor=factor_of([_score(statement) for statement in stated]),
+        noise=statistics.median(statement.noise for statement in stated),
+        pairs=len(stated),
+        workloads=len({statement.file for statement in stated}),
     )
+
+
+def rounded(widening: Widening) -> Widening:
+    """The widening with three digits, as the package has it."""
+    return replace(widening, factor=float(f"{widening.factor:.3g}"), noise=float(f"{widening.noise:.3g}"))
+
+
+def score(interval: Interval, measured: float) -> float:
+    """Distance of a measured speedup from its predicted interval, as a logarithm; negative inside."""
+    return max(math.log(interval.low / measured), math.log(measured / interval.high))
+
+
+def factor_of(scores: Sequence[float], coverage: float = COVERAGE) -> float:
+    """The factor that covers this share of these scores and of the next one, which is not known yet.
+
+    The largest score where so few cannot promise that; 1 without any.
+    """
+    ordered = sorted(scores)
+    rank = math.ceil(coverage * (len(ordered) + 1) - 1e-9)
+    return math.exp(ordered[min(rank, len(ordered)) - 1]) if ordered else 1.0
 
 
 def leave_one_out(statements: Sequence[Statement]) -> list[Outcome]:
     """Each statement with a figure beside its interval by what all other workloads taught."""
     outcomes = []
-    for file in dict.fromkeys(each.file for each in statements):
-        table = learn([each for each in statements if each.file != file])
-        own = (each for each in statements if each.file == file)
-        outcomes += [Outcome(each, widen(each.slug, each.predicted, table)) for each in own if each.predicted]
+    for file in dict.fromkeys(statement.file for statement in statements):
+        learned = learn([statement for statement in statements if statement.file != file])
+        for statement in statements:
+            if statement.file == file and statement.predicted is not None:
+                widening = learned.get(basis_of(statement.slug))
+                widened = statement.predicted if widening is None else widen(statement.predicted, widening)
+                outcomes.append(Outcome(statement, widened))
     return outcomes
 
 
@@ -178,9 +208,10 @@ def render(pairs: Sequence[Pair]) -> str:
         *_summary(pairs),
         "",
         "| rule | pairs | workloads | inside as stated | inside with factor | direction right | beyond noise | "
-        "factor | upper / lower end as stated | with factor | figure |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
-        *(_row(slug, statements, outcomes, table) for slug in slugs),
+        "factor | upper / lower end as stated | with factor |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *(_row(slug, statements, outcomes) for slug in slugs),
+        *_evidence_rows(statements, outcomes, table),
     ]
     machines = dict.fromkeys(pair.machine for pair in pairs if pair.is_usable)
     wrong = [_wrong([pair for pair in pairs if pair.machine == machine], machine) for machine in machines]
@@ -253,13 +284,20 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
     ]
 
 
-def _row(slug: str, statements: Sequence[Statement], outcomes: Sequence[Outcome], table: Mapping[str, Record]) -> str:
+def _row(slug: str, statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> str:
     own = [each for each in statements if each.slug == slug]
     mine = [each for each in outcomes if each.statement.slug == slug]
-    name = slug if slug == SILENCE else f"`{slug}`"
-    if slug not in table:
-        return _cells(name, own, mine, ("-", "-"))
-    return _cells(name, own, mine, (f"{table[slug].factor:.2f}", "stays" if keeps_figure(slug, table) else "goes"))
+    return _cells(slug if slug == SILENCE else f"`{slug}`", own, mine)
+
+
+def _evidence_rows(
+    statements: Sequence[Statement], outcomes: Sequence[Outcome], learned: Mapping[Basis, Widening]
+) -> Iterator[str]:
+    """The rows of each kind of evidence, with its factor."""
+    for basis, widening in learned.items():
+        own = [one for one in statements if one.predicted is not None and basis_of(one.slug) == basis]
+        mine = [outcome for outcome in outcomes if basis_of(outcome.statement.slug) == basis]
+        yield _cells(f"**{'timed here' if basis == 'timed' else 'by formula'}**", own, mine, f"{widening.factor:.3g}")
 
 
 def _totals(statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -268,15 +306,14 @@ def _totals(statements: Sequence[Statement], outcomes: Sequence[Outcome]) -> Ite
     for machine in machines if len(machines) > 1 else ():
         own = [each for each in statements if each.machine == machine]
         mine = [each for each in outcomes if each.statement.machine == machine]
-        yield _cells(f"all rules, {_short(machine)}", own, mine, ("-", "-"))
+        yield _cells(f"all rules, {_short(machine)}", own, mine)
     spoken = [each for each in statements if each.slug != SILENCE]
     if 0 < len(spoken) < len(statements):
-        yield _cells("all that findings say", spoken, outcomes, ("-", "-"))
-    yield _cells("**all**", statements, outcomes, ("-", "-"))
+        yield _cells("all that findings say", spoken, outcomes)
+    yield _cells("**all**", statements, outcomes)
 
 
-def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], learned: tuple[str, str]) -> str:
-    factor, figure = learned
+def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], factor: str = "-") -> str:
     stated = [each.statement.predicted for each in mine if each.statement.predicted is not None]
     cells = (
         name,
@@ -289,7 +326,6 @@ def _cells(name: str, own: Sequence[Statement], mine: Sequence[Outcome], learned
         factor,
         _width(stated),
         _width([each.widened for each in mine]),
-        figure,
     )
     return f"| {' | '.join(cells)} |"
 
@@ -303,19 +339,18 @@ def _width(intervals: Sequence[Interval]) -> str:
 
 
 def main() -> None:
-    """Prints the table; writes it to its page and the factors to the package where that is asked for."""
+    """Prints the table and the widenings; writes the table to its page where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=PAIRS)
     parser.add_argument("--write", action="store_true", help="put the table into the page")
-    parser.add_argument("--ship", action="store_true", help="write the table that the package reads")
     asked = parser.parse_args()
     pairs = read_pairs(asked.data)
     text = render(pairs)
     print(text)
+    for basis, widening in learn(statements_of(pairs)).items():
+        print(f"{basis}: {rounded(widening)}")
     if asked.write:
         write_between_markers(PAGE, "pairs", text)
-    if asked.ship:
-        write_table(TABLE, list(learn(statements_of(pairs)).values()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Numbers such as "Rule 12" in docstrings are those of docs/explanation/advice_rul
 trigger, its gain and its source.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from bottleneck.advice import (
     broadcasts,
@@ -58,9 +58,9 @@ from bottleneck.advice import (
     whole_copies,
     zero_matrices,
 )
-from bottleneck.advice.interval_table import RuleTrial, read_table, refine
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
 from bottleneck.advice.ranking import Draft, put_general_behind, rank
+from bottleneck.advice.widening import ON_CPU
 from bottleneck.schema.analysis import Finding
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.recording import Recording
@@ -122,14 +122,12 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def advise(
-    evidence: Evidence, trials: Sequence[RuleTrial] = (), *, with_unmeasured: bool = False
-) -> tuple[Finding, ...]:
+def advise(evidence: Evidence, *, with_unmeasured: bool = False) -> tuple[Finding, ...]:
     """The findings of all rules on this evidence, ranked by the time that each would save.
 
-    ``trials`` are the user's; those on the device of this evidence make the intervals as wide as they showed. A draft
-    ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the others too,
-    for those who choose what to time. There are none on the start of a program whose work is in other processes.
+    A draft ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the
+    others too, for those who choose what to time. There are none on the start of a program whose work is in other
+    processes.
     """
     if evidence.is_elsewhere:
         return ()
@@ -144,14 +142,11 @@ def advise(
     drafts = servers.fit_to_server(evidence, slow_calls.without_general(drafts))
     drafts = dominant_line.with_dominant_line(evidence, put_general_behind(drafts, evidence.step_us))
     # Learned on CPUs: what such trials say of a GPU is not known.
-    shipped = read_table() if evidence.is_host_only else {}
-    device = evidence.analysis.device.name
-    table = refine(shipped, [trial for trial in trials if trial.device == device])
-    return rank(drafts, evidence.analysis, _program(evidence.recording), table, shipped)
+    return rank(drafts, evidence.analysis, _program(evidence.recording), ON_CPU if evidence.is_host_only else {})
 
 
 def _is_answered(draft: Draft) -> bool:
-    return draft.measured and draft.gain_us is not None
+    return draft.basis == "timed" and draft.gain_us is not None
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:

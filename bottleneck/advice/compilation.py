@@ -199,7 +199,7 @@ def join_compiled(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
 def _as_measured(evidence: Evidence, gain: Interval, drafts: Sequence[Draft]) -> Interval:
     """The gain of compiling, with no more of passes over memory than timed pieces of them saved when compiled."""
     calls = compile_gain_us(evidence)
-    timed = [draft for draft in drafts if draft.slug in _ANSWERED and draft.measured]
+    timed = [draft for draft in drafts if draft.slug in _ANSWERED and draft.basis == "timed"]
     if calls is None or not timed:
         return gain
     high = min(gain.high, calls.high + math.fsum(max(draft.gain_us.high, 0.0) for draft in timed if draft.gain_us))

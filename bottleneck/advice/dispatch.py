@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import work_of
-from bottleneck.advice.optimizers import optimizer_share
+from bottleneck.advice.optimizers import loops_over_parameters, optimizer_share
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -66,6 +66,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
         or evidence.is_broken
         or _replays_graphs(evidence)
         or evidence.share_of_step(late_us) < _LATE_SHARE
+        or loops_over_parameters(evidence)
     ):
         return None
     is_program = evidence.kernels_per_step >= _FEW or is_compiled(evidence)

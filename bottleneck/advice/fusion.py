@@ -25,6 +25,8 @@ _NORMS = re.compile(r"norm|rsqrt|dropout|bernoulli")
 # chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
 # (schema/learned_rates.py), less where it reduces.
 _SLACK = 2.0
+# Times its floor that kernels take which the device holds back: by its clock, its power, or memory of the host.
+_FAR_BEYOND = 20.0
 # On a CPU, what a compiled loop takes of the time that an op takes beyond its bytes, at least and at most. Measured
 # with Inductor's C++ on one thread, half a million to 16 million numbers: exp, tanh … cost as much as before; a layer
 # norm becomes 1.4 times as long (ATen's has wide vectors for its statistics); random numbers take 1.8 times as long,
@@ -156,8 +158,13 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     launch_us = total(np.nan_to_num(work.roof("launch_us"))[place]) / (ops * runs) * work.scale / work.evidence.steps
     reduces = total(work.family(*_STATISTICS)[place].astype(np.float64)) > 0
     fastest, slowest = _loop_times(work.evidence, reduces)
-    shortest = np.maximum(fastest * memory_us * best / bytes_all, launch_us) + total(kept_least)
-    longest = np.maximum(slowest * memory_us * worst / bytes_all, launch_us) + total(kept_most)
+    # Kernels that run at a small part of any ceiling are held back by the device, which does so with the fused one too.
+    is_slow = us > _FAR_BEYOND * np.maximum(memory_us + total(kept_most), launch_us)
+    reached = np.where(is_slow & (not work.evidence.is_host_only), us / bytes_all, 0.0)
+    shortest = np.maximum(np.maximum(fastest * memory_us / bytes_all, reached) * best, launch_us) + total(kept_least)
+    longest = np.maximum(np.maximum(slowest * memory_us / bytes_all, reached) * worst, launch_us) + total(kept_most)
+    # How it would take the fused one is not known: of what fewer bytes save, half is certain.
+    longest = np.where(reached > 0, np.maximum(longest, us - np.clip(us - shortest, 0.0, None) / 2), longest)
     parts = [np.clip(1.0 - after / np.maximum(us, 1e-12), -1.0, 1.0) for after in (longest, shortest)]
     low, high = (np.where(of_row >= 0, work.us * np.append(part, 0.0)[of_row], 0.0) for part in parts)
     norm = (total((work.family("normalization") | work.op_like(_NORMS))[place].astype(np.float64)) > 0) & (size > 0)

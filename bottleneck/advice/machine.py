@@ -6,14 +6,16 @@ None but that on a shared device predicts a gain: they say how to read the other
 import math
 
 import numpy as np
+import pandas as pd
 
 from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
-from bottleneck.advice.quantities import format_count, format_per_step
-from bottleneck.advice.ranking import Draft
+from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_per_step
+from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats, Integers, grouped, numbered
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.schema.intervals import Floats, Integers, grouped, numbered, union
+from bottleneck.schema.tables import as_integers
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # Advice_rules 50 to 53.
 _FULL_CLOCK = 0.95
@@ -88,6 +90,8 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
     share = counted if counted is not None else evidence.share_of_step(evidence.analysis.totals.busy_us)
     floors = [max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels]
     needed = evidence.share_of_step(math.fsum(floors))
+    if device_held_back(evidence) is not None:
+        return None
     if share <= _BUSY or needed >= _LITTLE or evidence.share_of_step(evidence.account_us("communication")) > _BUSY / 2:
         return None
     seen = "by its own counter" if counted is not None else "of the step by the trace"
@@ -100,6 +104,54 @@ def busy_not_productive(evidence: Evidence) -> Draft | None:
         ),
         advice="Do not read utilisation as success: see which kernels stay far below their floors.",
         gain_reason="utilisation is no cause: the findings about kernels say what their time is worth",
+    )
+
+
+# Kernels of so many microseconds are long enough to reach their rate. Below this part of any floor, and below this many
+# bytes per second where no ceiling is known, no device that works as it should runs nearly all of them.
+_LONG_US, _HELD_BACK, _LEAST_BYTES_PER_S, _NEARLY_ALL = 200.0, 0.05, 20e9, 0.8
+
+
+_DEVICE_STATE = {
+    "cuda": "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,MEMORY\nnvidia-smi pmon -c 1  # who else is on it",
+    "rocm": "rocm-smi --showperflevel --showclocks --showpower --showmeminfo vram --showpids",
+}
+
+
+def device_held_back(evidence: Evidence) -> Draft | None:
+    """Long kernels of all kinds run far below what any such device gives: the device is slow, not the program.
+
+    No gain is predicted: what it would do at its usual pace is not in the trace.
+    """
+    if evidence.is_host_only or evidence.is_broken:
+        return None
+    work = work_of(evidence)
+    dur_us = evidence.linked.kernels["dur_us"].to_numpy()[work.row]
+    rate = work.roof("bytes_low") / np.maximum(dur_us, 1e-9) * 1e6
+    explained, is_copying = work.roof("explained"), work.bound("transfer", "communication", "copy")
+    is_slow = np.where(
+        np.isfinite(explained), explained < _HELD_BACK, (rate < _LEAST_BYTES_PER_S) & work.bound("memory")
+    )
+    is_long = (dur_us >= _LONG_US) & ~is_copying
+    slow = is_long & is_slow
+    if not slow.any() or work.us_of(slow) < _NEARLY_ALL * evidence.analysis.totals.busy_us or (is_long & ~slow).any():
+        return None
+    fastest = float(np.nanmax(rate[slow], initial=0.0))
+    peak = evidence.analysis.device.bandwidth_bytes_per_s
+    of_peak = f" of {format_si(peak, 'B/s')}" if peak else ", where any such device moves far more than 20 GB/s"
+    return Draft(
+        slug="device-held-back",
+        title="All long kernels run far below what the device gives",
+        evidence=(
+            f"{counted(int(slow.sum()), 'kernel')} of {format_us(_LONG_US)} and longer take "
+            f"{format_share(work.share(slow))} of the step; the fastest moves {format_si(fastest, 'B/s')}{of_peak}",
+            *work.describe(slow),
+        ),
+        advice="Look at the device before the program: its clocks and power state, memory that was moved out to the "
+        "host, another process on it.",
+        code=_DEVICE_STATE.get(evidence.linked.trace.flavour),
+        gain_reason="what the device would do at its usual pace is not in the trace",
+        comes_first=True,
     )
 
 
@@ -203,6 +255,69 @@ def shared_device(evidence: Evidence) -> Draft | None:
     )
 
 
+# Ops of a host that usually take microseconds: so many times as long and so much longer at least is no work of theirs.
+_STALL_TIMES, _STALL_US, _STALLED_RUNS = 50.0, 1e3, 8
+_FEW_STALLS, _MOST_STALLED, _LEAST_STALLED = 3, 0.1, 0.05
+
+
+def host_stalls(evidence: Evidence) -> Draft | None:
+    """A few calls of milliseconds among many of microseconds, of different ops: the process is kept from its processor.
+
+    Calls of the device's runtime inside them do not count, nor the first call of each op. Gain: what the device waits
+    for them, at most, from half of it.
+    """
+    stalls = _stalls(evidence)
+    names = stalls["name"].astype(object).unique()
+    us = float(stalls["beyond_us"].sum()) * evidence.host_scale / evidence.steps
+    if len(stalls) < _FEW_STALLS or len(names) < _DIFFERENT or evidence.share_of_step(us) < _LEAST_STALLED:
+        return None
+    claims = claims_of(evidence, *ISSUE_ACCOUNTS, most_us=us)
+    if evidence.share_of_step(sum(claims.values())) < _LEAST_STALLED:
+        return None
+    count = format_count(len(stalls) / evidence.steps)
+    return Draft(
+        slug="host-stalls",
+        title="The process does not get its processor now and then",
+        evidence=(
+            f"{counted(count, 'call')} per step of {', '.join(sorted(names)[:4])} take "
+            f"{format_us(float(stalls['dur_us'].median()))}, where such calls take "
+            f"{format_us(float(stalls['usual_us'].median()))}: {format_per_step(evidence, us)}",
+            "nothing that was recorded runs inside them, and they strike different ops alike",
+        ),
+        advice="Find what keeps the process from running: other busy processes, a limit of its container on "
+        "processors, memory that is swapped out.",
+        code="cat /sys/fs/cgroup/cpu.stat  # throttled_usec grows: the limit is too low\n"
+        "vmstat 1  # si and so: swapping; pidstat -w 1: involuntary switches (nvcswch/s)",
+        gain_us=up_to(sum(claims.values())),
+        claims=claims,
+    )
+
+
+def _stalls(evidence: Evidence) -> pd.DataFrame:
+    """The calls in the window that are held up: name, dur_us, usual_us of such calls, and beyond_us."""
+    ops, events = evidence.linked.ops, evidence.linked.trace.events
+    own_us, start_us = ops["self_us"].to_numpy(), ops["ts_us"].to_numpy()
+    names = ops["name"].cat.codes.to_numpy(dtype=np.int64)
+    # On a CPU an op works: only calls of the same sizes take alike.
+    sizes = as_integers(ops["signature"]) if evidence.is_host_only else np.zeros(len(ops), dtype=np.int64)
+    call, _ = numbered(names, sizes)
+    runs = np.bincount(call)[call]
+    usual = ops["self_us"].groupby(call).transform("median").to_numpy()
+    is_first = ~pd.Series(call).duplicated().to_numpy()
+    is_long = (own_us >= _STALL_TIMES * usual) & (own_us - usual >= _STALL_US) & ~is_first & (sizes >= 0)
+    is_rare = np.bincount(call, weights=is_long)[call] <= _MOST_STALLED * runs
+    chosen = np.flatnonzero(is_long & is_rare & (runs >= _STALLED_RUNS) & ops["step"].notna().to_numpy())
+    runtime = np.flatnonzero((events["category"] == "runtime").to_numpy())
+    begin = events["ts_us"].to_numpy()[runtime]
+    called = union(begin, begin + events["dur_us"].to_numpy()[runtime])
+    inside_us = called.covered_between(start_us[chosen], start_us[chosen] + ops["dur_us"].to_numpy()[chosen])
+    beyond_us = own_us[chosen] - usual[chosen] - inside_us
+    found = pd.DataFrame(
+        {"name": ops["name"].iloc[chosen], "dur_us": own_us[chosen], "usual_us": usual[chosen], "beyond_us": beyond_us}
+    )
+    return found.take(np.flatnonzero(beyond_us >= _STALL_US))
+
+
 def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
     """Microseconds that each kernel takes beyond the usual run of its call, and the number of its call.
 
@@ -231,4 +346,12 @@ def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
     return np.where(steady, dur_us - usual, 0.0), call
 
 
-RULES = (incomplete_trace, profiler_distorts, shared_device, low_clocks, busy_not_productive)
+RULES = (
+    incomplete_trace,
+    profiler_distorts,
+    device_held_back,
+    host_stalls,
+    shared_device,
+    low_clocks,
+    busy_not_productive,
+)

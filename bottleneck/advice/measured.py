@@ -87,7 +87,7 @@ def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPie
             gain_reason=f"no gain is expected: {_loss_words(pieces)}",
             claims={},
             transformation=None,
-            measured=True,
+            basis="timed",
         )
     return replace(
         draft,
@@ -96,7 +96,7 @@ def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPie
         gain_reason=None,
         claims=_claims(draft, high),
         transformation=None,
-        measured=True,
+        basis="timed",
         most_us=high,
     )
 
@@ -266,4 +266,4 @@ def with_replayed_gain(evidence: Evidence, draft: Draft) -> Draft | None:
     if high_us < _LEAST_GAIN * evidence.step_us:
         return None
     claims = claims_of(evidence, *made.accounts, most_us=high_us) if made.accounts else draft.claims
-    return replace(draft, gain_us=Interval(high_us * made.least / made.most, high_us), claims=claims)
+    return replace(draft, gain_us=Interval(high_us * made.least / made.most, high_us), claims=claims, basis="replayed")

@@ -63,6 +63,7 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
         gain_us=Interval(low_us, high_us),
         tries=("batch-x2",),
         confidence="high",
+        basis="timed",
         changes_results=True,
         per="sample",
     )

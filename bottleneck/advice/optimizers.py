@@ -1,5 +1,6 @@
 """Rules for the optimizer's step: what it takes, and what one fused call would take instead."""
 
+import math
 import re
 
 import numpy as np
@@ -41,6 +42,14 @@ _FUSED_BYTES_ELSE = 7 / 19
 _LESS_OVERHEAD = (0.4, 0.85)
 # Optimizers with a fused step on a device; Adagrad has one on a CPU only.
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
+# Those of torch, which take lists of tensors on a device of themselves.
+_OF_TORCH = _FUSABLE | {"Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS", "Muon"}
+_OF_TORCH |= {"Adafactor", "SparseAdam"}
+_LISTS = (
+    "Have this optimizer update lists of tensors (torch._foreach_*), or compile its step; where it computes what one "
+    "of torch.optim does, take that with fused=True."
+)
+_NEARLY_ALL = 0.9
 _LEAST_SHARE = 0.01
 # What a step takes beside its ops, fused or not, in times of one op of it (torch 2.13, EPYC, one thread): of Adam over
 # 1, 2, 8 and 64 parameters 15, 40, 199 and 1253 us were gone, and 22, 51, 244 and 1540 are by this at most; of SGD with
@@ -80,16 +89,41 @@ def _parameters(evidence: Evidence) -> float:
     return max(op_calls_per_step(evidence, name) for name in names)
 
 
+def _repeats_within(evidence: Evidence, marks: Spans) -> float:
+    """Times per step that the same ops repeat inside these marks, by the ops' names: one turn for each parameter."""
+    ops = evidence.linked.ops
+    inside = marks.hold(ops["ts_us"].to_numpy()) & ops["parent"].isna().to_numpy()
+    counts = ops["name"][inside].value_counts()
+    return math.gcd(*counts[counts > 0].tolist()) / evidence.steps if inside.any() else 0.0
+
+
+def holds_only_optimizer(evidence: Evidence) -> bool:
+    """True for a window on a device nearly all of whose kernels belong to the steps of optimizers."""
+    marks = outermost_spans(evidence, OPTIMIZER_STEP)
+    if evidence.is_host_only or not marks.start.size:
+        return False
+    ours, all_of_them = _issued_within(evidence, marks), evidence.kernels_in_window
+    return bool(ours.sum() >= _NEARLY_ALL * all_of_them.sum() > 0)
+
+
+def loops_over_parameters(evidence: Evidence) -> bool:
+    """True for a window that holds an optimizer alone, which goes through the parameters one by one."""
+    return holds_only_optimizer(evidence) and unfused_optimizer(evidence) is not None
+
+
 def unfused_optimizer(evidence: Evidence) -> Draft | None:
     """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
     marks = outermost_spans(evidence, OPTIMIZER_STEP)
-    parameters, names = _parameters(evidence), optimizer_names(evidence)
+    names = optimizer_names(evidence)
+    # A window without a backward pass tells of parameters by what repeats alone.
+    parameters = _parameters(evidence) or (_repeats_within(evidence, marks) if holds_only_optimizer(evidence) else 0)
     if not marks.start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
         return None
     fusable = _FUSABLE | {"Adagrad"} if evidence.is_host_only else _FUSABLE
     # On a CPU a disturbance stretches the optimizer and the rest alike, and its share of the step stays.
     is_unknown = evidence.is_incomplete if evidence.is_host_only else evidence.is_broken
-    if is_unknown or not all(name in fusable for name in names):
+    is_own = not evidence.is_host_only and bool(names) and not any(name in _OF_TORCH for name in names)
+    if is_unknown or not (is_own or all(name in fusable for name in names)):
         return None
     rows = np.flatnonzero(_issued_within(evidence, marks))
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()
@@ -110,11 +144,13 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
             f"{counted(format_count(parameters), 'parameter')} in {cls}.step, {count / parameters:.1f} for each",
             f"they take {format_us(float(np.median(durations_us[rows])))} each in the median",
         ),
-        advice="Let the optimizer update all parameters in one fused call.",
-        code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
+        advice=_LISTS if is_own else "Let the optimizer update all parameters in one fused call.",
+        code="torch._foreach_mul_(averages, beta)  # one call for a list of tensors, in place of a loop over parameters"
+        if is_own
+        else f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
         gain_us=gain,
         claims=claims,
-        tries=("fused-optimizer",) if evidence.is_host_only else ("fused-optimizer", "foreach-optimizer"),
+        tries=() if is_own else ("fused-optimizer",) if host_only else ("fused-optimizer", "foreach-optimizer"),
         phase="optimizer" if host_only else None,
     )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from bottleneck.advice.interval_table import Record, describe, keeps_figure, why_without_figure, widen
+from bottleneck.advice.widening import Basis, Widening, describe, widen
 from bottleneck.schema.analysis import Confidence, Finding, Interval, PhaseName, StepAnalysis, is_certain
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.records import replace
@@ -39,7 +39,7 @@ class Draft(Struct, frozen=True):
     measured time of work that the change takes away: it stays as the rule states it.
     ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
     The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
-    ``measured`` is set where pieces of the step gave it. No formula can tell the gain of a draft ``only_measured``: it
+    ``basis`` the kind of evidence that gave it. No formula can tell the gain of a draft ``only_measured``: it
     becomes a finding only where timed pieces show that it gains. ``comes_first`` marks a draft that stands before all
     others: what they say is of a step that it disturbs.
     """
@@ -61,7 +61,7 @@ class Draft(Struct, frozen=True):
     on_request: bool = False
     remedies: tuple[str, ...] = ()
     transformation: Transformation | None = None
-    measured: bool = False
+    basis: Basis = "formula"
     only_measured: bool = False
     phase: PhaseName | None = None
     lines: tuple[str, ...] = ()
@@ -126,8 +126,7 @@ def rank(
     drafts: Sequence[Draft],
     analysis: StepAnalysis,
     program: Sequence[str] | None = None,
-    table: Mapping[str, Record] | None = None,
-    of_pieces: Mapping[str, Record] | None = None,
+    widenings: Mapping[Basis, Widening] | None = None,
 ) -> tuple[Finding, ...]:
     """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
 
@@ -142,9 +141,8 @@ def rank(
     comes before all others.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
-    ``table`` is the record of each rule, by which the gains are made as wide as its trials showed, or taken back; noise
-    goes by the gains as the rules state them. ``of_pieces`` is the same for gains that pieces gave: a piece alone tells
-    as little of the whole step as a formula may.
+    ``widenings`` make gains as wide as trials of each kind of evidence showed; noise goes by the gains as the rules
+    state them.
     """
     step_us = analysis.steps.wall_us
     noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
@@ -152,17 +150,17 @@ def rank(
     claimed = [_by_name(draft.claims, analysis) for draft in drafts]
     limits = [_most_us(draft, analysis) for draft in drafts]
     stated = [_bounded(*each, accounts) for each in zip(drafts, claimed, limits, strict=True)]
-    learned = [
-        _learned(draft, gain_us, step_us, most_us, (of_pieces if draft.measured else table) or {})
+    widened = [
+        _widened(draft, gain_us, step_us, most_us, (widenings or {}).get(draft.basis))
         for draft, gain_us, most_us in zip(drafts, stated, limits, strict=True)
     ]
-    keys = _keys(drafts, [gain_us for gain_us, _, _ in learned], step_us)
+    keys = _keys(drafts, [gain_us for gain_us, _ in widened], step_us)
     first = {draft.slug: key for key, draft in sorted(zip(keys, drafts, strict=True), key=lambda each: each[0])[::-1]}
     order = sorted(range(len(drafts)), key=lambda at: _behind_remedies(keys[at], drafts[at], first))
     left_us, left_of_step_us = dict(accounts), accounts[_WHOLE]
     findings = []
     for at in order:
-        draft, stated_us, (gain_us, reason, evidence) = drafts[at], stated[at], learned[at]
+        draft, stated_us, (gain_us, evidence) = drafts[at], stated[at], widened[at]
         added_us = None if stated_us is None else _take(left_us, claimed[at], stated_us)
         if gain_us is not None and stated_us is not None and added_us is not None:
             added_us = _scaled(gain_us, added_us.high / stated_us.high if stated_us.high else 1.0, left_of_step_us)
@@ -177,7 +175,7 @@ def rank(
                 advice=draft.advice,
                 verify=_command(draft, program),
                 code=draft.code,
-                gain_reason=reason,
+                gain_reason=draft.gain_reason,
                 by_formula=draft.by_formula,
                 added_gain_us=None if gain_us is None else added_us,
                 tries=draft.tries,
@@ -189,7 +187,7 @@ def rank(
                 on_request=draft.on_request,
                 claims=dict(draft.claims),
                 changes=() if draft.transformation is None else draft.transformation.changes,
-                measured=draft.measured,
+                measured=draft.basis == "timed",
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
                 comes_first=draft.comes_first,
                 phase=draft.phase,
@@ -199,21 +197,19 @@ def rank(
     return tuple(findings)
 
 
-def _learned(
-    draft: Draft, gain_us: Interval | None, step_us: float, most_us: float, table: Mapping[str, Record]
-) -> tuple[Interval | None, str | None, tuple[str, ...]]:
-    """The gain as wide as the record of the rule asks for, or none with the reason; and evidence on that record.
+def _widened(
+    draft: Draft, gain_us: Interval | None, step_us: float, most_us: float, widening: Widening | None
+) -> tuple[Interval | None, tuple[str, ...]]:
+    """The gain as wide as its evidence asks for, and a line on the trials behind that.
 
-    Time that was measured, and that the change removes, needs no record.
+    Time that was measured, and that the change removes, needs no trials.
     """
-    if gain_us is None or not gain_us.high > 0 or not table or draft.removes:
-        return gain_us, draft.gain_reason, ()
-    if not draft.measured and not keeps_figure(draft.slug, table):
-        return None, why_without_figure(draft.slug, table), ()
-    speedup = widen(draft.slug, speedup_of(gain_us, step_us), table)
-    low_us, high_us = (step_us * (1 - 1 / each) for each in (speedup.low, speedup.high))
+    if gain_us is None or not gain_us.high > 0 or widening is None or draft.removes:
+        return gain_us, ()
+    speedup = widen(speedup_of(gain_us, step_us), widening)
+    low_us, high_us = (step_us * (1 - 1 / end) for end in (speedup.low, speedup.high))
     high_us = min(high_us, most_us)
-    return Interval(min(low_us, high_us), high_us), draft.gain_reason, describe(draft.slug, table)
+    return Interval(min(low_us, high_us), high_us), (describe(draft.basis, widening),)
 
 
 def _scaled(gain_us: Interval, part: float, most_us: float) -> Interval:

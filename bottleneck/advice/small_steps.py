@@ -3,6 +3,7 @@
 import numpy as np
 
 from bottleneck.advice.host import other_threads
+from bottleneck.advice.optimizers import loops_over_parameters
 from bottleneck.advice.python_loops import (
     FEW_ROWS,
     logged_parameters,
@@ -92,6 +93,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         claims=claims,
         tries=("batch-x2",),
         confidence=_confidence(evidence, is_measured=is_measured),
+        basis="timed" if is_measured else "formula",
         changes_results=True,
         per="sample",
     )
@@ -196,7 +198,8 @@ def small_network(evidence: Evidence) -> Draft | None:
     needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels)
     overhead_us = issue_us(evidence) + evidence.account_us("overhead.launch_floor")
     modelled = evidence.analysis.coverage.modelled_share
-    if needed_us < _LEAST_NEEDED_US or evidence.is_broken or modelled is None or modelled < 1 - 0.2:
+    is_unknown = evidence.is_broken or modelled is None or modelled < 1 - 0.2
+    if needed_us < _LEAST_NEEDED_US or is_unknown or loops_over_parameters(evidence):
         return None
     if evidence.share_of_step(needed_us) >= _SMALL_NETWORK or evidence.share_of_step(overhead_us) < _MOST_OVERHEAD:
         return None

@@ -27,7 +27,7 @@ from bottleneck.schema.intervals import (
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import OWN_FRAME, OWN_STRETCH
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
-from bottleneck.system.working_memory import return_freed_memory
+from bottleneck.system.working_memory import return_freed_memory, returns_memory
 
 LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
@@ -370,6 +370,7 @@ def _by_state(item: tuple[int, Segments]) -> int:
     return item[0]
 
 
+@returns_memory
 def read_host(linked: Linked) -> Host:
     """The states and places of all host threads."""
     events = linked.trace.events

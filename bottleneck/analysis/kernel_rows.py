@@ -17,6 +17,7 @@ from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import KERNEL_TIME, category
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 
 
@@ -103,6 +104,7 @@ def _references(rows: Integers) -> "pd.arrays.IntegerArray":
     return pd.arrays.IntegerArray(rows.astype(np.int32), rows < 0)
 
 
+@returns_memory
 def time_kernels(
     linked: Linked, costs: pd.DataFrame, attribution: pd.DataFrame, roofline: pd.DataFrame, result: LedgerResult
 ) -> KernelTimes:

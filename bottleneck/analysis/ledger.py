@@ -57,7 +57,7 @@ from bottleneck.schema.intervals import (
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
-from bottleneck.system.working_memory import return_freed_memory
+from bottleneck.system.working_memory import return_freed_memory, returns_memory
 from bottleneck.units import format_share
 
 # Ops that do nothing but wait for a collective.
@@ -307,6 +307,7 @@ class _DeviceLedger(Struct, frozen=True):
     lost_us: float = 0.0
 
 
+@returns_memory
 def build_ledger(
     linked: Linked,
     roofline: pd.DataFrame,

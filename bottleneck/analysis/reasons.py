@@ -136,6 +136,7 @@ def two_digits(values: Floats) -> Floats:
 
 
 _ALIGN = re.compile(r"align[a-c]?([12])(?!\d)")
+_SCALAR = re.compile(r"simt|sgemm", re.IGNORECASE)
 _ANY_ALIGN = re.compile(r"align[a-c]?\d|nvjet")  # nvjet kernels only take operands aligned to 16 bytes
 _LEGACY = re.compile(
     r"cutlass_(?:70|75|80)(?!\d)|_s?16816|s1688|s161616|sm(?:75|80|86)_|ampere_|pytorch_flash::|flash_(?:fwd|bwd)\w*<"
@@ -196,8 +197,10 @@ def _quantised(work: RooflineInput, found: Waves, limit: float) -> tuple[Shortfa
 def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     """Leading dimensions that forbid wide loads, and matrix instructions of an older generation."""
     on_matrix_units = _engine(work, "matrix")
-    align = work.per_name(lambda name: float(match[1]) if (match := _ALIGN.search(name)) else 0.0)
     m, n, k = (work.cost(size) for size in ("m", "n", "k"))
+    # Kernels without matrix instructions load single numbers whatever the sizes are: their names say align1 always.
+    is_even = (m % 8 == 0) & (n % 8 == 0) & (k % 8 == 0)
+    align = np.where(is_even, 0.0, work.per_name(_alignment_in))
     silent = on_matrix_units & (work.per_name(_ANY_ALIGN.search) == 0) & _of_family(work, "matmul")
     odd = silent & _in_half_precision(work) & (np.fmin(n, k) > 1) & ((n % 2 == 1) | (k % 2 == 1))
     needed = next((words for pattern, words in _NEEDS if pattern.search(work.device.name)), None)
@@ -209,6 +212,11 @@ def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
             legacy, "legacy_instructions", (_name_codes(work),), lambda code: (_token(_name(work, code)), needed or "")
         ),
     )
+
+
+def _alignment_in(name: str) -> float:
+    match = None if _SCALAR.search(name) else _ALIGN.search(name)
+    return float(match[1]) if match else 0.0
 
 
 def _alignment(align: float, m: float, n: float, k: float) -> tuple[str]:

@@ -38,6 +38,7 @@ from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.tables import ROOFLINE, as_integers, category, text_matches
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.units import US_PER_S
 
 _OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host", re.IGNORECASE)
@@ -155,6 +156,7 @@ class _BoundRows(Struct, frozen=True):
     regime: Integers
 
 
+@returns_memory
 def classify(
     kernels: pd.DataFrame,
     ops: pd.DataFrame,

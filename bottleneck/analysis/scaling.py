@@ -21,6 +21,7 @@ from bottleneck.schema.intervals import Flags, Floats, joined, tally, union
 from bottleneck.schema.linked_trace import Linked, Window
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.units import format_share, format_us
 
 # Steps vary between runs. Where the unprofiled step is longer than the host's share times this, the profile does not
@@ -163,6 +164,7 @@ def _mean_by_name(linked: Linked, chosen: Flags, column: str = "dur_us") -> dict
     return {str(name.categories[at]): total[at] / calls[at] for at in np.flatnonzero(calls).tolist()}
 
 
+@returns_memory
 def scale_to_unprofiled(
     result: LedgerResult, unprofiled: Timing | None, own: Floats, light: LightAmounts | None = None
 ) -> LedgerResult:

@@ -183,16 +183,16 @@ _SHOWN = 3
 
 def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     """One caveat that names what the costs rest on, most time first; none where nearly all of it was recorded."""
-    fact, texts = pd.factorize(rows.costs["evidence"])
+    fact, found = pd.factorize(rows.costs["evidence"])
     code = np.append(fact, -1)[rows.op_codes("signature")]
     completed = (code >= 0) & (rows.us > 0)
     total_us = float(rows.us.sum())
     share = float(rows.us[completed].sum()) / total_us if total_us > 0 else 0.0
     if share < _WORTH_A_LINE:
         return ()
-    us = np.bincount(code[completed], weights=rows.us[completed], minlength=len(texts))
-    most = [str(texts[place]) for place in np.argsort(-us, kind="stable")[:_SHOWN] if us[place] > 0]
-    facts = list(dict.fromkeys(fact for text in most for fact in text.split("; ")))
+    us = np.bincount(code[completed], weights=rows.us[completed], minlength=len(found))
+    most = [found[place] for place in np.argsort(-us, kind="stable")[:_SHOWN] if us[place] > 0]
+    facts = dict.fromkeys(itertools.chain.from_iterable(most))
     message = (
         f"{format_share(share)} of the work is modelled by more than its calls recorded ({'; '.join(facts)}); "
         "none of that is judged with high confidence"

@@ -314,11 +314,18 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
     clauses = tuple(_clauses(grounds, decision, findings, step))
     text = join_clauses(clauses)
-    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, step, clauses)
+    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, step.text, clauses)
+
+
+class _FirstStep(Struct, frozen=True):
+    """The first action, and the slug of the finding or the account whose advice it is; null where it is neither's."""
+
+    text: str
+    source: str | None = None
 
 
 def _clauses(
-    grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding], first_step: str
+    grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding], first_step: _FirstStep
 ) -> Iterator[Clause]:
     """The parts of the verdict in words, in the order in which they are read."""
     if grounds.cut_off:
@@ -335,7 +342,7 @@ def _clauses(
         yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
     if grounds.sides:
         yield Clause("sides", describe_sides(grounds.sides))
-    yield Clause("first", f"First: {first_step}")
+    yield Clause("first", f"First: {first_step.text}", source=first_step.source)
 
 
 # Findings that rest on what the program does, so that a busy machine does not make them doubtful.
@@ -406,9 +413,11 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
     wall = format_us(grounds.ledger.wall_us)
     untrue = grounds.broken or grounds.disturbed
     if decision.bound == "inconclusive" and untrue is not None:
-        yield Clause("bound", f"Inconclusive: {untrue}")
+        yield Clause("bound", "Inconclusive")
+        yield Clause("cause", untrue, ": ")
     elif decision.bound == "inconclusive":
-        yield Clause("bound", f"Inconclusive: {_shown(grounds, UNMODELLED)} of the {wall} step is unmodelled work")
+        yield Clause("bound", "Inconclusive")
+        yield Clause("cause", f"{_shown(grounds, UNMODELLED)} of the {wall} step is unmodelled work", ": ")
         if most := _largest_kernel(grounds, ("unknown",)):
             yield Clause("place", f"most of it {_label(most)} ({most.reason or 'no cost formula'})", ", ")
     elif decision.bound == "device":
@@ -499,33 +508,37 @@ def _contributor(grounds: Grounds, group: str) -> str:
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
-def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> _FirstStep | None:
     """Advice on a new recording where this one cannot show what limits the step; null where it can.
 
     One rank of several does not show why it waits in collectives, unless a finding explains most of that time.
     """
     if grounds.instead is not None or grounds.broken is not None:
-        return grounds.instead or "record it again"
+        return _FirstStep(grounds.instead or "record it again")
     if decision.bound == "inconclusive" and grounds.disturbed is not None:
         sure = next((each for each in findings if each.slug in SURE_FINDINGS), None)
-        return "record it again while nothing else runs" if sure is None else _continuing(sure.advice)
+        return _FirstStep("record it again while nothing else runs") if sure is None else _advised(sure)
     if decision.bound == "inconclusive":
         return _account_advice(grounds, decision)
     if decision.bound == "communication" and grounds.is_one_of_several:
         gains = (each.predicted_gain_us for each in findings)
         most_us = max((gain.low for gain in gains if gain is not None), default=0.0)
-        return None if most_us > decision.share * grounds.ledger.wall_us / 2 else _ALL_RANKS
+        return None if most_us > decision.share * grounds.ledger.wall_us / 2 else _FirstStep(_ALL_RANKS)
     parted = grounds.sides is not None and not grounds.sides.is_one_step
-    return "judge the sides apart, with a recording of warmed-up steps" if parted else None
+    return _FirstStep("judge the sides apart, with a recording of warmed-up steps") if parted else None
 
 
-def _leading(findings: Sequence[Finding]) -> str | None:
+def _advised(finding: Finding, gained: str = "") -> _FirstStep:
+    return _FirstStep(f"{_continuing(finding.advice)}{gained}", finding.slug)
+
+
+def _leading(findings: Sequence[Finding]) -> _FirstStep | None:
     """The finding without a gain of the step that stands before all others: it holds whatever the step is."""
     first = next((each for each in findings if each.comes_first), None)
-    return None if first is None or first.predicted_gain_us is not None else _continuing(first.advice)
+    return None if first is None or first.predicted_gain_us is not None else _advised(first)
 
 
-def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> _FirstStep | None:
     """The finding that reports show first, with its gain where it is large enough to name; null where it is not.
 
     Advice without which the results are wrong needs no gain. Where the steps vary more than every gain, the first of
@@ -541,10 +554,10 @@ def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence
         return None
     noise = ", less than these step times can show" if finding.within_noise else ""
     gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
-    return f"{_continuing(finding.advice)}{gained}"
+    return _advised(finding, gained)
 
 
-def _change_without_gain(decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+def _change_without_gain(decision: BoundDecision, findings: Sequence[Finding]) -> _FirstStep | None:
     """Advice to change something, where the trace shows too little to predict what it gains; null where there is none.
 
     It comes before advice to record more of a step that a busy device is known to limit.
@@ -552,26 +565,28 @@ def _change_without_gain(decision: BoundDecision, findings: Sequence[Finding]) -
     if decision.bound != "device":
         return None
     changes = (each for each in findings if each.predicted_gain_us is None and each.code and not each.on_request)
-    return next((_continuing(each.advice) for each in changes if each.confidence != "low"), None)
+    return next((_advised(each) for each in changes if each.confidence != "low"), None)
 
 
-def _account_advice(grounds: Grounds, decision: BoundDecision) -> str:
+def _account_advice(grounds: Grounds, decision: BoundDecision) -> _FirstStep:
     """The default advice on the largest account of the group that limits the step."""
     is_unmodelled = decision.bound in {"inconclusive", "device"} or decision.by_kind
     entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account in UNMODELLED_ACCOUNTS and kernel is not None:
-        return REMEDIES.get(kernel.reason_code or "", ACCOUNTS["unknown"].advice)
+        remedy = REMEDIES.get(kernel.reason_code or "")
+        return _FirstStep(ACCOUNTS[UNMODELLED].advice, UNMODELLED) if remedy is None else _FirstStep(remedy)
     if entry.account == "compute" and kernel is not None and kernel.reason_code == "misaligned":
-        return _MISALIGNED
+        return _FirstStep(_MISALIGNED)
     if entry.account == "compute" and decision.regime in {"near_roof", "below_roof"}:
         explained = None if kernel is None else kernel.explained
         is_near = explained is None or regime_of(explained) == "near_roof"
-        return _NEAR_THE_ROOF if is_near else _BELOW_THE_ROOF.format(share=format_share(explained or 0.0))
+        below = _BELOW_THE_ROOF.format(share=format_share(explained or 0.0))
+        return _FirstStep(_NEAR_THE_ROOF if is_near else below)
     account = ACCOUNTS[entry.account]
     advice = (account.host_advice if grounds.host_only else None) or account.advice
     line, _ = _line_of(grounds, entry.account)
-    return advice.format(at=f" {at_source(line)}" if line else "")
+    return _FirstStep(advice.format(at=f" {at_source(line)}" if line else ""), account.key)
 
 
 def describe_sides(sides: TwoSided) -> str:

@@ -201,17 +201,6 @@ def _is_worth_repeating(known: Calibration) -> bool:
     return bool(known.caveats) and datetime.now(UTC) - datetime.fromisoformat(known.created) > _REPEAT_AFTER
 
 
-def kept_ceilings(folder: Path) -> Device | None:
-    """The kept ceilings for a recording of this CPU that has none; null for any other path.
-
-    Measures and writes nothing. A block of a program (`bottleneck.record`) could not wait for the measurement, which
-    may have been made since.
-    """
-    recording = _lacking(folder)
-    known = None if recording is None else read_calibration(recording.threads)
-    return None if known is None else known.device
-
-
 def add_ceilings(folder: Path, report: Callable[[str], None]) -> None:
     """Writes the ceilings into a recording of this CPU that has none, measured now if need be.
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from bottleneck.calibrate.cache import keep, kept_calibrations
 from bottleneck.calibrate.calibration import Calibration, Ceiling, Group, Unit, ceilings_of, noise_caveats
@@ -55,7 +55,21 @@ template <typename T> T fused(T x) {
 """
 
 LAUNCH, BACK_TO_BACK, ENQUEUE = "smallest kernel, profiled", "smallest kernels, back to back", "enqueue by the host"
-LINKS = ("host to device, pinned", "device to host, pinned", "host to device, pageable", "device to host, pageable")
+
+
+class LinkWay(NamedTuple):
+    """A way of copies between host and device: where they begin, and from which memory of the host."""
+
+    from_host: bool
+    pinned: bool
+
+
+LINKS: Mapping[str, LinkWay] = {
+    "host to device, pinned": LinkWay(from_host=True, pinned=True),
+    "device to host, pinned": LinkWay(from_host=False, pinned=True),
+    "host to device, pageable": LinkWay(from_host=True, pinned=False),
+    "device to host, pageable": LinkWay(from_host=False, pinned=False),
+}
 
 
 @dataclass(frozen=True)
@@ -263,16 +277,16 @@ def _add(bench: CudaBench, count: int) -> Callable[[], object]:
 
 def _links(bench: CudaBench) -> list[Probe]:
     """Copies between host and device, from memory that the system may move and from memory that it may not."""
-    return [Probe(name, "copy", float(bench.sizes.link_bytes), partial(_transfer, bench, name)) for name in LINKS]
+    size = float(bench.sizes.link_bytes)
+    return [Probe(name, "copy", size, partial(_transfer, bench, way)) for name, way in LINKS.items()]
 
 
-def _transfer(bench: CudaBench, name: str) -> Take:
+def _transfer(bench: CudaBench, way: LinkWay) -> Take:
     torch, count = bench.torch, bench.sizes.link_bytes // 4
-    pinned = name.endswith("pinned")
     host, device = torch.rand(count), torch.rand(count, device=bench.device)
-    host = host.pin_memory() if pinned else host
-    source, target = (host, device) if name.startswith("host") else (device, host)
-    return bench.waited_for(partial(target.copy_, source, non_blocking=pinned))
+    host = host.pin_memory() if way.pinned else host
+    source, target = (host, device) if way.from_host else (device, host)
+    return bench.waited_for(partial(target.copy_, source, non_blocking=way.pinned))
 
 
 def _launches(bench: CudaBench) -> list[Probe]:
@@ -439,7 +453,8 @@ def as_device(sheet: Device, facts: Facts, ceilings: tuple[Ceiling, ...]) -> Dev
     clocks = {**sheet.peak_clocks_mhz, **{peak: each.clock_mhz for peak, each in best.items() if each.clock_mhz}}
     dram, floor = by_name.get(stream_name("DRAM")), by_name.get(LAUNCH)
     bandwidth = sheet.bandwidth_bytes_per_s if dram is None else dram.value
-    link = max((by_name[name].value for name in LINKS if name in by_name and "pinned" in name), default=None)
+    pinned = (by_name[name].value for name, way in LINKS.items() if name in by_name and way.pinned)
+    link = max(pinned, default=None)
     cache = facts.get("L2_cache_size")
     return replace(
         sheet,

@@ -10,6 +10,7 @@ import typer
 
 from bottleneck.commands.report_options import Quiet, send
 from bottleneck.errors import UsageError
+from bottleneck.report.output import write_note
 
 if TYPE_CHECKING:
     from bottleneck.gate.acceptance import LockedWorkload
@@ -74,13 +75,13 @@ def accept_command(
 
 def _counts(workload: "LockedWorkload", project: "Project", *, quiet: bool) -> "Counts":
     """The counts of the gate's last run; counted again where there are none, or a source has changed since."""
-    from bottleneck.commands.gate import progress_printer
     from bottleneck.gate.acceptance import last_counts, last_path, write_last
 
     counts = last_counts(workload, project)
     lacks_outputs = counts is not None and workload.lock.counts.numerics is not None and counts.numerics is None
     if counts is None or lacks_outputs:
-        progress_printer(quiet=quiet)(f"counting {workload.name}")
+        if not quiet:
+            write_note(f"counting {workload.name}")
         counts = _count(workload, project)
         write_last(last_path(project.root, workload.name), counts)
     return counts

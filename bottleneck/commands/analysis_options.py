@@ -1,12 +1,7 @@
-"""The options of an analysis: those of the command line, and what this machine keeps for it.
+"""Makes the options of an analysis from those of the command line."""
 
-Kept are the ceilings of this CPU, and the trials that `verify` made of earlier advice.
-"""
-
-import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,10 +43,6 @@ JobsOption = Annotated[
 
 _INSTANT = r"(\d{1,12}(?:\.\d{1,9})?)(us|ms|s)"
 _US_PER_UNIT = {"us": 1.0, "ms": 1e3, "s": 1e6}
-
-# Names another file for the scoreboard, which else lies beside the calibrations; "" keeps no score.
-SCOREBOARD_VARIABLE = "BOTTLENECK_SCOREBOARD"
-_SCOREBOARD_FILE = "scoreboard.jsonl"
 
 # One process inflates, cuts and collects for all; more than these would wait for it.
 _MOST_JOBS = 8
@@ -137,24 +128,6 @@ def _this_cpu() -> "Device":
     return calibrated
 
 
-def with_kept_ceilings(paths: Sequence[Path], options: "Options") -> "Options":
-    """The options with this CPU's kept ceilings for recordings made here without any; nothing is measured or written.
-
-    TraceError for a recording that is not finished.
-    """
-    refuse_unfinished(paths)
-    if options.device is not None:
-        return options
-    from bottleneck.schema.recording import is_recording, read_recording
-
-    if not all(is_recording(path) for path in paths) or not any(read_recording(path).lacks_ceilings for path in paths):
-        return options
-    from bottleneck.calibrate.cache import kept_ceilings
-
-    kept = [kept_ceilings(path) for path in paths]
-    return replace(options, device=kept[0]) if all(each == kept[0] for each in kept) else options
-
-
 def refuse_unfinished(paths: Sequence[Path]) -> None:
     """TraceError for a recording that a run is still writing, or that a killed one has left."""
     from bottleneck.harness.folder import is_unfinished
@@ -165,8 +138,8 @@ def refuse_unfinished(paths: Sequence[Path]) -> None:
 
 
 def _refuse_unfinished(folder: Path) -> None:
-    from bottleneck.commands.finish_run import shown, still_recorded
     from bottleneck.harness.folder import is_claimed
+    from bottleneck.recorder.finish_run import shown, still_recorded
 
     if is_claimed(folder):
         raise still_recorded(folder)
@@ -175,23 +148,3 @@ def _refuse_unfinished(folder: Path) -> None:
         why="the run that made it was killed, or its disk was full",
         fix=f"finish it: bottleneck report --repair {shown(folder)}",
     )
-
-
-def scoreboard_path() -> Path | None:
-    """The path of the scoreboard; null where none is to be kept."""
-    named = os.environ.get(SCOREBOARD_VARIABLE)
-    if named is not None:
-        return Path(named) if named else None
-    from bottleneck.harness.machine import cache_folder
-
-    return cache_folder() / _SCOREBOARD_FILE
-
-
-def with_trials(options: "Options") -> "Options":
-    """The options with the trials on the scoreboard, which make the intervals of findings on the same device."""
-    path = scoreboard_path()
-    if path is None or not path.exists():
-        return options
-    from bottleneck.experiment.scoreboard import read_entries, trials_of
-
-    return replace(options, trials=trials_of(read_entries(path)))

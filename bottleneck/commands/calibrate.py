@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.interrupts import says_what_is_kept
+from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
+    TERMINAL_OR_JSON,
     Quiet,
-    TerminalOrJson,
     form_of,
     format_option,
     output_option,
     write_report,
 )
 from bottleneck.report.output import write_note
+from bottleneck.system.interrupts import says_what_is_kept
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def calibrate_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget the last result; else the better is kept where one was disturbed.")
     ] = False,
-    form: Annotated[TerminalOrJson | None, format_option("the ceilings", TerminalOrJson)] = None,
-    output: Annotated[Path | None, output_option("the ceilings")] = None,
+    form: Annotated[str | None, format_option("the ceilings", TERMINAL_OR_JSON)] = None,
+    output: Annotated[Path | None, output_option("the ceilings", TERMINAL_OR_JSON)] = None,
     quiet: Quiet = False,
 ) -> None:
     """Measures what a device of this machine can do: the ceilings that later recordings are judged against.
@@ -70,7 +71,7 @@ def calibrate_command(
 
     with says_what_is_kept(_KEPT), _progress(seconds, quiet=quiet) as on_progress:
         calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
-    is_table = form_of(form, output, TerminalOrJson) == "terminal"
+    is_table = form_of(form, output, TERMINAL_OR_JSON) == "terminal"
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     write_report(text, output)
     if not quiet and calibration_file(calibration).exists():
@@ -85,35 +86,26 @@ def _progress(seconds: float | None, *, quiet: bool) -> "Iterator[Callable[[Roun
     if quiet:
         yield no_progress
     elif sys.stderr.isatty():
-        with _bar(seconds) as on_progress:
-            yield on_progress
+        with ProgressBar() as bar:
+            bar.show("getting ready")
+            yield _bar_teller(bar, seconds)
     else:
         yield _print_round
 
 
-@contextmanager
-def _bar(seconds: float | None) -> "Iterator[Callable[[RoundProgress], None]]":
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+def _bar_teller(bar: ProgressBar, seconds: float | None) -> "Callable[[RoundProgress], None]":
+    """A function that draws how far a round is; of the seconds where they are limited."""
     from bottleneck.calibrate.probes import ProbeEffort
 
-    columns = (TextColumn("measuring"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}"))
-    # Drawn by us between two ceilings: a thread that refreshes it would disturb what is measured.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("getting ready", total=None)
-        fewest = ProbeEffort().fewest_rounds
+    fewest = ProbeEffort().fewest_rounds
 
-        def on_progress(step: "RoundProgress") -> None:
-            rounds = max(fewest, step.round)
-            place = (step.round - 1 + step.done / step.total) / rounds
-            if seconds is not None:
-                place = min(place, step.seconds / seconds)
-            again = ", once more" if step.is_rest else ""
-            progress.update(task, total=1.0, completed=place, description=f"{step.ceiling}{again}")
-            progress.refresh()
+    def on_progress(step: "RoundProgress") -> None:
+        place = (step.round - 1 + step.done / step.total) / max(fewest, step.round)
+        if seconds is not None:
+            place = min(place, step.seconds / seconds)
+        bar.show(f"measuring {step.ceiling}{', once more' if step.is_rest else ''}", place)
 
-        yield on_progress
+    return on_progress
 
 
 def _print_round(step: "RoundProgress") -> None:

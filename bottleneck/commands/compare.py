@@ -14,17 +14,15 @@ from bottleneck.commands.analysis_options import (
     WholeOption,
     WindowOption,
     chosen_device,
+    refuse_unfinished,
     window_options,
-    with_kept_ceilings,
 )
-from bottleneck.commands.interrupts import answered, says_what_is_kept
 from bottleneck.commands.report_options import (
+    RESULT_FORMATS,
     Quiet,
-    ResultFormat,
     Settings,
     Train,
     check_picture,
-    draw_picture,
     form_of,
     format_option,
     output_option,
@@ -33,7 +31,8 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import TraceError, UndecidedError, UsageError
-from bottleneck.report.output import write_note
+from bottleneck.report.output import draw_picture, write_note
+from bottleneck.system.interrupts import answered, says_what_is_kept
 
 if TYPE_CHECKING:
     from bottleneck.compare.sides import ComparedSide, Touched
@@ -75,7 +74,7 @@ def compare_command(
     ] = None,
     settings: Settings = None,
     train: Train = False,
-    form: Annotated[ResultFormat | None, format_option("the comparison")] = None,
+    form: Annotated[str | None, format_option("the comparison")] = None,
     output: Annotated[Path | None, output_option("the comparison")] = None,
     plot: Annotated[Path | None, picture_option("Draw the waterfall to this .png, .svg or .pdf file.")] = None,
     ledger: Annotated[Path | None, picture_option("Draw the ledgers of both side by side to such a file.")] = None,
@@ -108,7 +107,7 @@ def compare_command(
     check_picture(plot)
     check_picture(ledger)
     limits = limits_of_option("--fail-on", fail_on)
-    say: Say = (lambda _: None) if quiet else _say
+    say: Say = (lambda _: None) if quiet else write_note
     with (
         says_what_is_kept(_KEPT),
         answered(),
@@ -118,7 +117,7 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    write_report(render(comparison, form_of(form, output, ResultFormat), output_style(output), top=top), output)
+    write_report(render(comparison, form_of(form, output, RESULT_FORMATS), output_style(output), top=top), output)
     draw_picture("waterfall", plot, comparison)
     draw_picture("both ledgers", ledger, comparison)
     broken = _broken_limits(limits, comparison)
@@ -278,7 +277,7 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
     path = located(Path(source.text))
     if source.kind == "lock":
         return ComparedSide(label, source.text, counts=read_lock(path).counts)
-    options = with_kept_ceilings([path], options)
+    refuse_unfinished([path])
     saved = saved_analysis([path], options)
     if saved is not None:
         return ComparedSide(label, source.text, saved=saved)
@@ -365,8 +364,3 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
         if not limit.allows(before, after):
             broken.append(f"over the limit: {limit.metric} {before:,.0f} -> {after:,.0f}, allowed {limit.text}")
     return broken
-
-
-def _say(text: str) -> None:
-    if not text.startswith(" "):
-        write_note(text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.report_options import (
-    CheckupFormat,
+    CHECKUP_FORMATS,
     form_of,
     format_option,
     output_option,
@@ -27,8 +27,8 @@ def doctor_command(
         list[Path] | None,
         typer.Argument(metavar="[TRACE]...", help="Traces, recordings or folders of traces; none: this machine."),
     ] = None,
-    form: Annotated[CheckupFormat | None, format_option("the check-up", CheckupFormat)] = None,
-    output: Annotated[Path | None, output_option("the check-up")] = None,
+    form: Annotated[str | None, format_option("the check-up", CHECKUP_FORMATS)] = None,
+    output: Annotated[Path | None, output_option("the check-up", CHECKUP_FORMATS)] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when a trace is damaged.")] = False,
 ) -> None:
     """Says what can be measured here and what not, or whether traces are whole; why, and what would help.
@@ -45,7 +45,7 @@ def doctor_command(
     from bottleneck.report.checkup import render
 
     checkups = _check(paths or ())
-    write_report(render(checkups, form_of(form, output, CheckupFormat), output_style(output)), output)
+    write_report(render(checkups, form_of(form, output, CHECKUP_FORMATS), output_style(output)), output)
     raise typer.Exit(_status(checkups, strict=strict))
 
 

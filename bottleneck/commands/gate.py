@@ -2,19 +2,18 @@
 
 import os
 import shlex
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from bottleneck.commands.interrupts import answered, says_what_is_kept
-from bottleneck.commands.report_options import Quiet, form_of_suffix, send, stream_style, write_report
+from bottleneck.commands.report_options import Quiet, form_of_suffix, output_style, send, write_report
 from bottleneck.errors import UsageError
 from bottleneck.report.output import write_note
+from bottleneck.system.interrupts import answered, says_what_is_kept
 
 if TYPE_CHECKING:
     from bottleneck.gate.run_gate import GateRun
@@ -129,7 +128,7 @@ def gate_command(
                 only=only,
                 pairs=pairs,
                 is_strict=strict,
-                say=progress_printer(quiet=quiet),
+                say=(lambda _: None) if quiet else write_note,
             )
             if update:
                 _update(run, programs)
@@ -242,14 +241,4 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
     if output is None and formats[0] != "terminal":
         send(GATE_FORMATS[formats[0]].render(done))
         return
-    send(render(done, stream_style(sys.stdout)))
-
-
-def progress_printer(*, quiet: bool) -> Callable[[str], None]:
-    """A function that writes progress to standard error, or drops it; indented details go to terminals only."""
-
-    def say(text: str) -> None:
-        if not quiet and (not text.startswith(" ") or sys.stderr.isatty()):
-            write_note(text.strip())
-
-    return say
+    send(render(done, output_style(None)))

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck.commands.report_options import (
-    ResultFormat,
+    RESULT_FORMATS,
     Settings,
     Train,
     check_picture,
-    draw_picture,
     form_of,
     format_option,
     output_option,
@@ -20,6 +19,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError
+from bottleneck.report.output import draw_picture
 
 if TYPE_CHECKING:
     from bottleneck.schema.device import Device
@@ -50,7 +50,7 @@ def predict_command(
         list[str] | None,
         typer.Option("--price", metavar="NAME=N/h", help="Price of an hour of a device: H100=2.5/h; repeatable."),
     ] = None,
-    form: Annotated[ResultFormat | None, format_option("the prediction", ResultFormat)] = None,
+    form: Annotated[str | None, format_option("the prediction", RESULT_FORMATS)] = None,
     output: Annotated[Path | None, output_option("the prediction")] = None,
     roofline: Annotated[Path | None, picture_option("Also draw the rooflines to this .png, .svg or .pdf file.")] = None,
 ) -> None:
@@ -73,7 +73,7 @@ def predict_command(
     rates = _prices(prices or [], chosen)
     steps = _steps(target, arguments or [], settings or [], train=train)
     answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates)
-    write_report(render(answered, form_of(form, output, ResultFormat), output_style(output)), output)
+    write_report(render(answered, form_of(form, output, RESULT_FORMATS), output_style(output)), output)
     draw_picture("predicted roofline", roofline, answered)
 
 

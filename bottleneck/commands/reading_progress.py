@@ -7,13 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.report.output import write_note
 from bottleneck.system.files import is_remote
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from bottleneck.pipeline import OnTrace
 
 _BAR_AFTER_S, _LINE_EVERY_S, _DRAW_EVERY_S = 2.0, 10.0, 0.1
@@ -28,16 +27,8 @@ def reading_progress(clock: Callable[[], float] = time.monotonic) -> "Iterator[O
     if not sys.stderr.isatty():
         yield _with_pipes(_lines(clock))
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(24), TextColumn("{task.fields[amount]}"), TimeElapsedColumn())
-    description = TextColumn("{task.description}", markup=False)
-    progress = Progress(*columns, description, console=Console(stderr=True), transient=True, auto_refresh=False)
-    try:
-        yield _with_pipes(_bar(progress, clock))
-    finally:
-        progress.stop()
+    with ProgressBar() as bar:
+        yield _with_pipes(_on_bar(bar, clock))
 
 
 def _with_pipes(tell: "OnTrace") -> "OnTrace":
@@ -70,28 +61,20 @@ def _lines(clock: Callable[[], float]) -> "OnTrace":
     return tell
 
 
-def _bar(progress: "Progress", clock: Callable[[], float]) -> "OnTrace":
-    from bottleneck.report.text import clean
-
+def _on_bar(bar: ProgressBar, clock: Callable[[], float]) -> "OnTrace":
     drawn_s = clock() + _BAR_AFTER_S - _DRAW_EVERY_S
-    task: TaskID | None = None
 
     def tell(done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:
-        nonlocal task, drawn_s
+        nonlocal drawn_s
         is_read = 0 < size_bytes == read_bytes
-        if clock() - drawn_s < _DRAW_EVERY_S and not (is_read and task is not None):
+        if clock() - drawn_s < _DRAW_EVERY_S and not (is_read and bar.is_shown):
             return
         if total == 1 and not size_bytes:
             return
         drawn_s = clock()
-        if task is None:
-            task = progress.add_task("", amount="")
-            progress.start()
         completed = done + (read_bytes / size_bytes if size_bytes else 0)
         # Traces of all, or megabytes where there is only one.
         amount = f"{done:,}/{total:,}" if total > 1 else f"{read_bytes / 1e6:,.0f}/{size_bytes / 1e6:,.0f} MB"
-        words = clean(f"{'explaining' if is_read else 'reading'} {path.name}")
-        progress.update(task, completed=completed, total=total, amount=amount, description=words)
-        progress.refresh()
+        bar.show(f"{amount} {'explaining' if is_read else 'reading'} {path.name}", completed / total)
 
     return tell

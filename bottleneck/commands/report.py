@@ -2,10 +2,8 @@
 
 import gc
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,29 +15,27 @@ from bottleneck.commands.analysis_options import (
     WholeOption,
     WindowOption,
     chosen_device,
+    refuse_unfinished,
     usual_jobs,
     window_options,
-    with_kept_ceilings,
-    with_trials,
 )
 from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
-    ReportFormat,
-    check_picture,
-    draw_picture,
     extent_of,
     form_of,
     format_option,
     is_printed,
     output_option,
-    picture_option,
+    plot_option,
+    plots_of,
     present,
     send_blocks,
 )
 from bottleneck.errors import UsageError
-from bottleneck.report.output import compressed, write_blocks, write_note
+from bottleneck.report import FORMATS
+from bottleneck.report.output import compressed, draw_picture, write_blocks, write_note
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -58,16 +54,9 @@ def report_command(
             "analysis.json; here or in a store (s3://BUCKET/JOB); the latest recording of this folder unless given.",
         ),
     ] = None,
-    form: Annotated[ReportFormat | None, format_option("the report", ReportFormat)] = None,
-    output: Annotated[Path | None, output_option("the report")] = None,
-    roofline: Annotated[Path | None, picture_option("Also draw the roofline to this .png, .svg or .pdf file.")] = None,
-    queue: Annotated[Path | None, picture_option("Also draw the queue depth to this .png, .svg or .pdf file.")] = None,
-    ledger: Annotated[Path | None, picture_option("Also draw the ledger, of each rank, to such a file.")] = None,
-    timeline: Annotated[Path | None, picture_option("Also draw one step over time to such a file.")] = None,
-    savings: Annotated[Path | None, picture_option("Also draw what each finding would save to such a file.")] = None,
-    ranks: Annotated[
-        Path | None, picture_option("Also draw the ranks by account, the slow first, to such a file.")
-    ] = None,
+    form: Annotated[str | None, format_option("the report", FORMATS)] = None,
+    output: Annotated[Path | None, output_option("the report", FORMATS)] = None,
+    plot: Annotated[list[str] | None, plot_option()] = None,
     whole: WholeOption = False,
     steps: StepsOption = None,
     window: WindowOption = None,
@@ -100,12 +89,6 @@ def report_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Read only the ranks that an earlier report of these traces did not.")
     ] = False,
-    cache: Annotated[
-        bool,
-        typer.Option(
-            "--cache", help="Keep the report in the user's cache, and take it from there while no input changes."
-        ),
-    ] = False,
     full: Full = False,
     all_findings: AllFindings = False,
     open_page: Annotated[
@@ -120,12 +103,13 @@ def report_command(
     bottleneck report recording/ -o report.md
     bottleneck report recording/ --open
     bottleneck report trace.json.gz -o annotated.json.gz    for ui.perfetto.dev
-    bottleneck report rank0.json rank1.json --roofline roofline.png
+    bottleneck report rank0.json rank1.json --plot roofline=roofline.png
     bottleneck report trace.json.gz --steps 2:5
     bottleneck report trace.json.gz --window 0.2s:0.9s
     bottleneck report job/ --resume       a folder of ranks, after an interrupt
     bottleneck report s3://bucket/job
-    bottleneck report trace.json --cache  a large trace, for a second look
+    bottleneck report trace.json -o a.json    a large trace, whose second look is:
+    bottleneck report a.json
     bottleneck report recording/ --repair
 
     Nothing is measured, and nothing in a recording is changed, without --repair.
@@ -135,35 +119,29 @@ def report_command(
 
     if open_page:
         form, output = "html", _page(form, output)
-    pictures = {"roofline": roofline, "queue": queue, "ledger": ledger, "savings": savings, "ranks": ranks}
-    for path in (*pictures.values(), timeline):
-        check_picture(path)
+    plots = plots_of(plot or ())
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
     options = replace(chosen, captures=tuple(capture or ()), jobs=jobs or usual_jobs())
     paths = [located(path) for path in paths or [_latest()]]
     if repair:
         for recording in paths:
             _repair(recording)
-    options = with_trials(with_kept_ceilings(paths, options))
-    rendered_as = form_of(form, output, ReportFormat)
+    refuse_unfinished(paths)
+    rendered_as = form_of(form, output, FORMATS)
     if rendered_as == "perfetto":
-        if cache:
-            print("warning: --cache is ignored: an export copies the trace itself, not a report", file=sys.stderr)
         _export(paths, options, output)
         return
     is_screen = rendered_as == "terminal" and is_printed(output) and not (full or all_findings)
-    options = replace(options, critical_path=cache or not is_screen)
+    options = replace(options, critical_path=not is_screen)
     reading = _rank_reading(jobs, cluster, resume=resume)
-    needs_tracks = rendered_as == "html" or timeline is not None
+    needs_tracks = rendered_as == "html" or "timeline" in plots
     with reading_progress() as on_trace:
-        read = partial(_read, paths, options, on_trace, reading, needs_tracks=needs_tracks)
-        analysis, tracks = _kept_or_read(paths, options, read, needs_tracks=needs_tracks) if cache else read()
+        analysis, tracks = _read(paths, options, on_trace, reading, needs_tracks=needs_tracks)
     if reading.workers.repeated:
         again = counted(reading.workers.repeated, "trace")
         write_note(f"{again} read twice, as a worker was lost meanwhile")
-    for name, path in pictures.items():
-        draw_picture(name, path, analysis)
-    draw_picture("timeline", timeline, analysis, tracks)
+    for kind, path in plots.items():
+        draw_picture(kind, path, analysis, *((tracks,) if kind == "timeline" else ()))
     present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), tracks)
     if open_page and output is not None:
         _open_in_browser(output)
@@ -224,45 +202,7 @@ def _read(
     return explained.analysis, lay_out(explained) if needs_tracks else None
 
 
-def _kept_or_read(
-    paths: Sequence[Path],
-    options: "Options",
-    read: "Callable[[], tuple[Analysis, StepTracks | None]]",
-    *,
-    needs_tracks: bool,
-) -> "tuple[Analysis, StepTracks | None]":
-    """The kept report of these inputs; else one that is made now, and kept if no input changed meanwhile."""
-    from bottleneck.commands.kept_reports import ReportFolder, ReportParts, key_of
-    from bottleneck.harness.machine import cache_folder
-    from bottleneck.pipeline import saved_analysis
-
-    if saved_analysis(paths, options) is not None:
-        return read()
-    folder, key = ReportFolder(cache_folder() / "reports"), key_of(paths, options)
-    if key is None:
-        return read()
-    try:
-        kept = folder.read(key)
-    except ValueError as exc:
-        kept = None
-        told = f"the kept report of {paths[0]} is not used, and its traces are read again: {exc}"
-        print(f"warning: {told}", file=sys.stderr, flush=True)
-    if kept is not None and (kept.has_tracks or not needs_tracks):
-        return kept.analysis, kept.tracks
-    analysis, tracks = read()
-    if key != key_of(paths, options):
-        told = f"{paths[0]} changed while it was read; its report is not kept: run the command again once it is whole"
-        print(f"warning: {told}", file=sys.stderr, flush=True)
-        return analysis, tracks
-    try:
-        folder.write(key, ReportParts(analysis, tracks, needs_tracks))
-    except (OSError, ValueError) as exc:
-        why = getattr(exc, "strerror", None) or exc
-        print(f"warning: the report of {paths[0]} is not kept: {why}", file=sys.stderr, flush=True)
-    return analysis, tracks
-
-
-def _page(form: ReportFormat | None, output: Path | None) -> Path:
+def _page(form: str | None, output: Path | None) -> Path:
     """The file of a page that is to be opened."""
     import tempfile
 
@@ -298,8 +238,8 @@ def _export(paths: Sequence[Path], options: "Options", output: Path | None) -> N
 
 
 def _latest() -> Path:
-    from bottleneck.commands.finish_run import shown
     from bottleneck.commands.runs import latest_recording
+    from bottleneck.recorder.finish_run import shown
 
     folder = latest_recording()
     write_note(f"report of {shown(folder)}, the latest recording here")
@@ -308,7 +248,7 @@ def _latest() -> Path:
 
 def _repair(path: Path) -> None:
     from bottleneck.calibrate.cache import add_ceilings
-    from bottleneck.commands.finish_run import repair
+    from bottleneck.recorder.finish_run import repair
 
     repair(path)
     add_ceilings(path, write_note)

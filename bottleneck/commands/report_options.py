@@ -1,18 +1,19 @@
 """Options of programs and reports that commands share, and where reports go: file, pipe or terminal."""
 
 import sys
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.errors import UsageError
+from bottleneck.report import FORMATS, render_report
 from bottleneck.report.output import discard_output, write_text
 
 if TYPE_CHECKING:
+    from bottleneck.report.analysis_document import Extent
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.step_tracks import StepTracks
@@ -21,23 +22,12 @@ if TYPE_CHECKING:
 _READER_GONE = 141
 
 
-# The ways to render a comparison, a sweep, trials or a prediction.
-ResultFormat = Literal["terminal", "markdown", "json", "html"]
-# The keys of ``report.FORMATS``, and a copy of the trace with our tracks.
-ReportFormat = Literal["terminal", "markdown", "json", "html", "perfetto"]
-TextFormat = Literal["terminal", "markdown", "json"]
-CheckupFormat = Literal["terminal", "json", "html"]
-TerminalOrJson = Literal["terminal", "json"]
+# The ways to render what is no report of a trace, named as those of ``report.FORMATS``.
+RESULT_FORMATS = ("terminal", "markdown", "json", "html")
+TEXT_FORMATS = ("terminal", "markdown", "json")
+CHECKUP_FORMATS = ("terminal", "json", "html")
+TERMINAL_OR_JSON = ("terminal", "json")
 
-# The format that the name of a file asks for where --format does not.
-_FORM_OF_SUFFIX = {
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".json": "json",
-    ".html": "html",
-    ".htm": "html",
-    ".gz": "perfetto",
-}
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 Settings = Annotated[
@@ -54,7 +44,6 @@ AllFindings = Annotated[
 Full = Annotated[
     bool, typer.Option("--full", help="Print the whole report: kernels, idle causes, lines, modules, all caveats.")
 ]
-Extent = Literal["screen", "full", "all findings"]  # of the report that is printed
 # Seconds for timing pieces of the step alone, unless others are wanted.
 PROBE_BUDGET_S = 10.0
 ProbeBudget = Annotated[
@@ -79,28 +68,39 @@ class ExampleCommand(TyperCommand):
             formatter.write_text(self.epilog)
 
 
-def format_option(what: str, formats: Any = ResultFormat) -> Any:
+def format_option(what: str, formats: Collection[str] = RESULT_FORMATS) -> Any:
     """The option ``--format`` of a command that reports ``what`` in one of these formats."""
-    metavar = "|".join(get_args(formats))
+    return choice_of_format(f"How to render {what}; else as the suffix of --output says.", formats)
+
+
+def choice_of_format(help_text: str, formats: Collection[str]) -> Any:
+    """The option ``--format`` with this help, which takes the name of one of these formats."""
+
+    def check(form: str | None) -> str | None:
+        if form is not None and form not in formats:
+            raise typer.BadParameter(f"there is no format {form}: choose from {', '.join(formats)}")
+        return form
+
     return typer.Option(
-        "--format", "-f", metavar=metavar, help=f"How to render {what}; else as the suffix of --output says."
+        "--format", "-f", metavar="|".join(formats), help=help_text, callback=check, autocompletion=lambda: [*formats]
     )
 
 
-def form_of(form: str | None, output: Path | None, formats: Any) -> str:
+def form_of(form: str | None, output: Path | None, formats: Collection[str]) -> str:
     """The format of ``--format``, else of the suffix of ``--output`` if it is one of these, else terminal text."""
     named = form_of_suffix(output) if output is not None else None
-    return form or (named if named is not None and named in get_args(formats) else "terminal")
+    return form or (named if named is not None and named in formats else "terminal")
 
 
 def form_of_suffix(output: Path) -> str | None:
     """The format that the name of a file asks for; null where its suffix names none."""
-    return _FORM_OF_SUFFIX.get(output.suffix.lower())
+    return next((name for name, form in FORMATS.items() if output.suffix.lower() in form.suffixes), None)
 
 
-def output_option(what: str) -> Any:
-    """The option ``--output`` of a command that reports ``what``."""
-    return typer.Option("--output", "-o", metavar="FILE", help=f"Write {what} to this file.")
+def output_option(what: str, formats: Collection[str] = RESULT_FORMATS) -> Any:
+    """The option ``--output`` of a command that reports ``what`` in one of these formats."""
+    suffixes = ", ".join(form.suffixes[0] for name, form in FORMATS.items() if name in formats and form.suffixes)
+    return typer.Option("--output", "-o", metavar="FILE", help=f"Write {what} to this file ({suffixes} or text).")
 
 
 def picture_option(what: str) -> Any:
@@ -108,23 +108,47 @@ def picture_option(what: str) -> Any:
     return typer.Option(metavar="FILE", help=what)
 
 
-def extent_of(*, full: bool, all_findings: bool) -> Extent:
+# The pictures of a report, by the KIND of --plot.
+PLOTS = ("roofline", "ledger", "timeline", "ranks")
+
+
+def plot_option() -> Any:
+    """The option ``--plot`` of a report, which takes a kind of picture with its file, and may be repeated."""
+    help_text = f"Also draw a picture to this .png, .svg or .pdf file: {', '.join(PLOTS)}; may be repeated."
+    return typer.Option("--plot", metavar="KIND=FILE", help=help_text)
+
+
+def plots_of(texts: Iterable[str]) -> dict[str, Path]:
+    """The file of each kind of picture that ``--plot`` names; UsageError for what is no such picture."""
+    plots: dict[str, Path] = {}
+    for text in texts:
+        kind, _, file = text.partition("=")
+        if kind not in PLOTS or not file:
+            raise UsageError(f"--plot {text} names no picture", fix=f"write it as KIND=FILE; kinds: {', '.join(PLOTS)}")
+        plots[kind] = Path(file)
+        check_picture(plots[kind])
+    return plots
+
+
+def extent_of(*, full: bool, all_findings: bool) -> "Extent":
     """The extent that these options ask for: findings that are hidden are part of the whole report only."""
     return "all findings" if all_findings else "full" if full else "screen"
 
 
-def present(analysis: "Analysis", form: str, output: Path | None, extent: Extent, tracks: "StepTracks | None") -> None:
+def present(
+    analysis: "Analysis", form: str, output: Path | None, extent: "Extent", tracks: "StepTracks | None"
+) -> None:
     """Renders to standard output, or to the file ``output``; '-' is standard output too.
 
     A file and every form but that for the terminal hold the whole report. A page has the ``tracks`` of a step.
     """
-    from bottleneck.report import FORMATS
-
     if form == "terminal" and is_printed(output):
+        from bottleneck.report.analysis_document import report_text
+
         send(report_text(analysis, sys.stdout, extent=extent))
         return
     page = {"timeline": tracks} if form == "html" else {}
-    write_report(FORMATS[form](analysis, all_findings=extent == "all findings", **page), output)
+    write_report(render_report(analysis, form, all_findings=extent == "all findings", **page), output)
 
 
 def is_printed(output: Path | None) -> bool:
@@ -146,36 +170,6 @@ def check_picture(path: Path | None) -> None:
         raise UsageError(f"cannot draw to {path}", fix="name a file that ends in .png, .svg or .pdf")
 
 
-def draw_picture(name: str, path: Path | None, *subjects: Any, warn: Callable[[str], None] | None = None) -> None:
-    """Draws a picture of these beside a report where a file is named for it; one that cannot be drawn is a warning."""
-
-    def draw(path: Path) -> None:
-        from bottleneck.report import PICTURES
-        from bottleneck.report.plots import save_figure
-
-        save_figure(PICTURES[name], path, *subjects)
-
-    if path is not None:
-        draw_or_warn(partial(draw, path), path, warn)
-
-
-def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], None] | None = None) -> bool:
-    """True if a picture or a page beside a report could be made; else a warning, and report and exit code stay.
-
-    ``warn`` takes the warning, which goes to stderr without it.
-    """
-    try:
-        draw()
-    except BottleneckError as error:
-        reason = f"{error.what}: {error.why}" if error.why else error.what
-    except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as exc:  # of matplotlib
-        reason = f"{type(exc).__name__}: {exc}"
-    else:
-        return True
-    (warn or partial(print, file=sys.stderr, flush=True))(f"warning: {path} is left out: {reason}")
-    return False
-
-
 def send(text: str) -> None:
     """Writes to standard output; a reader that has gone ends the process quietly."""
     try:
@@ -194,35 +188,8 @@ def send_blocks(blocks: Iterable[bytes]) -> None:
         raise SystemExit(_READER_GONE) from None
 
 
-def report_text(analysis: "Analysis", stream: TextIO, form: TextFormat = "terminal", extent: Extent = "screen") -> str:
-    """The report in a format; that for a terminal in the width, colours and character set of the stream."""
-    from bottleneck.report import FORMATS
-    from bottleneck.report.analysis_document import to_screen, to_terminal
-
-    all_findings = extent == "all findings"
-    if form != "terminal":
-        return FORMATS[form](analysis, all_findings=all_findings)
-    style = stream_style(stream)
-    return to_screen(analysis, style) if extent == "screen" else to_terminal(analysis, style, all_findings=all_findings)
-
-
 def output_style(output: Path | None) -> "TerminalStyle":
     """The style of terminal text for ``--output``: that of standard output, or 80 plain columns for a file."""
-    from bottleneck.report.terminal import PLAIN
+    from bottleneck.report.terminal import PLAIN, stream_style
 
     return stream_style(sys.stdout) if is_printed(output) else PLAIN
-
-
-_WIDEST = 1_000
-
-
-def stream_style(stream: TextIO) -> "TerminalStyle":
-    """The style of text on a stream: as wide as its terminal, and in colour only where it shows some."""
-    from rich.console import Console
-
-    from bottleneck.report.terminal import PLAIN, TerminalStyle
-
-    console = Console(file=stream, force_jupyter=False)
-    color = console.is_terminal and not console.no_color and console.color_system is not None
-    # A terminal that has not been told its size says 0; COLUMNS may say anything.
-    return TerminalStyle(min(console.width or PLAIN.width, _WIDEST), console.encoding, color)

@@ -7,21 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bottleneck.commands.finish_run import (
-    FinishResult,
-    Reporter,
-    ReportSettings,
-    finish_and_report,
-    measured_ceilings,
-    say,
-)
-from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
+    TEXT_FORMATS,
     AllFindings,
     ExampleCommand,
     Full,
@@ -29,20 +21,28 @@ from bottleneck.commands.report_options import (
     ProgramArguments,
     Quiet,
     Settings,
-    TextFormat,
     Train,
+    choice_of_format,
     extent_of,
-    report_text,
 )
 from bottleneck.errors import UsageError
+from bottleneck.recorder.finish_run import (
+    FinishResult,
+    Reporter,
+    ReportSettings,
+    finish_and_report,
+    measured_ceilings,
+    say,
+)
 from bottleneck.report.output import write_note
+from bottleneck.system.interrupts import Interrupted, answered
 
 if TYPE_CHECKING:
-    from bottleneck.commands.finish_run import Render
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan, Program, RecordOptions
     from bottleneck.harness.rank_coordination import LaunchedRank, RankGroup
+    from bottleneck.recorder.finish_run import Render
 
 # The processor time that `run` adds to a program, in seconds, on two cores of a busy server: measured with
 # examples/train_script.py, estimated from the whole run of examples/mlp.py. Where the ceilings of the CPU are not
@@ -157,10 +157,7 @@ def run_command(
     telemetry_ms: Annotated[
         int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
     ] = 20,
-    form: Annotated[
-        TextFormat,
-        typer.Option("--format", "-f", metavar="|".join(get_args(TextFormat)), help="How to print the report."),
-    ] = "terminal",
+    form: Annotated[str, choice_of_format("How to print the report.", TEXT_FORMATS)] = "terminal",
     full: Full = False,
     all_findings: AllFindings = False,
     quiet: Quiet = False,
@@ -196,6 +193,8 @@ def run_command(
         batch_test=batch_test,
         inspect_padding=inspect_padding,
     )
+    from bottleneck.report.analysis_document import report_text
+
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
     options = RunOptions(output, force, strict, telemetry_ms, quiet, render, probe_budget)
     raise typer.Exit(run(program, record, options))

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.interrupts import Interrupted, answered
 from bottleneck.commands.report_options import (
     PICTURE_SUFFIXES,
+    RESULT_FORMATS,
     Quiet,
-    ResultFormat,
     Train,
     check_picture,
-    draw_picture,
     form_of,
     format_option,
     output_style,
@@ -23,7 +21,8 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import UsageError
-from bottleneck.report.output import make_folder, write_note
+from bottleneck.report.output import draw_picture, make_folder, write_note
+from bottleneck.system.interrupts import Interrupted, answered
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def sweep_command(
     warmup: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Steps to let pass first; until they settle unless given.")
     ] = None,
-    form: Annotated[ResultFormat | None, format_option("the sweep")] = None,
+    form: Annotated[str | None, format_option("the sweep")] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the sweep to this file; .png, .svg, .pdf draws it."),
@@ -117,7 +116,7 @@ def sweep_command(
     plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
     sweep, is_whole = _measure(plan, keep, quiet=quiet)
     draw_picture("sweep", picture, sweep)
-    write_report(render(sweep, form_of(form, output, ResultFormat), output_style(output)), output)
+    write_report(render(sweep, form_of(form, output, RESULT_FORMATS), output_style(output)), output)
     # That a point fails may be what the sweep is to find out.
     status = 0 if any(point.step_us is not None for point in sweep.points) else _FAILED
     raise typer.Exit(status if is_whole else _INTERRUPTED)

@@ -11,20 +11,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottleneck.commands.analysis_options import scoreboard_path, with_trials
-from bottleneck.commands.interrupts import answered, says_what_is_kept
+from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
+    RESULT_FORMATS,
     ProbeBudget,
     ProgramArguments,
     Quiet,
-    ResultFormat,
     Settings,
     Train,
     form_of,
@@ -36,13 +34,12 @@ from bottleneck.commands.report_options import (
 )
 from bottleneck.errors import UsageError, WorkloadError
 from bottleneck.report.output import write_note
+from bottleneck.system.interrupts import answered, says_what_is_kept
 from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
     from bottleneck.harness.messages import Notes, Program
-    from bottleneck.pipeline import Options
-    from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.trials import Verification
 
@@ -53,7 +50,6 @@ _WITHIN_S, _CLOSING_S = 90.0, 4.0
 _BUDGET_S = 30.0
 # Pieces are timed for one part in so many of the seconds that are left.
 _PIECES_PART = 6
-_BAR_COLUMNS = 12
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
 _Say = Callable[[str, float | None], None]
@@ -97,12 +93,9 @@ def verify_command(
     seed: Annotated[
         int, typer.Option(metavar="N", help="Begins the program's random numbers, and draws who goes first.")
     ] = 0,
-    chosen_form: Annotated[ResultFormat | None, format_option("the trials")] = None,
+    chosen_form: Annotated[str | None, format_option("the trials")] = None,
     output: Annotated[Path | None, output_option("the trials")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the changes that can be tried, and leave.")] = False,
-    scoreboard: Annotated[
-        bool, typer.Option("--scoreboard", help="Show how the predictions of each rule have done here, and leave.")
-    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Tries what the findings advise, each change against the original in turns, and says what it is really worth.
@@ -117,14 +110,12 @@ def verify_command(
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
     than it may. Exit code 0 whatever the verdicts are; 4 where the program fails without any change.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    form = form_of(chosen_form, output, ResultFormat)
+    form = form_of(chosen_form, output, RESULT_FORMATS)
     if show_list:
         return _list_changes(form)
-    if scoreboard:
-        return _show_scoreboard(form, output)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
     from bottleneck.experiment.verify import add_best, tries_of, verify
-    from bottleneck.pipeline import Options, explain
+    from bottleneck.pipeline import explain
     from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
     from bottleneck.schema.recording import is_recording
@@ -153,9 +144,7 @@ def verify_command(
         folder = Path(scratch)
         with _progress(timer, quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
-            options = with_trials(Options())
-            explained = explain([recording], options)
-            analysis = _with_pieces(explained, options, probe_budget, timer, names, say).analysis
+            analysis = _with_pieces(explain([recording]), probe_budget, timer, names, say).analysis
             setup = TrialSetup(
                 program,
                 folder,
@@ -174,7 +163,6 @@ def verify_command(
             if best:
                 done = add_best(setup, done, analysis, announce)
             done = _with_what_is_left_out(done, within)
-    _keep_score(done, analysis)
     write_report(render(done, form, output_style(output)), output)
     if done.is_interrupted:
         _say(_interrupted(done), None)
@@ -183,7 +171,7 @@ def verify_command(
 
 
 def _with_pieces(
-    explained: "Explanation", options: "Options", budget_s: float, timer: "_Timer", names: Sequence[str], say: _Say
+    explained: "Explanation", budget_s: float, timer: "_Timer", names: Sequence[str], say: _Say
 ) -> "Explanation":
     """The explanation with pieces of the step that are timed now, where its recording has none.
 
@@ -195,7 +183,7 @@ def _with_pieces(
 
     most_s = math.inf if timer.within is None else max(timer.until() - time.monotonic(), 0.0) / _PIECES_PART
     budget = PieceBudget(min(budget_s, most_s), tell=lambda text, _share: say(f"  {text}", None))
-    return measure_pieces(explained, None, budget, lambda line: say(line, None), names, options.trials)
+    return measure_pieces(explained, None, budget, lambda line: say(line, None), names)
 
 
 def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verification":
@@ -234,15 +222,6 @@ def _list_changes(form: str) -> None:
         return
     width = max((len(row["name"]) for row in rows), default=0)
     send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
-
-
-def _show_scoreboard(form: str, output: Path | None) -> None:
-    """Prints how the predictions of each rule have done on this machine."""
-    from bottleneck.experiment.scoreboard import read_entries, scores
-    from bottleneck.report.verification import render_scores
-
-    path = scoreboard_path()
-    write_report(render_scores(scores(read_entries(path) if path else []), form), output)
 
 
 def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
@@ -332,20 +311,6 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
     return target
 
 
-def _keep_score(done: "Verification", analysis: "Analysis") -> None:
-    from bottleneck.experiment.scoreboard import append_entries, entries_of
-
-    path = scoreboard_path()
-    if path is None:
-        return
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    try:
-        append_entries(path, entries_of(done, analysis.findings, created, analysis.device.name))
-    except OSError as exc:
-        why = f"cannot write {path}: {exc.strerror}; BOTTLENECK_SCOREBOARD names another file"
-        print(f"warning: these results are not added to the scoreboard: {why}", file=sys.stderr)
-
-
 @dataclass(frozen=True)
 class _Timer:
     """The time when the command began, by the monotonic clock, and the seconds that it may take; null for any."""
@@ -374,8 +339,8 @@ def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
     if quiet:
         yield lambda _text, _share: None
     elif sys.stderr.isatty():
-        with _bar(timer) as tell:
-            yield tell
+        with ProgressBar() as bar:
+            yield _bar_teller(bar, timer)
     else:
 
         def tell(text: str, share: float | None) -> None:
@@ -390,30 +355,16 @@ def _say(text: str, _share: float | None) -> None:
         write_note(text)
 
 
-@contextmanager
-def _bar(timer: _Timer) -> Iterator[_Say]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+def _bar_teller(bar: ProgressBar, timer: _Timer) -> _Say:
+    """A function that draws the stage of a trial behind the time that is left."""
+    trial, done = "", 0.0
 
-    from bottleneck.report.text import clean
+    def tell(text: str, share: float | None) -> None:
+        nonlocal trial, done
+        trial = trial if text.startswith(" ") else text
+        done = done if share is None else share
+        stage = f": {text.strip()}" if text.startswith(" ") else ""
+        # The time left comes first: what is too long for the line is cut.
+        bar.show(f"{left}: {trial}{stage}" if (left := timer.left(done)) else f"{trial}{stage}", share)
 
-    columns = (BarColumn(_BAR_COLUMNS), TextColumn("{task.description}", markup=False))
-    # Drawn by us between two stages: a thread that refreshes it would disturb what is measured.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("getting ready", total=None)
-        trial, done = "", 0.0
-
-        def tell(text: str, share: float | None) -> None:
-            nonlocal trial, done
-            trial = trial if text.startswith(" ") else text
-            stage = f": {text.strip()}" if text.startswith(" ") else ""
-            if share is not None:
-                done = share
-                progress.update(task, total=1.0, completed=share)
-            # The time left comes first, and what is too long for the line is cut here, not in the bar.
-            words = clean(f"{left}: {trial}{stage}" if (left := timer.left(done)) else f"{trial}{stage}")
-            room = progress.console.width - _BAR_COLUMNS - 1
-            progress.update(task, description=words if len(words) <= room else f"{words[: room - 1]}…")
-            progress.refresh()
-
-        yield tell
+    return tell

@@ -10,11 +10,11 @@ from bottleneck.commands.analysis_options import (
     WholeOption,
     WindowOption,
     chosen_device,
+    refuse_unfinished,
     window_options,
-    with_kept_ceilings,
 )
 from bottleneck.commands.report_options import (
-    TextFormat,
+    TEXT_FORMATS,
     form_of,
     format_option,
     output_option,
@@ -50,8 +50,8 @@ def whatif_command(
     graph: Annotated[
         bool, typer.Option("--graph", help="All work issued at once, as a CUDA graph or compiled code does.")
     ] = False,
-    form: Annotated[TextFormat | None, format_option("the answer", TextFormat)] = None,
-    output: Annotated[Path | None, output_option("the answer")] = None,
+    form: Annotated[str | None, format_option("the answer", TEXT_FORMATS)] = None,
+    output: Annotated[Path | None, output_option("the answer", TEXT_FORMATS)] = None,
     steps: StepsOption = None,
     window: WindowOption = None,
     whole: WholeOption = False,
@@ -85,10 +85,10 @@ def whatif_command(
     options = window_options(steps, window, chosen_device(device), whole=whole)
     if saved_analysis([path], options) is not None:
         raise UsageError(f"{path} is a finished analysis, without the events of its trace", fix="pass the trace")
-    options = with_kept_ceilings([path], options)
+    refuse_unfinished([path])
     with reading_progress() as on_trace:
         evidence = explain([path], options, on_trace)
     answer = ask(evidence, changes)
-    write_report(render(answer, form_of(form, output, TextFormat), output_style(output)), output)
+    write_report(render(answer, form_of(form, output, TEXT_FORMATS), output_style(output)), output)
     if changes and answer.changed is None:
         raise typer.Exit(_UNDECIDED)

@@ -98,7 +98,8 @@ def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
         found[call] if call in found else found.setdefault(call, compute_cost(*call))
         for call in zip(*columns, strict=True)
     ]
-    return cost_table(results, _texts(signatures, "evidence"))
+    evidence = signatures["evidence"].to_list() if "evidence" in signatures else [None] * len(signatures)
+    return cost_table(results, [facts if isinstance(facts, tuple) else () for facts in evidence])
 
 
 def _texts(calls: pd.DataFrame, column: str) -> list[str | None]:
@@ -112,14 +113,14 @@ _AMOUNTS = [name for name, column in COSTS.columns.items() if column.dtype == "f
 _NO_COST = (None,) * len(Cost.__struct_fields__)
 
 
-def cost_table(results: Sequence[Cost | Reason], evidence: Sequence[str | None]) -> pd.DataFrame:
+def cost_table(results: Sequence[Cost | Reason], evidence: Sequence[tuple[str, ...]]) -> pd.DataFrame:
     """COSTS from one cost, or the reason for having none, and its evidence per row."""
     rows = [astuple(result) if isinstance(result, Cost) else _NO_COST for result in results]
     values = dict(zip(Cost.__struct_fields__, zip(*rows, strict=True) if rows else repeat(()), strict=False))
     reasons = [None if isinstance(result, Cost) else result for result in results]
     grounds = [
-        None if reason is not None else "; ".join(filter(None, (text, note))) or None
-        for reason, text, note in zip(reasons, evidence, values["note"], strict=True)
+        None if reason is not None else (*facts, *([note] if note else [])) or None
+        for reason, facts, note in zip(reasons, evidence, values["note"], strict=True)
     ]
     frame = pd.DataFrame(
         {

@@ -9,6 +9,7 @@ import pandas as pd
 from bottleneck.cost import OP_FAMILIES, op_family
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.tables import ATTRIBUTION, as_integers, nearest_ancestor
+from bottleneck.system.working_memory import returns_memory
 
 # An op of the name or family on the left delegates its whole work to nested ops of the families on the right; that to
 # an op of its own family (to > _to_copy > copy_) needs no row. A matmul that copies its bias first is not listed: the
@@ -26,6 +27,7 @@ DELEGATES: dict[str, tuple[str, ...]] = {
 AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_high"]
 
 
+@returns_memory
 def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """ATTRIBUTION: the op that each row of KERNELS is attributed to, and the part of its cost that the row carries.
 

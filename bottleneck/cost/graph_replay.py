@@ -344,10 +344,11 @@ def _with_matched_calls(
     every = pd.concat([each.linked.trace.signatures for each in sources], ignore_index=True)
     calls, more = every.iloc[chosen].reindex(columns=signatures.columns), costs.iloc[chosen].copy()
     modelled = more["reason"].isna().to_numpy()
-    more["evidence"] = [
-        "; ".join(filter(None, (old if isinstance(old, str) else None, PLACES[place]))) if ok else None
+    facts = [
+        (*(old if isinstance(old, tuple) else ()), PLACES[place]) if ok else None
         for old, place, ok in zip(more["evidence"], places, modelled, strict=True)
     ]
+    more["evidence"] = pd.Series(facts, dtype="object", index=more.index)
     more["reason"] = [
         None if ok else replace(reason, contexts=(*reason.contexts, place))
         for reason, place, ok in zip(more["reason"], places, modelled, strict=True)

@@ -127,7 +127,7 @@ def _point(ops: pd.DataFrame, row_of: dict[str, int]) -> pd.DataFrame:
 
 def _extend(costs: pd.DataFrame, results: Sequence[Cost | Reason]) -> pd.DataFrame:
     """COSTS with these costs behind its rows."""
-    more = cost_table(results, [None] * len(results))
+    more = cost_table(results, [()] * len(results))
     joined = pd.concat([costs, more], ignore_index=True)
     texts = {
         name: pd.Categorical([*costs[name].astype(object), *more[name].astype(object)])

@@ -427,7 +427,7 @@ def _completed(row: Row, sources: tuple[_Inferred, ...], op: int) -> Row:
     given = [each for each in sources if each.codes[op] > 0]
     for each in given:
         row = each.fill(row, each.labels[each.codes[op]])
-    return {**row, "evidence": "; ".join(each.source for each in given)}
+    return {**row, "evidence": tuple(each.source for each in given)}
 
 
 def _dtypes(linked: Linked, signature: Integers) -> _Inferred:

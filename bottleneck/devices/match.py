@@ -403,8 +403,8 @@ def _mixed(chosen: Sequence[DeviceProperties]) -> tuple[Caveat, ...]:
 
 
 _NO_CEILINGS = (
-    "the ceilings of this CPU were not measured, so no kernel is judged against them; `bottleneck calibrate{}` "
-    "measures them once on the machine that recorded this, and the next report there uses them"
+    "the ceilings of this CPU were not measured, so no kernel is judged against them; `bottleneck report --repair` "
+    "on the machine that recorded this measures them once and keeps them in the recording"
 )
 
 
@@ -471,9 +471,7 @@ def choose_device(trace: Trace, recording: Recording | None = None, chosen: Devi
     if device.name == _UNNAMED:
         device, caveats = _guess_by_kernels(trace, device, caveats)
     if recording is not None and trace.flavour == "cpu":
-        # Ceilings are those of a number of threads: measured with another one they would not be used.
-        threads = "" if recording.threads is None else f" --threads {recording.threads}"
-        caveats = (Caveat("unknown-device", _NO_CEILINGS.format(threads)),)
+        caveats = (Caveat("unknown-device", _NO_CEILINGS),)
         device = replace(device, name=_CPU_IDS.sub("", recording.versions.get("cpu", "")) or device.name)
     if measured is None or _model_of(measured) != _model_of(device):
         return device, caveats

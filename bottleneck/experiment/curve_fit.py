@@ -19,6 +19,7 @@ LEAST_ERROR = 0.02
 # Huber's tuning constant: 95 % as efficient as least squares where the noise is normal.
 _HUBER = 1.345
 _ROUNDS = 50
+_EXACT = 1e-14
 
 
 @dataclass(frozen=True)
@@ -44,24 +45,38 @@ class FittedLine:
 
 
 def sum_line(x: Floats, t: Floats, error: Floats) -> FittedLine:
-    """The line t = fixed + each x through three points or more, by least squares with Huber's weights.
+    """The line t = fixed + each x through three points or more, by least squares with Huber's loss.
 
     Least squares in units of each point's error: over a sweep times grow by decades, and it is their relative error
-    that is alike. Huber's weights give single disturbed points little weight; unlike the median of slopes (Theil-Sen)
-    they use how well each point is known, without which the slopes between small neighbouring values are mostly noise.
+    that is alike. Huber's loss gives single disturbed points little weight; unlike the median of slopes (Theil-Sen)
+    it uses how well each point is known, without which the slopes between small neighbouring values are mostly noise.
     The intervals are Student's, by the scatter of the residuals or the errors of the points, whichever is larger.
     """
-    precision = 1.0 / error**2
-    weights = precision
+    from scipy.optimize import least_squares  # help needs none of it
+
+    # Both parts as shares of the largest time, so that neither is lost beside the other.
+    unit = np.array([t.max(), t.max() / x.max()])
+    slopes = np.column_stack((np.ones_like(x), x)) * unit / error[:, None]
+    shares, scale = np.array([0.5, 0.5]), 1.0
     for _ in range(_ROUNDS):
-        fixed, each = _solve(x, t, weights)
-        weights = precision * _huber((t - fixed - each * x) / error)
-    widths = _widths(x, (t - fixed - each * x), weights)
-    if fixed < 0:
-        fixed, each = 0.0, float((weights * x * t).sum() / (weights * x * x).sum())
-    elif each < 0:
-        fixed, each = float((weights * t).sum() / weights.sum()), 0.0
-    return _line((fixed, each), widths, (x, t, error), "sum")
+        fit = least_squares(
+            lambda parts: slopes @ parts - t / error,
+            shares,
+            jac=lambda _: slopes,
+            bounds=(0.0, np.inf),
+            method="dogbox",
+            loss="huber",
+            f_scale=_HUBER * scale,
+            xtol=_EXACT,
+            ftol=_EXACT,
+            gtol=_EXACT,
+        )
+        before, shares, scale = scale, fit.x, _scatter(fit.fun)
+        if math.isclose(before, scale, rel_tol=1e-9):
+            break
+    fixed, each = (float(part) for part in shares * unit)
+    weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(fit.fun), 1e-300)) / error**2
+    return _line((fixed, each), _widths(x, t - fixed - each * x, weights), (x, t, error), "sum")
 
 
 def max_line(x: Floats, t: Floats, error: Floats) -> FittedLine | None:
@@ -93,21 +108,10 @@ def _line(
     return FittedLine(fixed, each, *widths, float(((residual / error) ** 2).sum()), residual / t, model)
 
 
-def _solve(x: Floats, t: Floats, weights: Floats) -> tuple[float, float]:
-    """The weighted least squares line; around the means, so that large values of x lose no digits."""
-    total = weights.sum()
-    x_mean, t_mean = (weights * x).sum() / total, (weights * t).sum() / total
-    spread = (weights * (x - x_mean) ** 2).sum()
-    each = (weights * (x - x_mean) * (t - t_mean)).sum() / spread
-    return float(t_mean - each * x_mean), float(each)
-
-
-def _huber(residual: Floats) -> Floats:
-    """The weight of each residual in units of its error; the errors are made larger where all points scatter more."""
+def _scatter(residual: Floats) -> float:
+    """The scatter of residuals in units of their errors; 1 at least, larger where all points scatter more."""
     freedom = len(residual) / max(len(residual) - 2, 1)
-    scale = max(1.0, 1.4826 * float(np.median(np.abs(residual))) * math.sqrt(freedom))
-    size = np.abs(residual) / scale
-    return np.minimum(1.0, _HUBER / np.maximum(size, 1e-300))
+    return max(1.0, 1.4826 * float(np.median(np.abs(residual))) * math.sqrt(freedom))
 
 
 def _widths(x: Floats, residual: Floats, weights: Floats) -> tuple[float, float]:

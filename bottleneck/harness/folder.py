@@ -348,6 +348,7 @@ class RecordingFolder:
                 f"{_shown(folder)} is a symbolic link",
                 why="a recording is never written through one",
                 fix=f"name the folder itself: -o {_shown(folder.resolve())}",
+                fix_in_code=f"name the folder itself: {_shown(folder.resolve())}",
             )
         return folder
 

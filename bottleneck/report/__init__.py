@@ -1,6 +1,7 @@
 """Renders an analysis as terminal text, markdown, JSON, a page or a picture: the last stage of the data path."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
 
-__all__ = ["FORMATS", "PICTURES", "render_document", "write_text"]
+__all__ = ["FORMATS", "PICTURES", "ReportFormat", "render_document", "render_report", "write_text"]
 
 
 class Render(Protocol):
@@ -47,18 +48,38 @@ def lazily(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-FORMATS: Mapping[str, Render] = {
-    "terminal": lazily("analysis_document", "to_terminal"),
-    "markdown": lazily("analysis_document", "to_markdown"),
-    "json": lazily("json_text", "to_json"),
-    "html": lazily("page", "to_html"),
+@dataclass(frozen=True)
+class ReportFormat:
+    """One way to write a report: the function that renders it, and the suffixes of files that ask for it.
+
+    ``render`` is null for the copy of the trace with our tracks, which is no text of an analysis.
+    """
+
+    render: Render | None
+    suffixes: tuple[str, ...] = ()
+
+
+# By the name that --format takes, in the order in which help shows them.
+FORMATS: Mapping[str, ReportFormat] = {
+    "terminal": ReportFormat(lazily("analysis_document", "to_terminal")),
+    "markdown": ReportFormat(lazily("analysis_document", "to_markdown"), (".md", ".markdown")),
+    "json": ReportFormat(lazily("json_text", "to_json"), (".json",)),
+    "html": ReportFormat(lazily("page", "to_html"), (".html", ".htm")),
+    "perfetto": ReportFormat(None, (".gz",)),
 }
+
+
+def render_report(analysis: "Analysis", form: str, *, all_findings: bool = False, **page: Any) -> str:
+    """The report as text in this format; ``page`` is what a page alone shows."""
+    render = FORMATS[form].render
+    assert render is not None, f"{form} is no text of an analysis"
+    return render(analysis, all_findings=all_findings, **page)
+
+
 PICTURES: "Mapping[str, Callable[..., Figure]]" = {
     "roofline": lazily("plots.roofline_plot", "roofline"),
-    "queue": lazily("plots.timeline_plot", "queue_figure"),
     "ledger": lazily("plots.ledger_plots", "ledger_figure"),
     "timeline": lazily("plots.timeline_plot", "timeline_figure"),
-    "savings": lazily("plots.ledger_plots", "savings_figure"),
     "ranks": lazily("plots.ledger_plots", "ranks_figure"),
     "waterfall": lazily("plots.ledger_plots", "waterfall_figure"),
     "both ledgers": lazily("plots.ledger_plots", "both_ledgers_figure"),

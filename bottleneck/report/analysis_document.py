@@ -6,19 +6,20 @@ Terminal and markdown render the same ``Document``, so they cannot disagree.
 import shlex
 from collections.abc import Mapping
 from itertools import accumulate, groupby
+from typing import Literal, TextIO
 
 from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report import markdown, terminal
+from bottleneck.report import markdown, render_report, terminal
 from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.roofline_points import roofs
-from bottleneck.report.terminal import PLAIN, TerminalStyle
+from bottleneck.report.terminal import PLAIN, TerminalStyle, stream_style
 from bottleneck.report.text import as_sentence, cut_text, percents, with_attribute_paths
 from bottleneck.schema.analysis import (
     GROUPS,
@@ -515,3 +516,15 @@ def to_terminal(analysis: Analysis, style: TerminalStyle = PLAIN, *, all_finding
 def to_markdown(analysis: Analysis, *, all_findings: bool = False) -> str:
     """The report as markdown for a comment on a pull request."""
     return markdown.render(build(analysis, all_findings=all_findings))
+
+
+Extent = Literal["screen", "full", "all findings"]  # of the report that is printed
+
+
+def report_text(analysis: Analysis, stream: TextIO, form: str = "terminal", extent: Extent = "screen") -> str:
+    """The report in a format; that for a terminal in the width, colours and character set of the stream."""
+    all_findings = extent == "all findings"
+    if form != "terminal":
+        return render_report(analysis, form, all_findings=all_findings)
+    style = stream_style(stream)
+    return to_screen(analysis, style) if extent == "screen" else to_terminal(analysis, style, all_findings=all_findings)

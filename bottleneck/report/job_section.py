@@ -99,7 +99,7 @@ def _hours(hours: float | None) -> str:
 
 
 def _rank_details(one: SlowRank) -> tuple[str, ...]:
-    where = "" if one.host is None or one.name.startswith("host") else f"on {one.host}"
+    where = "" if one.host is None or len(one.ranks) > 1 else f"on {one.host}"
     since = "" if one.since_step is None else f"since step {one.since_step}"
     pattern = "in most steps" if one.is_steady else "in some steps"
     at = "" if one.worst_collective is None else f"most at {one.worst_collective}"

@@ -1,4 +1,4 @@
-"""Writes a report to standard output or into a file, whole or not at all, and status lines to standard error."""
+"""Writes a report and its pictures, whole or not at all, and status lines to standard error."""
 
 import os
 import re
@@ -6,10 +6,12 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bottleneck.errors import UsageError
+from bottleneck.errors import BottleneckError, UsageError
 
 
 def write_text(text: str, output: Path | None) -> None:
@@ -150,3 +152,33 @@ def compressed(blocks: Iterable[bytes]) -> Iterator[bytes]:
     for block in blocks:
         yield compressor.compress(block)
     yield compressor.flush()
+
+
+def draw_picture(name: str, path: Path | None, *subjects: Any, warn: Callable[[str], None] | None = None) -> None:
+    """Draws a picture of these beside a report where a file is named for it; one that cannot be drawn is a warning."""
+
+    def draw(path: Path) -> None:
+        from bottleneck.report import PICTURES  # noqa: PLC0415 - plots take matplotlib
+        from bottleneck.report.plots import save_figure  # noqa: PLC0415
+
+        save_figure(PICTURES[name], path, *subjects)
+
+    if path is not None:
+        draw_or_warn(partial(draw, path), path, warn)
+
+
+def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], None] | None = None) -> bool:
+    """True if a picture or a page beside a report could be made; else a warning, and report and exit code stay.
+
+    ``warn`` takes the warning, which goes to stderr without it.
+    """
+    try:
+        draw()
+    except BottleneckError as error:
+        reason = f"{error.what}: {error.why}" if error.why else error.what
+    except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, ValueError) as exc:  # of matplotlib
+        reason = f"{type(exc).__name__}: {exc}"
+    else:
+        return True
+    (warn or partial(print, file=sys.stderr, flush=True))(f"warning: {path} is left out: {reason}")
+    return False

@@ -1,13 +1,13 @@
-"""The points and roofs of a roofline plot, and the kernels that it cannot show."""
+"""Describes a roofline, which the page and the pictures draw: its points, lines and words, and what it cannot show."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from bottleneck.schema.analysis import Analysis, KernelSummary, Totals
 from bottleneck.schema.device import Device
-from bottleneck.units import US_PER_S, format_share
+from bottleneck.units import US_PER_S, format_share, format_si
 
 # Values outside are drawn at the edge: nothing real lies there, and a logarithmic axis must stay readable.
 _INTENSITIES = (1e-4, 1e6)
@@ -47,6 +47,56 @@ class RooflineRoof(Struct, frozen=True):
 
     key: str
     flops_per_s: float
+
+
+class FlatLine(Struct, frozen=True):
+    """A compute roof as drawn: its height, the intensity at which it meets memory, and its words, long and short.
+
+    ``ridge`` is null where the bandwidth of the memory is not known.
+    """
+
+    flops_per_s: float
+    ridge: float | None
+    label: str
+    short_label: str
+
+
+class SlopedLine(Struct, frozen=True):
+    """A bandwidth roof as drawn, up to the highest compute roof: bytes per second, and its words."""
+
+    bytes_per_s: float
+    label: str
+    is_cache: bool = False
+
+
+class RooflinePlane(Struct, frozen=True):
+    """The lines of a roofline: compute and bandwidth roofs, and guides at parts of the highest of each."""
+
+    flats: tuple[FlatLine, ...]
+    slopes: tuple[SlopedLine, ...]
+    guides: tuple[float, ...]
+
+
+# The names of the axes, and the parts of the highest roof at which guides run.
+ACROSS, UP = "arithmetic intensity, FLOP per byte of memory traffic", "speed, FLOP/s"
+_GUIDES = (0.5, 0.25)
+GUIDES_NOTE = "dashed: 50, 25 % of the highest roof"
+
+
+def plane_of(device: Device, used: Sequence[RooflineRoof]) -> RooflinePlane:
+    """The lines that are drawn for these compute roofs of a device."""
+    memory, cached = device.bandwidth_bytes_per_s, fastest_bandwidth(device)
+    slopes = [SlopedLine(memory, f"memory {format_si(memory, 'B/s')}")] if memory else []
+    if cached and cached != memory:
+        slopes.append(SlopedLine(cached, f"fastest cache {format_si(cached, 'B/s')}", is_cache=True))
+    return RooflinePlane(tuple(_flat(roof, memory) for roof in used), tuple(slopes), _GUIDES if used else ())
+
+
+def _flat(roof: RooflineRoof, bandwidth: float | None) -> FlatLine:
+    ridge = roof.flops_per_s / bandwidth if bandwidth else None
+    short = f"{roof.key.replace('_', ' ')} {format_si(roof.flops_per_s, 'FLOP/s')}"
+    at = "" if ridge is None else f", ridge {f'{ridge:.0f}' if ridge >= 100 else f'{ridge:.3g}'} FLOP/B"
+    return FlatLine(roof.flops_per_s, ridge, f"{short}{at}", short)
 
 
 def points(analysis: Analysis) -> tuple[RooflinePoint, ...]:

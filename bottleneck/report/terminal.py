@@ -4,6 +4,7 @@ import functools
 import io
 import re
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from msgspec import Struct
 from rich.cells import cell_len
@@ -126,6 +127,17 @@ class TerminalStyle(Struct, frozen=True):
 
 PLAIN = TerminalStyle()
 """80 columns of UTF-8 without colour, for files and pipes."""
+
+
+_WIDEST = 1_000
+
+
+def stream_style(stream: TextIO) -> TerminalStyle:
+    """The style of text on a stream: as wide as its terminal, and in colour only where it shows some."""
+    console = Console(file=stream, force_jupyter=False)
+    color = console.is_terminal and not console.no_color and console.color_system is not None
+    # A terminal that has not been told its size says 0; COLUMNS may say anything.
+    return TerminalStyle(min(console.width or PLAIN.width, _WIDEST), console.encoding, color)
 
 
 def render(document: Document, style: TerminalStyle = PLAIN) -> str:

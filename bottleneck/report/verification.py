@@ -1,15 +1,12 @@
-"""Builds the document of ``verify``, and renders it and the scores of past predictions as text, markdown and JSON."""
+"""Builds the document of ``verify``, and renders it as text, markdown, JSON or a page."""
 
-from collections.abc import Sequence
-
-from bottleneck.report import markdown, render_document, terminal
+from bottleneck.report import render_document
 from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
-from bottleneck.report.markdown import prose
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import clean
 from bottleneck.schema.measurements import Difference, Ratio
-from bottleneck.schema.trials import Score, Trial, Verification
+from bottleneck.schema.trials import Trial, Verification
 from bottleneck.units import counted, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
@@ -119,32 +116,3 @@ def _differences(differences: tuple[Difference, ...]) -> list[str]:
         "" if worst.allowed is None else f" ({'allowed' if worst.is_within else 'allowed only'} {worst.allowed:.0e})"
     )
     return [f"{worst.what} differ by {worst.relative:.0e}{allowed}"]
-
-
-_NONE = "no prediction has been verified on this machine yet: bottleneck verify FILE"
-_MEANING = (
-    "inside: the measured speedup lies in the predicted interval; touching: the two intervals meet; "
-    "right: faster where a gain was predicted, else at most 5 % faster; the last column is the median of the gains"
-)
-
-
-def render_scores(scores: Sequence[Score], form: str) -> str:
-    """The scores as a table of at most 80 columns for a terminal, markdown, JSON, or a page."""
-    if form == "json":
-        return encode({"scores": scores})
-    rows = []
-    for score in scores:
-        shares = ("-" if share is None else f"{share:.0%}" for share in (score.inside, score.near, score.right))
-        ratio = "-" if score.ratio is None else f"{score.ratio:.2f}"
-        rows.append(TableRow((clean(score.finding, 40), str(score.applied), str(score.count), *shares, ratio)))
-    titles = ("tried", "judged", "inside", "touching", "right", "measured/predicted")
-    table = TableSection("", columns("words", "rule") + columns("number", *titles), tuple(rows))
-    if form == "html":
-        told, sections = (_MEANING, (table,)) if scores else (_NONE, ())
-        return render_document(Document("Predictions", told, sections=sections), form)
-    if form == "markdown":
-        lines = [*markdown.table_lines(table), "", prose(_MEANING)] if scores else [prose(_NONE)]
-    else:
-        grid = [line.plain for line in terminal.table_lines(table, PLAIN)] if scores else []
-        lines = [*grid, "", *_MEANING.split("; ")] if scores else [_NONE]
-    return "\n".join(lines) + "\n"

@@ -6,7 +6,6 @@ shares lie in 0-1, and null means unknown.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import Annotated, Literal
 
 from msgspec import Struct, field
@@ -236,7 +235,10 @@ class Clause(Struct, frozen=True):
 
     role: Annotated[ClauseRole, Doc("what it tells: the bound, its place, a doubt, the first action …")]
     text: Annotated[str, Doc("the words")]
-    joiner: Annotated[Literal[". ", "; ", ", "], Doc("what stands before it, unless it is the first")] = ". "
+    joiner: Annotated[Literal[". ", "; ", ", ", ": "], Doc("what stands before it, unless it is the first")] = ". "
+    source: Annotated[
+        str | None, Doc("slug of the finding, or account, whose advice it is; null where it is of neither")
+    ] = None
 
 
 def join_clauses(clauses: Sequence[Clause]) -> str:
@@ -466,8 +468,8 @@ def is_certain(speedup: Interval) -> bool:
 class Finding(Struct, frozen=True):
     """One piece of advice with its predicted gain per step, if nothing else is changed.
 
-    ``predicted_speedup`` is that of the rule's formula, ``stated_speedup``, as wide as earlier trials of its advice
-    showed that it has to be; below 1 where it may cost time. ``predicted_gain_us`` is the same in time per step.
+    ``predicted_speedup`` is what the rule states, ``stated_speedup``, as wide as earlier trials of such evidence showed
+    that it has to be; below 1 where it may cost time. ``predicted_gain_us`` is the same in time per step.
     ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
     ranked above it are done: over all findings it does not add up to more than the step. ``claims`` is the time that
     the gain would come from; without any it is the whole step. No gain exceeds the time of the accounts, the phase or
@@ -522,11 +524,11 @@ class Finding(Struct, frozen=True):
         Doc("the change in words that `bottleneck whatif` takes; empty where a formula of the rule gives the gain"),
     ] = ()
     measured: Annotated[
-        bool, Doc("whether the gain rests on pieces of the step that were timed on its recorded shapes")
+        bool, Doc("whether the gain rests on times measured for it: of pieces of the step, or of twice the batch")
     ] = False
     stated_speedup: Annotated[
         Interval | None,
-        Doc("predicted_speedup as the rule's formula gives it, before trials of its advice made it wider", "ratio"),
+        Doc("predicted_speedup as the rule states it, before trials of such evidence made it wider", "ratio"),
     ] = None
     comes_first: Annotated[
         bool, Doc("whether it stands before all others, which are of a disturbed step or of a small part of the run")
@@ -721,8 +723,3 @@ class Analysis(StepAnalysis, frozen=True, kw_only=True):
 
     verdict: Annotated[Verdict, Doc("the resource that limits the step")]
     findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()
-
-    def _repr_html_(self) -> str:
-        """The first screen of the page, as notebooks show the value of a cell."""
-        # By name, since records import no stage; a notebook is the one place that asks.
-        return str(import_module("bottleneck.report.page").first_screen(self))

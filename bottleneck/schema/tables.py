@@ -115,7 +115,9 @@ CALLS = Table(
     {
         **SIGNATURES.columns,
         "result": Column("object", "JSON of the sizes of the result, where other ops of the trace tell them", "", True),
-        "evidence": Column("object", "what completed this call; null where all of it was recorded", nullable=True),
+        "evidence": Column(
+            "object", "facts that completed this call; null where all of it was recorded", nullable=True
+        ),
     },
 )  # SIGNATURES, each row at its place, and behind them the calls that the rest of the trace completes
 
@@ -272,7 +274,7 @@ COSTS = Table(
         "batch": Column("float64", "products of one call; heads of attention over the whole batch", nullable=True),
         "reason": Column("object", "why it is unmodelled, a `Reason`; null where it is modelled", nullable=True),
         "evidence": Column(
-            "object", "what the cost rests on beside the call's own record, or leaves open; null: nothing", "", True
+            "object", "facts that the cost rests on beside the call's own record, or leaves open; null: none", "", True
         ),
     },
 )  # row for row as SIGNATURES or CALLS

@@ -66,26 +66,6 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Score:
-    """Outcomes of the predictions of one rule.
-
-    ``applied`` counts the changes tried for it, ``count`` those with a prediction and a judged measurement. ``inside``
-    is the share of these whose measured speedup lies inside the predicted interval, ``near`` that whose intervals
-    touch. ``ratio`` is the median of measured / predicted gain, the middle of the interval being the prediction.
-    ``right`` is the share of judged trials that went the predicted way: faster, or, where no gain was expected, at most
-    5 % faster.
-    """
-
-    finding: str
-    applied: int
-    count: int
-    inside: float | None
-    near: float | None
-    ratio: float | None
-    right: float | None = None
-
-
-@dataclass(frozen=True)
 class Point:
     """One point of a sweep: values of the parameters, how the step was run, and what was measured.
 

@@ -4,13 +4,19 @@ No result depends on either.
 """
 
 import ctypes
+import functools
 import math
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from bottleneck.errors import WorkloadError
 from bottleneck.system.process_usage import peak_bytes
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _HELD_BYTES = 32 * 2**20
 # Below this peak little is to be had, and the next step would take the same pages again: of a report of 80 MB that is
@@ -51,6 +57,18 @@ class Spool:
         self._file.seek(position)
         found: bytes = self._file.read(size)
         return found
+
+
+def returns_memory(stage: Callable[P, R]) -> Callable[P, R]:
+    """The stage, which gives the memory that it held back to the system when it ends."""
+
+    @functools.wraps(stage)
+    def run(*arguments: P.args, **options: P.kwargs) -> R:
+        result = stage(*arguments, **options)
+        return_freed_memory()
+        return result
+
+    return run
 
 
 def return_freed_memory() -> None:

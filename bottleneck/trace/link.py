@@ -22,6 +22,7 @@ from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked, Losses, Trace, Window
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, nearest_ancestor, text_matches
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.joins import (
     LAUNCHES_A_KERNEL,
@@ -368,6 +369,7 @@ def _check_devices(trace: Trace) -> None:
         )
 
 
+@returns_memory
 def link(trace: Trace, window: Window) -> Linked:
     """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and caveats.
 

@@ -11,22 +11,25 @@ from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import category
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.joins import events_of
 from bottleneck.units import format_share
 
 MOST_NAMES = 5_000
-_COMMON_NAMES = {"kernel": "other kernels", "op": "other ops", "copy": "other copies", "fill": "other fills"}
+_NOUNS = {"kernel": "kernels", "op": "ops", "copy": "copies", "fill": "fills"}
 
 
+@returns_memory
 def fold_rare_names(trace: Trace, most: int = MOST_NAMES) -> Trace:
     """The trace in which only the ``most`` names with the most time remain of its kernels, ops, copies and fills each.
 
     All events stay, so that no time and no count changes; a caveat says how much time has a name in common.
     """
     names, dur_us = trace.events["name"].cat, trace.events["dur_us"].to_numpy()
-    labels, code = [*names.categories, *_COMMON_NAMES.values()], names.codes.to_numpy().astype(np.int64)
+    labels = [*names.categories, *(f"other {noun}" for noun in _NOUNS.values())]
+    code = names.codes.to_numpy().astype(np.int64)
     caveats = []
-    for position, (kind, common) in enumerate(_COMMON_NAMES.items(), start=len(names.categories)):
+    for position, (kind, noun) in enumerate(_NOUNS.items(), start=len(names.categories)):
         rows = events_of(trace, kind)
         name = names.codes.to_numpy()[rows]
         used = np.flatnonzero(np.bincount(name))
@@ -38,8 +41,8 @@ def fold_rare_names(trace: Trace, most: int = MOST_NAMES) -> Trace:
         code[rows[np.isin(name, used[rare])]] = position
         share = format_share(float(us[rare].sum() / us.sum())) if us.sum() > 0 else "none"
         message = (
-            f"the trace has {used.size:,} names of {common.removeprefix('other ')}; the {used.size - most:,} with the "
-            f"least time, {share} of theirs, are shown as '{common}'"
+            f"the trace has {used.size:,} names of {noun}; the {used.size - most:,} with the "
+            f"least time, {share} of theirs, are shown as 'other {noun}'"
         )
         caveats.append(Caveat("rare-names", message))
     if not caveats:

@@ -17,6 +17,7 @@ from typing import Generic, NoReturn
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.system.files import is_remote
+from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.assemble import Assembled, assemble
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
@@ -247,6 +248,7 @@ _ON_TRACE_READY = "on_trace_ready=lambda prof: prof.export_chrome_trace('trace.j
 _EPOCH_FROM_NS = 10**18
 
 
+@returns_memory
 def read_trace(path: str | Path, jobs: int = 1, on_bytes: Callable[[int, int], None] = ignore_progress) -> Trace:
     """The trace in a .json or .json.gz file that torch.profiler wrote, from PyTorch 1.4 to today.
 

@@ -129,6 +129,7 @@ _COVERED = 0.5
 _DEEPEST = 8
 
 _MODULE = re.compile("^" + re.escape(MODULE_PREFIX))
+_OPTIMIZER = re.compile(r"^Optimizer\.")
 
 
 # Steps in order, each with the reason why it does not count, null for those that do, which lie next to one another.
@@ -159,7 +160,7 @@ def find_repeats(trace: Trace) -> StepReasons:
     thread = main_thread(trace.events)
     if thread < 0:
         return ()
-    items = _inside_of_wrappers(_items(trace, thread))
+    items = _inside_of_wrappers(trace, _items(trace, thread))
     for low, high in _stretches(items):
         bounds_ns = _bounds(items, low, high)
         if not _FEWEST_REPEATS < len(bounds_ns) <= _MOST_REPEATS + 1 or not _holds_device_work(trace, bounds_ns):
@@ -209,11 +210,15 @@ def _codes(trace: Trace, event: Integers) -> Integers:
     return code
 
 
-def _inside_of_wrappers(items: _Items) -> _Items:
-    """The outermost items; of a lone annotation around all the rest, those inside it."""
+def _inside_of_wrappers(trace: Trace, items: _Items) -> _Items:
+    """The outermost items; of a lone annotation around all the rest, those inside it.
+
+    Not those of an optimizer: what repeats in its step are its parameters.
+    """
+    optimizers = are_named(trace, _OPTIMIZER)
     for _ in range(_DEEPEST):
         outermost = _outermost(items)
-        if len(outermost) != 1 or not items.annotation[outermost[0]]:
+        if len(outermost) != 1 or not items.annotation[outermost[0]] or optimizers[items.event[outermost[0]]]:
             break
         items = some_rows(items, np.flatnonzero(np.arange(len(items.event)) > outermost[0]))
     return some_rows(items, _outermost(items))

@@ -237,12 +237,12 @@ def test_compiling_gains_no_more_than_timed_pieces_of_its_chains_saved(tmp_path:
     case = on_cpu(tmp_path, CHAIN)
     chain, calls, whole = unfused_chain(case), compile_gain_us(case), whole_gain_us(case)
     assert chain is not None and calls is not None and whole is not None
-    timed = replace(chain, gain_us=Interval(4000.0, 9000.0), measured=True)
+    timed = replace(chain, gain_us=Interval(4000.0, 9000.0), basis="timed")
     gain = join_compiled(case, [timed])[0].gain_us
     assert gain is not None and gain.high < whole.high
     assert gain.high == pytest.approx(calls.high + 9000.0)
     # A piece that hardly saves anything leaves no reason to compile.
-    slow = replace(chain, gain_us=Interval(1.0, 2.0), measured=True)
+    slow = replace(chain, gain_us=Interval(1.0, 2.0), basis="timed")
     assert join_compiled(case, [slow]) == []
 
 

@@ -1,13 +1,17 @@
 """Remarks on the machine and the measurement: each says how to read the rest, and one what another process takes."""
 
-from collections.abc import Mapping
+import gzip
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bottleneck.advice.machine import (
     RULES,
     busy_not_productive,
+    host_stalls,
     incomplete_trace,
     low_clocks,
     profiler_distorts,
@@ -159,3 +163,44 @@ def test_a_trace_from_a_device_that_two_processes_shared(traces: Path) -> None:
     (path,) = traces.glob("*SwitchTransformers__result__trace_100Kpar*")
     draft = shared_device(examine(find_traces(path)[0]))
     assert draft is not None and "every 8.93 ms" in draft.evidence[1]
+
+
+STALLED = Path(__file__).parents[1] / "judged" / "cases" / "host_stalls.json.gz"
+
+
+def stalled(folder: Path, changed: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> Evidence:
+    """The case of calls that are held up, with each of these calls in place of what it is there."""
+    trace = json.loads(gzip.decompress(STALLED.read_bytes()))
+    events = []
+    for event in trace["traceEvents"]:
+        is_held = event.get("cat") == "cpu_op" and event["dur"] > 1000
+        events += changed(event) if is_held else [event]
+    path = folder / "trace.json"
+    path.write_text(json.dumps({**trace, "traceEvents": events}))
+    return examine(find_traces(path)[0])
+
+
+def _waiting(event: dict[str, Any]) -> list[dict[str, Any]]:
+    call = {**event, "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "ts": event["ts"] + 1}
+    return [event, {**call, "dur": event["dur"] - 2, "args": {"correlation": 10**6 + event["ts"]}}]
+
+
+def test_calls_of_milliseconds_among_microseconds_are_a_process_without_its_processor(tmp_path: Path) -> None:
+    draft = host_stalls(stalled(tmp_path, lambda event: [event]))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high <= 23 * 12_100
+    assert draft.evidence[0].startswith("23 calls per step of ")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda event: [{**event, "name": "aten::mm"}], id="one op"),
+        pytest.param(lambda event: [{**event, "dur": 400}], id="short"),
+        pytest.param(_waiting, id="waits in a call"),
+    ],
+)
+def test_long_calls_with_another_reason_are_no_stalls(
+    changed: Callable[[dict[str, Any]], list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    assert host_stalls(stalled(tmp_path, changed)) is None

@@ -66,7 +66,7 @@ def test_the_gain_is_what_the_piece_takes_less(case: Evidence) -> None:
     draft = after(case, piece(160 * MS, 100 * MS, spread=0.1))
     assert gain(draft).low == pytest.approx(50 * MS)
     assert gain(draft).high == pytest.approx(70 * MS)
-    assert draft.measured
+    assert draft.basis == "timed"
     assert draft.evidence[-1] == (
         "measured here on these shapes: 160 ms -> 100 ms per step (bottleneck run --probe-budget)"
     )
@@ -153,7 +153,7 @@ def test_of_two_changes_the_better_one_counts(case: Evidence) -> None:
 
 def test_a_finding_without_pieces_says_that_a_formula_gave_its_gain(case: Evidence) -> None:
     draft = after(case)
-    assert not draft.measured
+    assert draft.basis == "formula"
     assert (draft.by_formula or "").startswith("pieces of this step were not timed")
 
 
@@ -181,7 +181,7 @@ def test_the_op_of_the_library_alone_leaves_compiling_its_formula(case: Evidence
     formula = gain(after(case))
     draft = after(case, LIBRARY)
     assert gain(draft) == formula
-    assert not draft.measured
+    assert draft.basis == "formula"
 
 
 def test_where_compiling_loses_the_op_of_the_library_gives_the_gain(case: Evidence) -> None:
@@ -211,7 +211,7 @@ def test_pieces_that_were_timed_beside_other_programs_are_not_used(
     assert made is not None
     times = replace(measured(piece(160 * MS, 40 * MS)), other_processors=others)
     draft = with_measured_gain(with_recording(case, pieces=times, processors=2), made)
-    assert draft.measured is is_used
+    assert (draft.basis == "timed") is is_used
     crowded = "its pieces were timed beside other programs, which kept 1.4 processors busy"
     assert draft.by_formula == (None if is_used else crowded)
     if not is_used:

@@ -54,6 +54,7 @@ def test_room_is_worth_the_time_per_sample_that_a_larger_batch_saves(tmp_path: P
     case = with_memory(case_of(tmp_path, gpu_events(20, 30.0, 40.0)), 10 * GB, ratio=1.5)
     draft = room_for_batch(case)
     assert draft is not None and draft.gain_us is not None and draft.tries == ("batch-x2",)
+    assert draft.basis == "timed"
     assert draft.gain_us.low == pytest.approx(case.step_us * (1 - 1.52 / 2))
     assert draft.gain_us.high == pytest.approx(case.step_us * (1 - 1.48 / 2))
 

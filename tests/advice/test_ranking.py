@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.advice.interval_table import Record
 from bottleneck.advice.ranking import Draft, put_general_behind, rank, speedup_of, up_to
+from bottleneck.advice.widening import Basis, Widening
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Finding, Interval, is_certain
 from bottleneck.schema.measurements import Timing
@@ -69,11 +69,10 @@ def test_a_gain_that_tells_little_stands_behind_one_that_is_certain(unsure: Inte
     assert ranked(draft(narrow, slug="unsure"), draft(Interval(160.0, 200.0), slug="certain"))[0].slug == "unsure"
 
 
-def test_measured_time_that_a_change_removes_needs_no_record() -> None:
-    table = {"*": Record("*", 2.0, 0.2, 20, 5, 0.5, 0.9)}
+def test_measured_time_that_a_change_removes_needs_no_trials() -> None:
     removal = replace(draft(Interval(950.0, 980.0), slug="removal"), removes=True)
     estimate = draft(Interval(300.0, 400.0), slug="estimate")
-    removed, estimated = rank([removal, estimate], case(), None, table, table)
+    removed, estimated = rank([removal, estimate], case(), None, _widenings(2.0, 0.2))
     assert removed.predicted_gain_us == Interval(950.0, 980.0)
     assert estimated.predicted_gain_us is not None and estimated.predicted_gain_us.low < 0
     # The whole step but 2 to 5 % of it is wide as a speedup, and still above all else.
@@ -196,13 +195,13 @@ def test_the_command_names_changes_and_program_as_a_shell_takes_them() -> None:
     assert ranked(draft(100.0))[0].verify is None
 
 
-def _record(slug: str = "rule", factor: float = 1.2, right: float = 0.9, pairs: int = 20) -> Mapping[str, Record]:
-    return {slug: Record(slug, factor, 0.01, pairs, 5, 0.5, right)}
+def _widenings(factor: float, noise: float = 0.01) -> Mapping[Basis, Widening]:
+    return {"formula": Widening(factor, noise, 20, 5)}
 
 
 @given(st.floats(1.0, 900.0), st.floats(0.0, 1.0), st.floats(0.8, 1.5))
-def test_learned_gain_and_speedup_say_the_same_and_stay_below_the_step(us: float, part: float, factor: float) -> None:
-    (found,) = rank([draft(Interval(us * part, us))], case(), table=_record(factor=factor))
+def test_widened_gain_and_speedup_say_the_same_and_stay_below_the_step(us: float, part: float, factor: float) -> None:
+    (found,) = rank([draft(Interval(us * part, us))], case(), widenings=_widenings(factor))
     gain, speedup, stated = found.predicted_gain_us, found.predicted_speedup, found.stated_speedup
     assert gain is not None and speedup is not None and stated is not None and found.added_gain_us is not None
     assert gain.low <= gain.high < 1000.0 and found.added_gain_us.high <= gain.high
@@ -213,32 +212,24 @@ def test_learned_gain_and_speedup_say_the_same_and_stay_below_the_step(us: float
         assert speedup.low * speedup.high == pytest.approx(stated.low * stated.high)
 
 
-def test_a_learned_interval_may_reach_below_one_and_says_which_trials_it_comes_from() -> None:
-    (found,) = rank([draft(Interval(0.0, 100.0))], case(), table=_record(factor=1.2))
+def test_a_widened_interval_may_reach_below_one_and_says_which_trials_it_comes_from() -> None:
+    (found,) = rank([draft(Interval(0.0, 100.0))], case(), widenings=_widenings(1.2))
     assert found.predicted_gain_us is not None and found.predicted_gain_us.low < 0
     assert found.predicted_speedup is not None and found.predicted_speedup.low == pytest.approx(1 / 1.2)
     assert found.evidence == (
-        "interval from 20 trials of this advice on CPUs: 4 of 5 measurements lay within the rule's own with each end "
-        "moved out 1.20 times",
+        "interval from 20 trials of formulas on CPUs: 4 of 5 measurements lay within those that were stated with each "
+        "end moved out 1.20 times",
     )
 
 
-def test_a_rule_whose_gains_do_not_come_keeps_its_words_without_a_figure() -> None:
-    (found,) = rank([draft(Interval(50.0, 100.0))], case(), table=_record(right=0.6))
-    assert (found.predicted_gain_us, found.predicted_speedup, found.added_gain_us) == (None, None, None)
-    assert found.gain_reason == "of 20 trials of this advice on CPUs, only 60.0 % went as predicted"
-    assert found.advice == "Do it" and found.stated_speedup is not None
-
-
 def test_order_and_noise_go_by_gains_as_stated() -> None:
-    drafts = [draft(2.0, slug="small"), draft(300.0, slug="large")]
-    table = {**_record("small", factor=3.0), **_record("large", factor=1.0)}
-    found = rank(drafts, case(), table=table)
+    drafts = [draft(2.0, slug="small"), replace(draft(300.0, slug="large"), basis="timed")]
+    found = rank(drafts, case(), widenings=_widenings(3.0))
     assert [each.slug for each in found] == ["large", "small"]
     assert found[1].within_noise
 
 
-def test_without_a_record_gains_stay_as_the_rules_state_them() -> None:
+def test_without_trials_of_its_evidence_a_gain_stays_as_the_rule_states_it() -> None:
     (found,) = ranked(draft(Interval(50.0, 100.0)))
     assert found.predicted_gain_us == Interval(50.0, 100.0) and found.predicted_speedup == found.stated_speedup
 

@@ -32,7 +32,7 @@ def test_a_step_that_hardly_grew_is_worth_what_was_measured_per_sample(tmp_path:
     draft = larger_batch(case)
     assert draft is not None and draft.gain_us is not None
     assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(42.5), pytest.approx(47.5))
-    assert draft.tries == ("batch-x2",) and draft.confidence == "high"
+    assert draft.tries == ("batch-x2",) and draft.confidence == "high" and draft.basis == "timed"
 
 
 def test_a_model_that_is_called_for_one_row_is_named_by_the_line_of_the_call(tmp_path: Path) -> None:

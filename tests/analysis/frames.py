@@ -63,7 +63,7 @@ class Modelled:
     math_dtype: str | None = "bf16"
     family: str = "pointwise"
     reason: Reason | None = None
-    evidence: str | None = None
+    evidence: tuple[str, ...] | None = None
     pays: bool = True
     dispatches: bool = False
     op_name: str | None = None

@@ -223,10 +223,10 @@ class TestCompletedPrices:
     def test_a_cost_that_rests_on_evidence_is_never_sure(self) -> None:
         whole = stream(100.0, 0.9 * 100e-6 * 3.352e12)
         assert only(whole).confidence == "high"
-        assert only(replace(whole, evidence="dtype from kernel names")).confidence == "medium"
+        assert only(replace(whole, evidence=("dtype from kernel names",))).confidence == "medium"
 
     def test_a_launch_is_a_launch_whatever_its_cost_rests_on(self) -> None:
-        assert only(replace(stream(2.0, 1000.0), evidence="dtype from kernel names")).confidence == "high"
+        assert only(replace(stream(2.0, 1000.0), evidence=("dtype from kernel names",))).confidence == "high"
 
 
 class TestUnknown:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
 
 import pandas as pd
 import pytest
@@ -23,7 +22,6 @@ from benchmarks.corpus.cases import CASES, WORKLOADS
 from bottleneck import advice, cli, cost
 from bottleneck.advice.quantities import claims_of
 from bottleneck.advice.ranking import Draft, up_to
-from bottleneck.commands.report_options import _FORM_OF_SUFFIX, ReportFormat
 from bottleneck.cost.call import Cost, OpCall
 from bottleneck.devices import catalogue
 from bottleneck.devices.match import device_by_name
@@ -32,7 +30,7 @@ from bottleneck.experiment.interventions.subject import Change, Subject
 from bottleneck.gate import count, settings
 from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.sensors import make_samplers
-from bottleneck.report import FORMATS
+from bottleneck.report import FORMATS, ReportFormat
 from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
 from bottleneck.schema.counters import COUNTERS, Counter
 from bottleneck.schema.evidence import Evidence
@@ -183,24 +181,28 @@ def test_a_counter_is_one_row_and_one_count(monkeypatch: pytest.MonkeyPatch) -> 
     assert "| `examples` | portable | for a test |" in write_counters.table()
 
 
-def test_the_options_of_the_command_are_the_formats_of_a_report() -> None:
-    assert [*get_args(ReportFormat)] == [*FORMATS, "perfetto"]
-
-
-def test_each_format_of_a_report_is_chosen_by_a_suffix_and_the_reference_says_so() -> None:
+def test_the_suffixes_that_the_reference_names_are_those_of_formats() -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    first = {form: suffix for suffix, form in reversed(_FORM_OF_SUFFIX.items())}
-    assert first.keys() == {*get_args(ReportFormat)} - {"terminal"}
-    assert [suffix for suffix in first.values() if f"`{suffix}`" not in page] == []
+    (line,) = [line for line in page.splitlines() if line.startswith("The suffix of `-o` chooses")]
+    named = re.findall(r"`(\.\w+)`", line)
+    assert named and set(named) <= {suffix for form in FORMATS.values() for suffix in form.suffixes}
 
 
-def test_a_report_format_is_one_function_and_one_line(
+def test_a_report_format_is_one_function_and_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(FORMATS, "json", lambda analysis, *, all_findings=False: f"{analysis.verdict.bound}\n")
     trace = write_trace(tmp_path / "trace.json", [op("aten::relu", 10, 20, dims=[[4]])])
-    assert cli._run(["report", str(trace), "--format", "json"]) == 0
-    assert len(capsys.readouterr().out.split()) == 1
+    command = ["report", str(trace)]
+    assert cli._run([*command, "--format", "wiki"]) == 2
+    assert "there is no format wiki: choose from terminal, markdown" in " ".join(capsys.readouterr().err.split())
+    # The row of the example in CONTRIBUTING.md.
+    row = ReportFormat(lambda analysis, *, all_findings=False: f"= {analysis.verdict.bound} =\n", (".wiki",))
+    monkeypatch.setitem(FORMATS, "wiki", row)  # type: ignore[arg-type]
+    assert cli._run([*command, "--format", "wiki"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("= ")
+    assert cli._run([*command, "-o", str(tmp_path / "report.wiki")]) == 0
+    assert (tmp_path / "report.wiki").read_text(encoding="utf-8") == printed
 
 
 def test_a_gate_format_is_one_function_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +261,7 @@ import json, sys
 from pathlib import Path
 import bottleneck
 from bottleneck.pipeline import analyse
-from bottleneck.report import FORMATS
+from bottleneck.report import render_report
 from tests.builders import frame, op, step, write_trace
 assert bottleneck.__file__.startswith(sys.argv[1]), bottleneck.__file__
 events = [step(0, 0, 100), frame("example.py(850): save", 40, 50)]
@@ -269,7 +271,7 @@ analysis = analyse([write_trace(Path(sys.argv[1]) / "trace.json", events, device
 assert 45 <= row.us <= 55 and row.group == "overhead", row
 (python,) = [entry for entry in analysis.ledger if entry.account == "overhead.python"]
 assert 10 <= python.us <= 18, python
-assert "saving examples" in FORMATS["terminal"](analysis)
+assert "saving examples" in render_report(analysis, "terminal")
 """
 
 
@@ -304,7 +306,7 @@ TRIED_BY: Mapping[str, Callable[..., None]] = {
     "advice rule": test_an_advice_rule_is_one_function_and_its_name_in_the_table,
     "intervention": test_an_intervention_is_one_function_and_one_row,
     "counter": test_a_counter_is_one_row_and_one_count,
-    "report format": test_a_report_format_is_one_function_and_one_line,
+    "report format": test_a_report_format_is_one_function_and_one_row,
     "gate format": test_a_gate_format_is_one_function_and_one_line,
     "accelerator vendor": test_a_vendor_is_one_sampler_among_the_others,
     "command": test_a_command_is_one_file_and_one_line,

@@ -30,9 +30,10 @@ MAY_IMPORT = {
     **{task: BASE | MACHINE | {task} for task in TASKS},
     "doctor": BASE | MACHINE | {"doctor", "calibrate"},
     "gate": BASE | MACHINE | {"gate", "experiment", "compare"},
-    "commands": BASE | MACHINE | TASKS | {"commands"},
-    "cli": BASE | {"commands"},
-    "__init__": {"commands", "harness", "_version"},
+    "recorder": BASE | MACHINE | {"calibrate", "experiment", "recorder"},
+    "commands": BASE | MACHINE | TASKS | {"recorder", "commands"},
+    "cli": BASE | {"report", "commands"},
+    "__init__": {"recorder", "harness", "_version"},
     "__main__": {"cli"},
     "pytest_plugin": set(),
 }
@@ -50,8 +51,22 @@ def _imports(path: Path) -> set[str]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module] if node.module != "bottleneck" else [f"bottleneck.{a.name}" for a in node.names]
+        names += [text for text in _named_late(node) if text.startswith("bottleneck.")]
         found |= {name.split(".")[1] for name in names if name.startswith("bottleneck.")}
     return found - {"__version__"}
+
+
+def _named_late(node: ast.AST) -> list[str]:
+    """The module that a call of ``import_module`` names, or the beginning of its name where the rest is a value."""
+    is_call = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in {
+        "import_module",
+        "__import__",
+    }
+    if not is_call or not node.args:
+        return []
+    argument = node.args[0]
+    first = argument.values[0] if isinstance(argument, ast.JoinedStr) and argument.values else argument
+    return [first.value] if isinstance(first, ast.Constant) and isinstance(first.value, str) else []
 
 
 def _foreign(path: Path) -> set[str]:
@@ -79,8 +94,9 @@ def test_only_packages_that_run_programs_name_torch_or_nvml() -> None:
 
 def test_the_import_rule_would_catch_a_stage_that_imports_another(tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
-    file.write_text("from bottleneck.cost.call import OpCall\nfrom bottleneck import trace\n")
-    assert _imports(file) == {"cost", "trace"}
+    late = 'import_module("bottleneck.report.page")\nimportlib.import_module(f"bottleneck.gate.{name}")\n'
+    file.write_text(f"from bottleneck.cost.call import OpCall\nfrom bottleneck import trace\n{late}")
+    assert _imports(file) == {"cost", "trace", "report", "gate"}
     assert not _imports(file) <= MAY_IMPORT["analysis"]
 
 

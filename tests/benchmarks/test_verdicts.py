@@ -17,7 +17,7 @@ def judgement(
 
 
 def answer(bound: str = "compute", slug: str = "half-precision", step: str = "use bf16") -> Answer:
-    return Answer(bound, 0.9, step, slug, f"Held back. First: {step}.")
+    return Answer(bound, 0.9, step, slug, f"Held back. First: {step}.", "")
 
 
 def test_a_judgement_names_one_trace_a_known_bound_and_advice_that_exists() -> None:

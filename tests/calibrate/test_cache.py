@@ -211,16 +211,3 @@ def test_a_trace_or_a_folder_without_recording_is_left_alone(tmp_path: Path, ask
     cache.add_ceilings(tmp_path, print)
     cache.add_ceilings(tmp_path / "trace.json", print)
     assert asked == []
-
-
-def test_kept_ceilings_are_read_and_neither_measured_nor_written(
-    tmp_path: Path, asked: list[int | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_recording(tmp_path, BLOCK)
-    monkeypatch.setattr(cache, "read_calibration", lambda threads: None)
-    assert cache.kept_ceilings(tmp_path) is None
-    known = Calibration(DEVICE, "", "", 2, True, "", "", 1.0)
-    monkeypatch.setattr(cache, "read_calibration", lambda threads: known if threads == 2 else None)
-    assert cache.kept_ceilings(tmp_path) == DEVICE
-    assert cache.kept_ceilings(tmp_path / "trace.json") is None
-    assert (read_recording(tmp_path), asked) == (BLOCK, [])

@@ -103,7 +103,7 @@ def test_a_replay_costs_what_its_capture_costs_with_and_without_names(tmp_path, 
     )
     assert flops(found, replayed=True) == pytest.approx(STEP_FLOPS)
     evidence = found.costs["evidence"].dropna()
-    assert set(evidence) == {PLACES["at_capture"]}
+    assert set(evidence) == {(PLACES["at_capture"],)}
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -166,7 +166,7 @@ def test_a_kernel_launched_before_the_trace_costs_what_its_match_in_it_costs(tmp
     found, _ = assign_replayed_costs(costed(tmp_path, eager(STEP[:2], 0, 1), orphans))
     paid = found.attribution["share"].notna()
     assert paid.all()
-    assert found.costs["evidence"].dropna().tolist() == [PLACES["elsewhere"]]
+    assert found.costs["evidence"].dropna().tolist() == [(PLACES["elsewhere"],)]
     assert found.attribution["group"].nunique() == 5
 
 

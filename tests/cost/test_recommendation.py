@@ -121,7 +121,7 @@ class TestForwardCalls:
         linked = completed(tmp_path, *self.events(gradient))
         call = call_of(linked, NODE)
         assert json.loads(call["dims"])[1 + CLASSIC.indices] == [count]
-        assert call["evidence"] == "sizes from its forward op"
+        assert call["evidence"] == ("sizes from its forward op",)
 
     @pytest.mark.parametrize(
         ("gradient", "start"), [([9, 64], 1000.0), ([8, 15], 1000.0), ([8, 64], -50.0), ([8], 1000.0)]

@@ -56,9 +56,9 @@ def listed(name: str, ts: float, dims: list[object]) -> Event:
 def test_the_kernel_gives_the_dtype_of_a_call_that_recorded_none(tmp_path):
     linked = completed(tmp_path, *with_kernels(bare("aten::relu", 0, [[64, 32]]), RELU.format("c10::Half")))
     call = call_of(linked, "aten::relu")
-    assert (call["types"], call["evidence"]) == ('["c10::Half"]', "dtype from kernel names")
+    assert (call["types"], call["evidence"]) == ('["c10::Half"]', ("dtype from kernel names",))
     cost = compute_costs(linked.trace.signatures).iloc[call.name]
-    assert (cost["bytes_low"], cost["evidence"]) == (2 * 64 * 32 * 2, "dtype from kernel names")
+    assert (cost["bytes_low"], cost["evidence"]) == (2 * 64 * 32 * 2, ("dtype from kernel names",))
 
 
 def test_calls_of_one_shape_and_two_dtypes_get_a_cost_each(tmp_path):
@@ -129,7 +129,7 @@ def test_the_next_op_or_the_gradient_gives_the_output_of_a_convolution(tmp_path,
     assert call["result"] == "[32, 64, 112, 112]"
     cost = compute_costs(linked.trace.signatures).iloc[call.name]
     assert cost["matrix_flops"] == 2 * 32 * 112 * 112 * 64 * 3 * 7 * 7
-    assert cost["evidence"] == "dtype from kernel names; sizes from the ops around it"
+    assert cost["evidence"] == ("dtype from kernel names", "sizes from the ops around it")
 
 
 def test_an_unfolding_convolution_gets_its_result_like_any_other(tmp_path):

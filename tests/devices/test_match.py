@@ -187,7 +187,7 @@ def test_a_recording_names_its_cpu_even_without_ceilings(tmp_path: Path, identit
     case = case_of(tmp_path, cpu_events(4, 3, 8), device=None, versions={"cpu": identity}, threads=3)
     assert (case.analysis.device.name, case.analysis.device.source) == (name, None)
     (message,) = [caveat.message for caveat in case.analysis.caveats if caveat.slug == "unknown-device"]
-    assert "`bottleneck calibrate --threads 3`" in message
+    assert "`bottleneck report --repair`" in message
 
 
 def test_a_cpu_that_was_not_calibrated_is_unknown() -> None:

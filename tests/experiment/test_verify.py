@@ -4,18 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment import verify as module
-from bottleneck.experiment.scoreboard import (
-    UNNAMED,
-    ScoreEntry,
-    append_entries,
-    entries_of,
-    read_entries,
-    scores,
-    trials_of,
-)
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup
 from bottleneck.experiment.verify import (
     add_best,
@@ -239,103 +229,3 @@ def test_what_only_bounds_a_gain_is_no_winner_to_add_up(monkeypatch: pytest.Monk
     done = winners(trial("replay-batch", "faster", 9.0), trial("pad", "faster", 3.0), trial("compile", "faster", 1.2))
     best = add_best(LAB, done, None).best
     assert tried == [] and best is not None and best.change == "compile"
-
-
-ENTRY = ScoreEntry("2026-01-01T00:00:00+00:00", "launches", "compile", "faster", (1.5, 2.0), (1.6, 1.55, 1.65))
-
-
-def test_each_finding_gets_an_entry_for_each_change_tried_for_it() -> None:
-    findings = (
-        finding("launches", ("compile", "cuda-graph"), Interval(1.5, 2.0)),
-        finding("unfused", ("compile",), None),
-        finding("other", ("tf32",), None),
-    )
-    trial = Trial("compile", "", "faster", speedup=Ratio(1.6, 1.5, 1.7, 14))
-    done = Verification(("--set", "a=1", "/somewhere/model.py"), None, (trial,))
-    entries = entries_of(done, findings, "now", "CPU")
-    assert [(entry.finding, entry.change) for entry in entries] == [("launches", "compile"), ("unfused", "compile")]
-    assert entries[0].predicted == (1.5, 2.0) and entries[1].predicted is None
-    assert entries[0].measured == (1.6, 1.5, 1.7)
-    assert entries[0].program == "model.py" and entries[0].device == "CPU"
-
-
-def test_a_change_that_no_finding_names_is_predicted_to_gain_nothing() -> None:
-    trials = [Trial(name, "", "faster", speedup=Ratio(1.6, 1.5, 1.7, 14)) for name in ("gc-freeze", "replay-batch")]
-    entries = entries_of(Verification(("model.py",), None, tuple(trials)), (), "now", "CPU")
-    assert [(entry.finding, entry.change, entry.predicted) for entry in entries] == [(UNNAMED, "gc-freeze", None)]
-    (score,) = scores(entries)
-    assert (score.finding, score.count, score.right) == (UNNAMED, 0, 0.0)
-
-
-def test_what_states_no_gain_is_right_up_to_five_per_cent() -> None:
-    speedups = (0.8, 1.04, 1.2, 1.3)
-    words = [replace(ENTRY, finding="compile-does-not-pay", predicted=None, measured=(x, 0.7, 1.4)) for x in speedups]
-    (score,) = scores(words)
-    assert score.right == 0.5 and score.inside is None
-    (gains,) = scores([ENTRY, replace(ENTRY, measured=(0.99, 0.9, 1.1))])
-    assert gains.right == 0.5
-
-
-def test_trials_are_those_that_were_judged_on_a_known_device() -> None:
-    known = replace(ENTRY, stated=(1.4, 2.1), device="CPU")
-    entries = [ENTRY, known, replace(known, verdict="wrong"), replace(known, stated=None)]
-    assert trials_of(entries) == (RuleTrial("launches", Interval(1.4, 2.1), 1.6, "CPU"),)
-
-
-def test_trials_of_measured_pieces_are_apart_from_those_of_formulas() -> None:
-    known = replace(ENTRY, stated=(1.4, 2.1), device="CPU")
-    entries = [replace(known, basis="measured"), replace(known, basis="formula", finding="another"), known]
-    assert [trial.slug for trial in trials_of(entries)] == ["another", "launches"]
-    assert [trial.slug for trial in trials_of(entries, "measured")] == ["launches"]
-
-
-def test_an_entry_states_the_base_of_its_prediction() -> None:
-    said = finding("launches", ("compile",), Interval(1.5, 2.0))
-    trial = Trial("compile", "", "faster", speedup=Ratio(1.6, 1.5, 1.7, 14))
-    findings = (
-        replace(said, stated_speedup=Interval(1.5, 2.0)),
-        replace(said, measured=True),
-        replace(said, stated_speedup=None),
-    )
-    entries = entries_of(Verification(("model.py",), None, (trial,)), findings, "now", "CPU")
-    assert [entry.basis for entry in entries] == ["formula", "measured", None]
-
-
-def test_a_part_of_the_step_says_nothing_of_a_prediction_for_all_of_it() -> None:
-    part = Trial("pad", "", "faster", speedup=Ratio(9.0, 8.0, 10.0, 14), is_part=True)
-    done = Verification(("model.py",), None, (part,))
-    assert entries_of(done, (finding("misaligned", ("pad",), Interval(1.0, 1.1)),), "now") == []
-
-
-def test_entries_are_added_and_read_again_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "scores.jsonl"
-    assert read_entries(path) == []
-    append_entries(path, [ENTRY])
-    with path.open("a") as file:
-        file.write('not json\n{"format": "bottleneck/score/9"}\n[1]\n' + "[" * 100_000 + "\n")
-    append_entries(path, [replace(ENTRY, change="cuda-graph")])
-    assert read_entries(path) == [ENTRY, replace(ENTRY, change="cuda-graph")]
-
-
-def test_no_entries_make_no_file(tmp_path: Path) -> None:
-    append_entries(tmp_path / "scores.jsonl", [])
-    assert not (tmp_path / "scores.jsonl").exists()
-
-
-def test_a_rule_is_scored_by_what_was_predicted_and_judged() -> None:
-    entries = [
-        ENTRY,  # inside
-        replace(ENTRY, measured=(1.4, 1.3, 1.55)),  # beside it, but the intervals meet
-        replace(ENTRY, measured=(1.0, 0.99, 1.01), verdict="no effect"),
-        replace(ENTRY, verdict="inconclusive"),
-        replace(ENTRY, verdict="failed", measured=None),
-        replace(ENTRY, predicted=None),
-        replace(ENTRY, finding="another", predicted=None),
-    ]
-    another, launches = scores(entries)
-    assert (another.finding, another.applied, another.count, another.inside) == ("another", 1, 0, None)
-    assert (launches.applied, launches.count) == (6, 3)
-    assert launches.inside == pytest.approx(1 / 3)
-    assert launches.near == pytest.approx(2 / 3)
-    predicted = (1 / 3 + 1 / 2) / 2
-    assert launches.ratio == pytest.approx((1 - 1 / 1.4) / predicted)

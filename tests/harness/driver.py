@@ -14,7 +14,7 @@ HANGS_S = 500
 
 _DRIVER = """
 import sys
-from bottleneck.commands import finish_run
+from bottleneck.recorder import finish_run
 from bottleneck.calibrate import cache
 cache.cpu_calibration = lambda threads, tell, is_quiet=False: None
 def report(folder, settings):

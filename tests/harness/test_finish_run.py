@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.finish_run import _from_here, repair
-from bottleneck.commands.interrupts import Interrupted, answered, held_back
+from bottleneck.recorder.finish_run import _from_here, repair
 from bottleneck.schema.recording import read_recording
+from bottleneck.system.interrupts import Interrupted, answered, held_back
 from tests.builders import write_trace
 from tests.harness.driver import record
 from tests.harness.test_finish import MEASURED, leave
@@ -23,8 +23,8 @@ _TELL = """
 import resource, sys
 from dataclasses import replace
 from pathlib import Path
-from bottleneck.commands import finish_run
-from bottleneck.commands.finish_run import ReportSettings, finish_and_report
+from bottleneck.recorder import finish_run
+from bottleneck.recorder.finish_run import ReportSettings, finish_and_report
 from bottleneck.harness.folder import RunState, claim
 from bottleneck.harness.finish import Ending
 from tests.harness.test_folder import PLAN
@@ -75,7 +75,7 @@ def test_with_room_everything_is_written_and_told(folder: Path) -> None:
 
 
 def test_the_report_is_printed_in_the_format_that_was_asked_for(folder: Path) -> None:
-    setup = "from functools import partial; from bottleneck.commands.report_options import report_text"
+    setup = "from functools import partial; from bottleneck.report.analysis_document import report_text"
     said = tell(folder, setup, render="partial(report_text, form='json')")
     start, end = said.index("{"), said.index("}")
     assert json.loads("\n".join(said[start : end + 1])) == json.loads(
@@ -174,7 +174,7 @@ def test_a_disk_too_full_for_the_trace_leaves_the_program_alone(tmp_path: Path) 
 def test_a_user_who_does_not_wait_for_the_ceilings_has_the_recording(folder: Path) -> None:
     setup = """
         import os, signal
-        from bottleneck.commands.interrupts import answered
+        from bottleneck.system.interrupts import answered
         block = answered()
         block.__enter__()
         def ceilings(threads):
@@ -190,7 +190,7 @@ def test_a_user_who_does_not_wait_for_the_ceilings_has_the_recording(folder: Pat
 def test_a_user_who_does_not_wait_for_the_report_is_told_where_it_is(folder: Path) -> None:
     setup = """
         import os, signal
-        from bottleneck.commands.interrupts import answered
+        from bottleneck.system.interrupts import answered
         block = answered()
         block.__enter__()
         def report(folder, settings):

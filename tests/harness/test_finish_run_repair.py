@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.finish_run import repair
 from bottleneck.errors import TraceError
 from bottleneck.harness.folder import CLAIM_FILE, LOCK_FILE, RunState, claim
 from bottleneck.harness.machine import cpu_facts
+from bottleneck.recorder.finish_run import repair
 from bottleneck.schema.recording import read_recording
 from tests.harness.driver import HANGS_S, driven
 from tests.harness.test_finish import leave

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.commands.record import record
 from bottleneck.errors import UsageError
 from bottleneck.pipeline import analyse
+from bottleneck.recorder.recorded_block import record
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import Recording, read_recording, write_recording
 
@@ -125,7 +125,7 @@ def test_a_short_block_keeps_what_there_is(steps: int, marks: int, message: str,
 @pytest.mark.sample
 def test_the_report_of_a_block_gives_a_verdict(tmp_path: Path) -> None:
     ran = train_and(tmp_path, "    with record('out'):\n        train(40)")
-    assert "ceilings of this CPU are not known yet: `bottleneck calibrate` measures them" in ran.stderr
+    assert "ceilings of this CPU are not known yet: `bottleneck report --repair" in ran.stderr
     device = Device("CPU", None, "cpu", 1, {"fp32_tensor": 1e11, "fp32_vector": 5e10}, 1e10, 1.0, "measured", {})
     write_recording(ran.folder / "out", dataclasses.replace(ran.recording(), device=device))
     analysis = analyse([ran.folder / "out"])

@@ -38,3 +38,38 @@ def test_random_numbers_that_the_cpu_makes_are_no_copies() -> None:
 
 def test_the_bias_that_a_product_copies_is_a_part_of_it() -> None:
     assert "needless-copies" not in slugs(judged("bias_copy"))
+
+
+@pytest.mark.parametrize("name", ["q_simt_align1", "simt_align1", "q_sgemm"])
+def test_products_without_matrix_units_are_told_to_use_them(name: str) -> None:
+    found = slugs(judged(name))
+    assert "misaligned-products" not in found
+    assert "fp32-products" in found[:2]
+
+
+def test_an_optimizer_alone_is_one_step_and_told_to_take_lists() -> None:
+    found = judged("optimizer_only")
+    assert found.steps.count == 1
+    assert slugs(found) == ["unfused-optimizer"]
+    assert "_foreach_" in found.findings[0].advice
+
+
+def test_calls_that_are_held_up_come_before_the_batch() -> None:
+    found = judged("host_stalls")
+    assert slugs(found)[0] == "host-stalls"
+    assert "12.0 ms" in found.findings[0].evidence[0]
+
+
+@pytest.mark.parametrize("name", ["slow_card_a100", "slow_card_unknown"])
+def test_a_device_far_below_any_such_device_is_told_before_the_program(name: str) -> None:
+    assert slugs(judged(name)) == ["device-held-back"]
+
+
+@pytest.mark.parametrize("name", ["q_bn_relu_4090", "q_bn_relu_unknown"])
+def test_a_slow_device_runs_a_fused_kernel_slowly_too(name: str) -> None:
+    found = judged(name)
+    assert slugs(found) == ["device-held-back", "unfused-norm"]
+    gain = found.findings[1].predicted_gain_us
+    assert gain is not None
+    assert gain.low <= 0.3 * found.steps.wall_us
+    assert gain.high <= 0.55 * found.steps.wall_us

@@ -4,14 +4,15 @@ Over all samples, all public traces and all cases that this machine has, and ove
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.advice.interval_table import Record
 from bottleneck.advice.ranking import Draft, rank
+from bottleneck.advice.widening import Basis, Widening
 from bottleneck.errors import TraceError
 from bottleneck.report.findings import first_findings
 from bottleneck.schema.analysis import Analysis, Finding, Fold, Interval, Phase, is_certain
@@ -134,11 +135,11 @@ _DRAFTS = st.builds(
     st.sets(st.sampled_from(["train.py:1", "train.py:2", "absent.py:1"])),
     st.booleans(),
 )
-_TABLE = {"*": Record("*", 3.0, 0.2, 20, 5, 0.5, 0.9)}
+_WIDENINGS: Mapping[Basis, Widening] = {"formula": Widening(3.0, 0.2, 20, 5)}
 
 
 @given(st.lists(_DRAFTS, max_size=6))
-def test_no_gain_of_any_rule_exceeds_what_it_names_however_wide_its_record(drafts: list[Draft]) -> None:
+def test_no_gain_of_any_rule_exceeds_what_it_names_however_wide_its_interval(drafts: list[Draft]) -> None:
     judged = replace(analysis(_ACCOUNTS, kernels=_ROWS), lines=_LINES, phases=_PHASES)
-    for table in ({}, _TABLE):
-        check_gains(replace(judged, findings=rank(drafts, judged, None, table, table)))
+    for widenings in ({}, _WIDENINGS):
+        check_gains(replace(judged, findings=rank(drafts, judged, None, widenings)))

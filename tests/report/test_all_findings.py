@@ -9,12 +9,12 @@ import pytest
 from bottleneck import pipeline
 from bottleneck.analysis import step_tracks
 from bottleneck.cli import _run
-from bottleneck.commands import finish_run as telling
 from bottleneck.commands import run
-from bottleneck.commands.finish_run import ReportSettings
-from bottleneck.commands.report_options import Extent, report_text
 from bottleneck.harness.messages import Program, RecordOptions
-from bottleneck.report import FORMATS
+from bottleneck.recorder import finish_run as telling
+from bottleneck.recorder.finish_run import ReportSettings
+from bottleneck.report import render_report
+from bottleneck.report.analysis_document import Extent, report_text
 from tests.report.samples import gpu_overhead
 
 
@@ -25,7 +25,7 @@ def test_report_shows_what_noise_hides_only_where_asked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str, options: list[str], is_shown: bool, to_file: bool
 ) -> None:
     saved, target = tmp_path / "analysis.json", tmp_path / "report.txt"
-    saved.write_text(FORMATS["json"](gpu_overhead()))
+    saved.write_text(render_report(gpu_overhead(), "json"))
     output = ["-o", str(target)] if to_file else []
     assert _run(["report", str(saved), "--format", form, *options, *output]) == 0
     text = target.read_text() if to_file else capsys.readouterr().out

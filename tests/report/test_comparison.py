@@ -3,12 +3,11 @@
 import json
 import re
 from pathlib import Path
-from typing import get_args
 
 import jsonschema
 import pytest
 
-from bottleneck.commands.report_options import ResultFormat
+from bottleneck.commands.report_options import RESULT_FORMATS
 from bottleneck.report.comparison import build, fold_alike, render
 from bottleneck.report.document import TableSection, Waterfall
 from bottleneck.report.plots import save_figure
@@ -58,7 +57,7 @@ def test_the_example_of_the_how_to_page_is_what_the_command_prints() -> None:
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
-@pytest.mark.parametrize("form", get_args(ResultFormat))
+@pytest.mark.parametrize("form", RESULT_FORMATS)
 def test_every_format_tells_every_comparison(form: str, comparison: Comparison) -> None:
     text = render(comparison, form)
     assert text.endswith("\n") and "\x1b" not in text and "\u202e" not in text
@@ -236,7 +235,7 @@ def test_json_is_the_comparison_and_plain_ascii() -> None:
 
 def test_text_that_no_encoding_holds_is_shown_by_every_format(tmp_path: Path) -> None:
     odd = replace(slower(), sentence="half \ud800", rows=(replace(slower().rows[0], name="\ud800"), *slower().rows[1:]))
-    for text in (render(odd, form) for form in get_args(ResultFormat)):
+    for text in (render(odd, form) for form in RESULT_FORMATS):
         assert "\\ud800" in text and text.encode()
     save_figure(waterfall_figure, tmp_path / "odd.svg", odd)
 

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from bottleneck.advice.ranking import Draft, rank, up_to
-from bottleneck.report import FORMATS
+from bottleneck.report import render_report
 from bottleneck.report.analysis_document import to_markdown, to_terminal
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.terminal import TerminalStyle
@@ -236,12 +236,12 @@ def test_code_keeps_its_indentation_on_the_screen_and_its_fence_in_markdown() ->
 
 @pytest.mark.parametrize("name", ["terminal", "markdown"])
 def test_the_option_reaches_every_format_for_people(name: str) -> None:
-    assert "pageable-copy" not in FORMATS[name](gpu_overhead())
-    assert "pageable-copy" in FORMATS[name](gpu_overhead(), all_findings=True)
+    assert "pageable-copy" not in render_report(gpu_overhead(), name)
+    assert "pageable-copy" in render_report(gpu_overhead(), name, all_findings=True)
 
 
 def test_json_holds_every_finding_always() -> None:
-    assert all(finding.slug in FORMATS["json"](gpu_overhead()) for finding in ADVICE)
+    assert all(finding.slug in render_report(gpu_overhead(), "json") for finding in ADVICE)
 
 
 def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bottleneck.report import FORMATS
+from bottleneck.report import FORMATS, render_report
 from bottleneck.schema.analysis import Analysis
 from tests.report.golden import FOLDER, GOLDEN
 from tests.report.samples import SAMPLES
@@ -19,7 +19,7 @@ def test_every_golden_report_has_its_maker() -> None:
 
 
 @pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.render is not None])
 def test_every_format_tells_every_analysis(name: str, analysis: Analysis) -> None:
-    text = FORMATS[name](analysis)
+    text = render_report(analysis, name)
     assert text.endswith("\n") and text.encode("utf-8")

@@ -1,11 +1,10 @@
 import json
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from bottleneck.commands.report_options import ResultFormat
+from bottleneck.commands.report_options import RESULT_FORMATS
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.sweep_plot import sweep_figure
 from bottleneck.report.sweep import floor_us, render, sentence, three
@@ -52,7 +51,7 @@ def test_the_report_is_at_most_80_columns_wide(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("form", get_args(ResultFormat))
+@pytest.mark.parametrize("form", RESULT_FORMATS)
 def test_every_format_renders_every_sweep_the_same_way_twice(name: str, form: str) -> None:
     text = render(CASES[name], form)
     assert text == render(CASES[name], form)

@@ -6,9 +6,8 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from bottleneck.commands.report_options import stream_style
 from bottleneck.report.analysis_document import to_terminal
-from bottleneck.report.terminal import TerminalStyle
+from bottleneck.report.terminal import TerminalStyle, stream_style
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, multi_rank
 from tests.report.test_text import printed

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bottleneck.report.terminal import TerminalStyle
-from bottleneck.report.verification import details, render, render_scores, sentence
+from bottleneck.report.verification import details, render, sentence
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Difference, Ratio, Timing
-from bottleneck.schema.trials import Score, Trial, Verification
+from bottleneck.schema.trials import Trial, Verification
 
 FASTER = Trial(
     change="compile",
@@ -127,24 +127,6 @@ def test_text_of_a_program_acts_nowhere() -> None:
 def test_markdown_has_a_row_for_every_trial_and_for_combinations() -> None:
     done = replace(DONE, combinations=(replace(FASTER, change="compile+tf32"),))
     assert sum(line.startswith("| ") for line in render(done, "markdown").splitlines()) == 1 + 5
-
-
-def test_the_scoreboard_says_what_became_of_each_rule() -> None:
-    board = (Score("launches", 5, 4, 0.75, 1.0, 0.9, 0.8), Score("unfused", 1, 0, None, None, None))
-    text = render_scores(board, "terminal")
-    assert next(line for line in text.splitlines() if "launches" in line).split() == [
-        "launches",
-        "5",
-        "4",
-        "75%",
-        "100%",
-        "80%",
-        "0.90",
-    ]
-    assert max(map(len, text.splitlines())) <= 80
-    assert "| unfused | 1 | 0 |" in render_scores(board, "markdown")
-    assert json.loads(render_scores(board, "json"))["scores"][0]["ratio"] == 0.9
-    assert "bottleneck verify FILE" in render_scores((), "terminal")
 
 
 def test_the_reference_names_every_key_that_json_has() -> None:

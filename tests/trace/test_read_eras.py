@@ -341,7 +341,7 @@ def test_a_cpu_run_on_a_machine_with_devices_is_a_cpu_trace(tmp_path: Path) -> N
     trace = read_trace(write_trace(tmp_path / "t.json", [step(0, 0, 10), op("aten::mm", 1, 1)]))
     assert trace.flavour == "cpu"
     assert len(trace.devices) == 1
-    assert slugs(trace) == []
+    assert slugs(trace) == ["device-listed-alone"]
 
 
 def test_launches_without_any_recorded_kernel_are_reported(tmp_path: Path) -> None:
@@ -356,9 +356,9 @@ def test_launches_without_any_recorded_kernel_are_reported(tmp_path: Path) -> No
         ("nccl:all_reduce", ["device-not-recorded"]),
         ("aten::cudnn_convolution", ["device-not-recorded"]),
         ("fbgemm::permute_1D_sparse_data_cuda", ["device-not-recorded"]),
-        ("aten::cudnn_is_acceptable", []),
-        ("gloo:all_reduce", []),
-        ("aten::mkldnn_convolution", []),
+        ("aten::cudnn_is_acceptable", ["device-listed-alone"]),
+        ("gloo:all_reduce", ["device-listed-alone"]),
+        ("aten::mkldnn_convolution", ["device-listed-alone"]),
     ],
 )
 def test_ops_of_a_device_without_its_work_are_half_a_recording(name: str, found: list[str], tmp_path: Path) -> None:

@@ -90,7 +90,10 @@ def test_traces_without_clear_categories_are_understood(
 
 def test_undamaged_files_read_without_a_word(read: list[tuple[dict[str, str], Trace]]) -> None:
     for row, trace in read:
-        assert slugs(trace) == [slug for part, slug in _CAVEATS.items() if part in row["file"]], row["file"]
+        expected = [slug for part, slug in _CAVEATS.items() if part in row["file"]]
+        if trace.flavour == "cpu" and trace.devices and "device-not-recorded" not in expected:
+            expected.append("device-listed-alone")
+        assert slugs(trace) == expected, row["file"]
 
 
 def test_windows_paths_come_out_whole(read: list[tuple[dict[str, str], Trace]]) -> None:

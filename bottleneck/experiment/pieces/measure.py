@@ -13,7 +13,6 @@ from typing import Any, Protocol, Self, cast
 import msgspec
 
 from bottleneck.advice import advise
-from bottleneck.advice.interval_table import RuleTrial
 from bottleneck.experiment.pieces.choose import choose_pieces
 from bottleneck.experiment.pieces.kinds import seconds_of
 from bottleneck.experiment.pieces.specs import PieceSpec
@@ -228,7 +227,6 @@ def measure_pieces(
     budget: PieceBudget,
     say: Callable[[str], None] = lambda _: None,
     changes: Collection[str] = (),
-    trials: Sequence[RuleTrial] = (),
 ) -> Explanation:
     """The explanation with findings that rest on measured pieces, which are written into the recording of the folder.
 
@@ -254,12 +252,10 @@ def measure_pieces(
     else:
         for line in missing_pieces(measured):
             say(line)
-    return with_pieces(explained, folder, measured, trials)
+    return with_pieces(explained, folder, measured)
 
 
-def with_pieces(
-    explained: Explanation, folder: Path | None, measured: MeasuredPieces, trials: Sequence[RuleTrial]
-) -> Explanation:
+def with_pieces(explained: Explanation, folder: Path | None, measured: MeasuredPieces) -> Explanation:
     """The explanation with these pieces, once they are in the recording."""
     assert explained.recording is not None, "pieces are those of a recording"
     recording = replace(explained.recording, pieces=measured)
@@ -271,7 +267,7 @@ def with_pieces(
         **{each.name: getattr(explained, each.name) for each in fields(Evidence) if each.init}
         | {"recording": recording, "analysis": step}
     )
-    return finish(evidence, advise(evidence, trials))
+    return finish(evidence, advise(evidence))
 
 
 def _keep(folder: Path, recording: Recording) -> None:

@@ -29,7 +29,7 @@ from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
-from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
+from bottleneck.report.roofline_points import ACROSS, GUIDES_NOTE, UP, absences, plane_of, points, roofs, whole_step
 from bottleneck.report.text import account_name, as_sentence, bound_word, clean, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
@@ -254,15 +254,18 @@ def _words(analysis: Analysis) -> dict[str, Any]:
 
 
 def _roofline(analysis: Analysis) -> dict[str, Any]:
-    """Points, roofs and the step on the plane, as the picture of the roofline has them."""
+    """The points, the lines and the step on the plane, as the picture of the roofline has them."""
+    plane = plane_of(analysis.device, roofs(analysis))
     return {
         "points": [
             [point.kernel, point.intensity, point.intensity_low, point.intensity_high, point.flops_per_s]
             for point in points(analysis)
         ],
-        "roofs": [[roof.key.replace("_", " "), roof.flops_per_s] for roof in roofs(analysis)],
-        "bandwidth": analysis.device.bandwidth_bytes_per_s,
-        "cache": fastest_bandwidth(analysis.device),
+        "flats": [[flat.label, flat.short_label, flat.flops_per_s, flat.ridge] for flat in plane.flats],
+        "slopes": [[slope.label, slope.bytes_per_s, slope.is_cache] for slope in plane.slopes],
+        "guides": plane.guides,
+        "guides_note": GUIDES_NOTE if plane.guides else "",
+        "axes": [ACROSS, UP],
         "source": PEAK_SOURCES.get(analysis.device.source or "", "of unknown origin"),
         "step": whole_step(analysis),
         "absent": absences(analysis),

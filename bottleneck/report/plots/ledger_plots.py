@@ -1,4 +1,4 @@
-"""Draws the ledger: as bars, rank by rank, with what each finding would save, and its change as a waterfall."""
+"""Draws the ledger: as bars, rank by rank, and its change as a waterfall."""
 
 import textwrap
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from bottleneck.report.document import Waterfall, WaterfallBar
 from bottleneck.report.job_section import describe_job, shown_ranks
 from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.plots import COLOURS, HATCHES, trace_name
-from bottleneck.report.text import Scale, clean, scale_of
+from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.accounts import label_of
-from bottleneck.schema.analysis import GROUPS, Analysis, Finding, Interval, LedgerEntry
+from bottleneck.schema.analysis import GROUPS, Analysis, LedgerEntry
 from bottleneck.schema.comparison import Comparison
 from bottleneck.units import counted, format_share, format_us
 
@@ -84,7 +84,7 @@ def _bars_figure(bars: Sequence[LedgerBar], question: str, subtitle: str) -> Fig
     """The bars, of which the longest fills the width."""
     longest_us = max((bar.us for bar in bars), default=0.0)
     if not longest_us > 0:
-        raise UsageError("there is no time to draw", why="the step has no length", fix="leave --ledger out")
+        raise UsageError("there is no time to draw", why="the step has no length", fix="leave the picture out")
     scale, height = scale_of(longest_us), _AROUND_BARS + _BAR * len(bars)
     figure = Figure(figsize=(_WIDTH, height))
     labels = 0.04 if len(bars) == 1 else 0.23
@@ -142,7 +142,7 @@ def ranks_figure(analysis: Analysis) -> Figure:
         raise UsageError(
             "there are no ranks to draw",
             why="the analysis is of one rank",
-            fix="pass the traces of several ranks, or leave --ranks out",
+            fix="pass the traces of several ranks, or leave the picture out",
         )
     ranks = [analysis.ranks[at] for at in shown_ranks(analysis)]
     most_us = max(rank.wall_us for rank in analysis.ranks) or 1.0
@@ -167,80 +167,6 @@ def ranks_figure(analysis: Analysis) -> Figure:
     lines = (f"{name}{job}", f"Darker: more of the slowest step.{shown}")
     _write_above(figure, "Where does the step of each rank go?", lines, 8)
     return figure
-
-
-_SAVING_ROW, _AROUND_SAVINGS, _SAVING_LABELS = 0.36, 1.35, 0.24
-_MOST_SAVINGS = 8
-_SURE, _POSSIBLE = "#009E73", "#A9DCCB"
-
-
-def savings_figure(analysis: Analysis) -> Figure:
-    """The step, a bar for each finding that predicts a gain, and the step that is left; UsageError without a gain.
-
-    A bar is as long as the finding adds to those above it: filled up to the lower end of the prediction, hatched up to
-    the upper end. Unmodelled work is in no bar: what it could save is not known.
-    """
-    gains = _gains(analysis)
-    if not gains:
-        raise UsageError(
-            "there is no gain to draw", why="no finding predicts one in time per step", fix="leave --savings out"
-        )
-    wall_us, scale = analysis.steps.wall_us, scale_of(analysis.steps.wall_us)
-    height = _AROUND_SAVINGS + _SAVING_ROW * (len(gains) + 2)
-    figure = Figure(figsize=(_WIDTH, height))
-    axes = figure.add_axes((_SAVING_LABELS, 0.6 / height, 0.96 - _SAVING_LABELS, 1.0 - _AROUND_SAVINGS / height))
-    left_us = _draw_savings(axes, gains, wall_us, scale)
-    names = ["step today", *(clean(finding.slug, 40) for finding, _ in gains), "step with all of them"]
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(names) - 0.45, -0.6)
-    axes.set_xlim(0, wall_us / scale.size * 1.3)  # room for the numbers beside the bars
-    axes.set_xlabel(f"{scale.unit} per step; filled: at least, hatched: at most")
-    axes.grid(axis="x")
-    axes.spines["left"].set_visible(False)
-    unknown = sum(entry.share for entry in analysis.ledger if entry.group == "unknown")
-    note = f"; {format_share(unknown)} of the step is unmodelled work, of which no gain is known" if unknown else ""
-    subtitle = f"{trace_name(analysis)}: {format_us(wall_us)}, at best {format_us(left_us)}{note}"
-    _write_above(figure, "What would each finding save?", [subtitle], 8.5)
-    return figure
-
-
-def _gains(analysis: Analysis) -> list[tuple[Finding, Interval]]:
-    """The findings whose gain is per step and adds to those above."""
-    gains = []
-    for finding in analysis.findings:
-        gain = finding.added_gain_us
-        if gain is not None and gain.high > 0 and finding.per == "step" and not finding.on_request:
-            gains.append((finding, gain))
-    return gains[:_MOST_SAVINGS]
-
-
-def _draw_savings(axes: Axes, gains: list[tuple[Finding, Interval]], wall_us: float, scale: Scale) -> float:
-    """The bars; returns what is left of the step if each saves the most that is predicted."""
-    at_us, size = wall_us, scale.size
-    axes.barh(0, wall_us / size, height=0.66, color=_STEP)
-    axes.text(wall_us / size * 1.01, 0, format_us(wall_us), va="center", fontsize=8.5)
-    for row, (_, gain) in enumerate(gains, 1):
-        low_us, high_us = min(gain.low, at_us), min(gain.high, at_us)
-        axes.barh(row, low_us / size, left=(at_us - low_us) / size, height=0.66, color=_SURE)
-        axes.barh(
-            row,
-            (high_us - low_us) / size,
-            left=(at_us - high_us) / size,
-            height=0.66,
-            facecolor=_POSSIBLE,
-            hatch="////",
-            edgecolor="white",
-            linewidth=0.0,
-        )
-        words = f"up to {format_us(high_us)}" if low_us <= 0 else f"{format_us(low_us)} to {format_us(high_us)}"
-        axes.text(at_us / size + wall_us / size * 0.01, row, words, va="center", fontsize=8.5)
-        axes.plot((at_us / size,) * 2, (row - 1.33, row + 0.33), color="0.4", linewidth=0.6, zorder=1)
-        at_us -= high_us
-    axes.barh(len(gains) + 1, at_us / size, height=0.66, color=_STEP)
-    beside = (at_us + 0.01 * wall_us) / size
-    axes.text(beside, len(gains) + 1, f"at best {format_us(at_us)}", va="center", fontsize=8.5)
-    return at_us
 
 
 _CHANGE_ROW, _LINE, _AROUND_CHANGE = 0.34, 0.16, 1.1

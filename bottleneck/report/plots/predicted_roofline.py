@@ -12,6 +12,7 @@ from bottleneck.report.plots.roofline_plot import (
     DPI,
     LEGEND_STYLE,
     draw_work,
+    guide_handle,
     legend_handles,
     scale_axes,
     step_handle,
@@ -76,6 +77,7 @@ def _write_around(figure: Figure, answer: Prediction, drawn: Sequence[DevicePred
     figure.text(0.02, 1 - 0.42 / height, says, fontsize=9.5, color="0.3", va="top")
     every = [point for each in drawn for point in work_points(each)]
     handles = legend_handles(tuple(every))
+    handles += [guide_handle()] if drawn else []
     handles += [step_handle()] if any(step_point(each) is not None for each in drawn) else []
     figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.015, 0.36 / height), ncols=5, **LEGEND_STYLE)
     lacking = [short_name(each) for each in answer.devices if each.step.us is None]

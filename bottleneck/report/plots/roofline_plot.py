@@ -18,10 +18,16 @@ from bottleneck.report.kernel_names import cut_end, short_names
 from bottleneck.report.plots import trace_name
 from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, place_first_free, place_labels
 from bottleneck.report.roofline_points import (
+    ACROSS,
+    GUIDES_NOTE,
+    UP,
+    FlatLine,
+    RooflinePlane,
     RooflinePoint,
     RooflineRoof,
+    SlopedLine,
     absences,
-    fastest_bandwidth,
+    plane_of,
     points,
     roofs,
     whole_step,
@@ -33,17 +39,17 @@ from bottleneck.units import format_share, format_si
 
 Line = tuple[tuple[float, float], ...]
 Places = tuple[list[Bbox], list[Bbox]]
+_DASHED: dict[str, Any] = {"color": "0.6", "linewidth": 0.8, "linestyle": (0, (4, 4))}
 Ceilings = tuple[Device, tuple[RooflineRoof, ...]]
 
 
-def draw_roofs(axes: Axes, device: Device, used: tuple[RooflineRoof, ...], taken: Sequence[Bbox]) -> Places:
-    """Draws the roofs with labels clear of ``taken``, and gives back what the lines and what the labels cover."""
-    bandwidth = device.bandwidth_bytes_per_s
-    highest = max((roof.flops_per_s for roof in used), default=axes.get_ylim()[1])
-    cached = fastest_bandwidth(device)
-    flats = [_flat_roof(axes, roof, bandwidth) for roof in used]
-    slopes = [_slope(axes, bandwidth, highest, ("memory", "-"))] if bandwidth else []
-    slopes += [_slope(axes, cached, highest, ("fastest cache", ":"))] if cached and cached != bandwidth else []
+def draw_roofs(axes: Axes, plane: RooflinePlane, taken: Sequence[Bbox]) -> Places:
+    """Draws the lines of the plane, labelled clear of ``taken``; gives back what lines and what labels cover."""
+    highest = max((flat.flops_per_s for flat in plane.flats), default=axes.get_ylim()[1])
+    flats = [_flat_roof(axes, flat) for flat in plane.flats]
+    slopes = [_slope(axes, slope, highest) for slope in plane.slopes]
+    for share in plane.guides:
+        _guide(axes, plane, highest, share)
     drawn = [box for line, _ in (*flats, *slopes) for box in line_boxes(axes, line)]
     labels: list[Bbox] = []
     # A label along a slope lies on its own line, so only labels of flats keep clear of lines.
@@ -53,39 +59,44 @@ def draw_roofs(axes: Axes, device: Device, used: tuple[RooflineRoof, ...], taken
     return drawn, labels
 
 
-def _flat_roof(axes: Axes, roof: RooflineRoof, bandwidth: float | None) -> tuple[Line, list[Text]]:
+def _flat_roof(axes: Axes, flat: FlatLine) -> tuple[Line, list[Text]]:
     """A compute roof from its ridge on, and the places where its label may stand."""
     left, right = axes.get_xlim()
-    height, ridge = roof.flops_per_s, roof.flops_per_s / bandwidth if bandwidth else None
-    start = max(ridge or left, left)
+    height, start = flat.flops_per_s, max(flat.ridge or left, left)
     axes.plot((start, right), (height, height), color="0.15", linewidth=1.4, zorder=2)
-    short = f"{roof.key.replace('_', ' ')} {format_si(height, 'FLOP/s')}"
-    long = short if ridge is None else f"{short}, ridge {f'{ridge:.0f}' if ridge >= 100 else f'{ridge:.3g}'} FLOP/B"
     above, below = (2.0, "bottom"), (-3.0, "top")
     places = ((right, "right", above), (start, "left", above), (start, "right", above), (right, "right", below))
     labels = [
         _write_on(axes, (at, height), (words, lift), {"ha": side, "va": sits})
-        for words in (long, short)
+        for words in (flat.label, flat.short_label)
         for at, side, (lift, sits) in places
     ]
     return ((start, height), (right, height)), labels
 
 
-def _slope(axes: Axes, bandwidth: float, highest: float, named: tuple[str, str]) -> tuple[Line, list[Text]]:
+def _slope(axes: Axes, slope: SlopedLine, highest: float) -> tuple[Line, list[Text]]:
     """A bandwidth roof up to the highest compute roof, and the places along it where its label may stand."""
-    name, style = named
-    left, right = axes.get_xlim()
-    start, end = max(left, axes.get_ylim()[0] / bandwidth), min(right, highest / bandwidth)
+    rate, (left, right) = slope.bytes_per_s, axes.get_xlim()
+    start, end = max(left, axes.get_ylim()[0] / rate), min(right, highest / rate)
     if not start < end:
         return (), []
-    line = ((start, start * bandwidth), (end, end * bandwidth))
-    axes.plot(*zip(*line, strict=True), color="0.15", linewidth=1.4, ls=style, zorder=2)
+    line = ((start, start * rate), (end, end * rate))
+    axes.plot(*zip(*line, strict=True), color="0.15", linewidth=1.4, ls=":" if slope.is_cache else "-", zorder=2)
     (x0, y0), (x1, y1) = axes.transData.transform(line)
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
     how: dict[str, Any] = {"ha": "center", "va": "bottom", "rotation_mode": "anchor", "rotation": angle}
     places = [start * (end / start) ** part for part in (0.5, 0.65, 0.35, 0.8, 0.2, 0.9, 0.1)]
-    words = f"{name} {format_si(bandwidth, 'B/s')}"
-    return line, [_write_on(axes, (at, at * bandwidth), (words, 2.0), how) for at in places]
+    return line, [_write_on(axes, (at, at * rate), (slope.label, 2.0), how) for at in places]
+
+
+def _guide(axes: Axes, plane: RooflinePlane, highest: float, share: float) -> None:
+    """A dashed line at this part of the highest roof, and of the memory's slope up to it."""
+    left, right = axes.get_xlim()
+    rate = next((slope.bytes_per_s for slope in plane.slopes if not slope.is_cache), None)
+    ridge = left if rate is None else max(highest / rate, left)
+    start = highest if rate is None else min(left * rate, highest)
+    across, up = (left, ridge, right), (share * start, share * highest, share * highest)
+    axes.plot(across, up, zorder=1.5, scalex=False, scaley=False, **_DASHED)
 
 
 def _write_on(axes: Axes, at: tuple[float, float], words: tuple[str, float], how: dict[str, Any]) -> Text:
@@ -133,7 +144,7 @@ def draw_work(axes: Axes, shown: tuple[RooflinePoint, ...], step: tuple[float, f
     if step is not None:
         axes.plot(*step, marker="*", markersize=17, color="black", markeredgecolor="white", zorder=5, linestyle="")
         marks.append(square(axes, step, 17.0**2))
-    lines, texts = draw_roofs(axes, *under, marks)
+    lines, texts = draw_roofs(axes, plane_of(*under), marks)
     label_points(axes, shown, Occupied(marks, texts, lines))
 
 
@@ -151,7 +162,7 @@ def scale_axes(axes: Axes, shown: tuple[RooflinePoint, ...], step: tuple[float, 
     left, right = _limits(across or [0.1, 100.0])
     axes.set_xlim(left, left * (right / left) ** _ROOM_AT_THE_RIGHT)
     axes.set_ylim(*_limits(up or [1e9, 1e13]))
-    axes.set_ylabel("speed, FLOP/s")
+    axes.set_ylabel(UP)
 
 
 def log_axes(axes: Axes) -> None:
@@ -165,7 +176,7 @@ def log_axes(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: short_si(value))
     axes.grid(linewidth=0.6)
     axes.tick_params(length=3)
-    axes.set_xlabel("arithmetic intensity, FLOP per byte of memory traffic")
+    axes.set_xlabel(ACROSS)
 
 
 def _limits(values: list[float]) -> tuple[float, float]:
@@ -210,6 +221,7 @@ def draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
 def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint, ...]) -> None:
     """Title, subtitle, legend and the notes beneath."""
     handles = legend_handles(shown) + ([step_handle()] if whole_step(analysis) is not None else [])
+    handles += [guide_handle()] if plane_of(analysis.device, roofs(analysis)).guides else []
     verdict, device = analysis.verdict, analysis.device
     figure.text(0.03, 0.945, _title(verdict), fontsize=14, fontweight="bold")
     named = f"{trace_name(analysis, 36)}: {clean(device.name, 40) or 'device not named'}"
@@ -253,6 +265,11 @@ def legend_handles(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
 def step_handle() -> Line2D:
     """The entry of a legend for the mark of the whole step."""
     return _handle("*", "black", "the whole step, waiting included", size=11)
+
+
+def guide_handle() -> Line2D:
+    """The entry of a legend for the dashed guides."""
+    return Line2D([], [], label=GUIDES_NOTE, **_DASHED)
 
 
 LEGEND_STYLE: dict[str, Any] = {"fontsize": 8.5, "handletextpad": 0.4, "columnspacing": 1.6, "borderpad": 0}

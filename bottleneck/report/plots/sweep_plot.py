@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from bottleneck.report.line_chart import LOG_FROM
 from bottleneck.report.plots.roofline_plot import DPI, draw_roofs, log_axes, short_si, square
-from bottleneck.report.roofline_points import RooflineRoof
+from bottleneck.report.roofline_points import RooflineRoof, plane_of
 from bottleneck.report.sweep import SweepCurve, curves_of, fit_line, rate_name, rate_of, sentence
 from bottleneck.report.text import clean
 from bottleneck.schema.device import Device
@@ -38,7 +38,7 @@ def draw_roofline(axes: Axes, shown: Drawn, roofs: Sequence[Roof]) -> None:
     for places, style in placed:
         if places:
             axes.plot(*zip(*places, strict=True), zorder=3, **style)
-    draw_roofs(axes, device, flats, [square(axes, place, _MARK_POINTS**2) for place in every])
+    draw_roofs(axes, plane_of(device, flats), [square(axes, place, _MARK_POINTS**2) for place in every])
     axes.set_title("against the roofs", fontsize=10)
     axes.set_ylabel("achieved FLOP/s")
 

@@ -1,6 +1,5 @@
-"""Draws a step over time: work, idle gaps by cause, ranges and calls of host threads; and the depth of the queue."""
+"""Draws a step over time: work, idle gaps by cause, ranges and calls of host threads."""
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,10 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from bottleneck.errors import UsageError
-from bottleneck.report.analysis_tables import queue_caption
 from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.plots import COLOURS, HATCHES, trace_name
 from bottleneck.report.text import clean, scale_of
@@ -51,7 +48,7 @@ def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
         raise UsageError(
             "there is no step over time to draw",
             why="a finished analysis holds sums only, and a trace without events of a step holds nothing to draw",
-            fix="name the trace or the recording, or leave --timeline out",
+            fix="name the trace or the recording, or leave the picture out",
         )
     hosts = [at for at, lane in enumerate(tracks.lanes) if lane.kind == "host"]
     lanes = [at for at in range(len(tracks.lanes)) if at not in hosts[_MOST_THREADS:]]
@@ -158,41 +155,3 @@ def _name(axes: Axes, tracks: StepTracks, rows: Integers, top: float, size: floa
         is_on_colour = tracks.group[row] >= 0
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85} if is_on_colour else None
         axes.text(at / size, top + _ROW * 0.47, words, fontsize=6.5, va="center", bbox=box, clip_on=True)
-
-
-_WAITING, _EMPTY = "#0072B2", "#E69F00"  # distinct for colour-blind readers, and by their height
-
-
-def queue_figure(analysis: Analysis) -> Figure:
-    """The depth of the device's queue by time; stretches without anything queued are shaded.
-
-    UsageError where the trace does not record it.
-    """
-    queue = analysis.queue
-    if queue is None or len(queue.curve) < 2:
-        raise UsageError(
-            "there is no queue depth to draw",
-            why="the trace does not tie device work to the calls that launched it, or has no device work",
-            fix="record with CPU and device activity, or leave --queue out",
-        )
-    at_us, depth = (np.array(column, dtype=np.float64) for column in zip(*queue.curve, strict=True))
-    scale = scale_of(float(at_us[-1] - at_us[0]))
-    at = at_us / scale.size
-    figure = Figure(figsize=(8.0, 3.6))
-    axes = figure.add_axes((0.08, 0.16, 0.89, 0.56))
-    axes.fill_between(at, depth, step="post", color=_WAITING, alpha=0.35, linewidth=0)
-    axes.step(at, depth, where="post", color=_WAITING, linewidth=0.9)
-    empty = [(start, end - start) for start, end, queued in zip(at[:-1], at[1:], depth[:-1], strict=True) if not queued]
-    axes.broken_barh(empty, (0, 1), transform=axes.get_xaxis_transform(), color=_EMPTY, alpha=0.15, linewidth=0)
-    axes.set_xlim(at[0], at[-1])
-    axes.set_ylim(0, max(queue.highest_depth, 1) * 1.05)
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.set_xlabel(f"time from the start of the window, {scale.unit} (shaded: nothing was queued)")
-    axes.set_ylabel("launches not yet done")
-    axes.tick_params(length=3)
-    figure.text(0.03, 0.91, "Queue depth of the device", fontsize=13, fontweight="bold")
-    subtitle = (
-        f"{trace_name(analysis, 40)}; {clean(analysis.device.name, 50) or 'device not named'}; {queue_caption(queue)}"
-    )
-    figure.text(0.03, 0.875, textwrap.fill(subtitle, 110), fontsize=9, color="0.3", va="top", linespacing=1.3)
-    return figure

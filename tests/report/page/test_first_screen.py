@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bottleneck
+import bottleneck.pipeline
 from bottleneck.report.page import first_screen
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.records import replace
@@ -23,7 +24,7 @@ def page_in(fragment: str) -> str:
 
 @pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 def test_the_frame_holds_the_verdict_and_nothing_active(analysis: Analysis) -> None:
-    page = page_in(analysis._repr_html_())
+    page = page_in(analysis._repr_html_())  # as of any analysis that the pipeline made
     assert 'id="summary"' in page and "<script" not in page and "<link" not in page
     assert not re.search(r"""(?:src|href)=["']?(?!#)[^"'#\s>]""", page)
     assert "default-src 'none'" in html.unescape(page)

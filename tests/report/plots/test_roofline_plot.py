@@ -1,5 +1,6 @@
 """The roofline picture: what it shows is in the analysis, and nothing in an analysis breaks or steers it."""
 
+import json
 import math
 import subprocess
 import sys
@@ -9,12 +10,24 @@ import pytest
 from matplotlib.text import Annotation, Text
 
 from bottleneck.pipeline import analyse
+from bottleneck.report.page import to_html
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.labels import covered_by, extent
 from bottleneck.report.plots.roofline_plot import roofline
-from bottleneck.report.roofline_points import absences, fastest_bandwidth, points, roofs, whole_step
+from bottleneck.report.roofline_points import (
+    ACROSS,
+    GUIDES_NOTE,
+    UP,
+    absences,
+    fastest_bandwidth,
+    plane_of,
+    points,
+    roofs,
+    whole_step,
+)
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.records import replace
+from tests.report.page.parsed_page import ParsedPage
 from tests.report.samples import H100, NO_DEVICE, SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, kernel
 from tests.samples import recordings
 
@@ -195,6 +208,29 @@ def test_a_roof_says_its_figure_and_its_ridge() -> None:
 def test_a_cpu_shows_its_fastest_cache_as_a_second_slope() -> None:
     assert "fastest cache 210 GB/s" in words(cpu())
     assert not [text for text in words(gpu_overhead()) if "cache" in text]
+
+
+@ALL
+def test_the_page_and_the_picture_draw_the_same_lines_and_words(analysis: Analysis) -> None:
+    drawn, plane = set(words(analysis)), plane_of(analysis.device, roofs(analysis))
+    page = json.loads(ParsedPage(to_html(analysis)).embedded("words"))["roofline"]
+    assert page["flats"] == [[flat.label, flat.short_label, flat.flops_per_s, flat.ridge] for flat in plane.flats]
+    assert page["slopes"] == [[slope.label, slope.bytes_per_s, slope.is_cache] for slope in plane.slopes]
+    assert (page["axes"], page["guides"]) == ([ACROSS, UP], list(plane.guides))
+    assert {ACROSS, UP} <= drawn
+    assert (GUIDES_NOTE in drawn) is bool(page["guides"])
+    known = {flat.label for flat in plane.flats} | {flat.short_label for flat in plane.flats}
+    assert {text for text in drawn if "ridge" in text} <= known
+
+
+def test_guides_run_at_half_and_a_quarter_of_the_highest_roof_and_of_its_slope() -> None:
+    (axes,) = roofline(gpu_overhead()).axes
+    peak, rate = H100.peaks_flops_per_s["bf16_tensor"], H100.bandwidth_bytes_per_s or 0.0
+    dashed = [line for line in axes.lines if line.get_linestyle() == "--" and line.get_color() == "0.6"]
+    for line, share in zip(dashed, (0.5, 0.25), strict=True):
+        (left, ridge, _), (low, knee, high) = line.get_data()
+        assert knee == high == pytest.approx(share * peak) and ridge == pytest.approx(peak / rate)
+        assert low == pytest.approx(share * left * rate)
 
 
 def test_time_that_has_no_point_is_counted() -> None:

@@ -9,7 +9,8 @@
 
 function drawRoofline(host, data) {
   const all = data.points.map(([kernel, x, low, high, y]) => ({ kernel, x, low, high, y, row: analysis.kernels[kernel], words: words.kernels[kernel] }));
-  const peak = Math.max(0, ...data.roofs.map(([, flops]) => flops));
+  const peak = Math.max(0, ...data.flats.map(([, , flops]) => flops));
+  const [, bandwidth] = data.slopes.find(([, , isCache]) => !isCache) || [];
   let shown = all, chosen = null, hovered = null, chart = null;
   const pick = (label, values) => make("select", { "aria-label": label, on: { change: refilter } }, make("option", { value: "", text: `any ${label}` }), [...new Set(values)].filter(Boolean).sort().map((value) => make("option", { value, text: clean(value, 40) })));
   const bound = pick("bound", all.map((point) => point.row.bound)), dtype = pick("dtype", all.map((point) => point.row.dtype));
@@ -19,19 +20,17 @@ function drawRoofline(host, data) {
   const reset = make("button", { type: "button", class: "quiet", text: "Whole plane", on: { click: () => { refilter(); } } });
   const frame = make("div", { class: "canvas roofline", tabindex: "0", role: "application", "aria-roledescription": "roofline chart", "aria-label": "Roofline: arithmetic intensity in FLOP per byte against FLOP per second. Arrow keys go from kernel to kernel, most time first; Enter opens one in the timeline. The table of kernels holds the same figures." });
   const tip = make("div", { class: "tip", hidden: true });
-  const sources = data.roofs.map(([key, flops]) => `${key} ${formatSi(flops, "FLOP/s")}`);
-  if (data.bandwidth) sources.push(`memory ${formatSi(data.bandwidth, "B/s")}`);
+  const sources = [...data.flats.map(([words_]) => words_), ...data.slopes.map(([words_]) => words_)];
   host.replaceChildren(
     make("div", { class: "tools-row" }, bound, dtype, analysis.phases.length ? phase : null, text, count, reset),
     frame,
     make("ul", { class: "legend" }, [...new Set(all.map((point) => point.words.group))].map((group) => make("li", {}, shape(group), `${group}-bound`)), data.step ? make("li", {}, make("span", { class: "star", "aria-hidden": "true", text: "★" }), "the whole step") : null),
-    make("p", { class: "note", text: `Roofs: ${sources.length ? sources.join(", ") : "not known"}; ${data.source}. Dashed: 50 and 25 % of the highest roof. The area of a mark is its time; kernels that repeat are one mark, at the middle of what its traffic allows (the line beneath the pointer).${data.absent ? ` ${data.absent[0].toUpperCase()}${data.absent.slice(1)}.` : ""}` }),
+    make("p", { class: "note", text: `Roofs: ${sources.length ? sources.join(", ") : "not known"}; ${data.source}.${data.guides_note ? ` ${data.guides_note[0].toUpperCase()}${data.guides_note.slice(1)}.` : ""} The area of a mark is its time; kernels that repeat are one mark, at the middle of what its traffic allows (the line beneath the pointer).${data.absent ? ` ${data.absent[0].toUpperCase()}${data.absent.slice(1)}.` : ""}` }),
   );
   frame.append(tip);
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const radius = (point) => 3.5 + 22 * Math.sqrt(Math.max(point.row.share, 0));
-  const roofAt = (x, bandwidth = data.cache) => Math.min(peak || Infinity, bandwidth ? x * bandwidth : Infinity);
 
   function refilter() {
     const wanted = text.value.trim().toLowerCase(), chosenPhase = analysis.phases.find((each) => each.name === phase.value);
@@ -47,7 +46,7 @@ function drawRoofline(host, data) {
   function extent() {
     const xs = shown.flatMap((point) => [point.low, point.high, point.x]), ys = shown.map((point) => point.y);
     if (data.step) { xs.push(data.step[0]); ys.push(data.step[1]); }
-    for (const [, flops] of data.roofs) { ys.push(flops); if (data.bandwidth) xs.push(flops / data.bandwidth * 3); }
+    for (const [, , flops, ridge] of data.flats) { ys.push(flops); if (ridge) xs.push(ridge * 3); }
     return { xs: [10 ** Math.floor(Math.log10(Math.min(...xs))), 10 ** Math.ceil(Math.log10(Math.max(...xs)))], ys: [10 ** Math.floor(Math.log10(Math.min(...ys))), 10 ** Math.ceil(Math.log10(Math.max(...ys) * 1.3))] };
   }
 
@@ -63,7 +62,7 @@ function drawRoofline(host, data) {
     chart = new uPlot({
       width: frame.clientWidth, height: Math.max(320, Math.min(520, frame.clientWidth * 0.6)),
       legend: { show: false }, scales: { x: scale(xs), y: scale(ys) }, series: [{}, { stroke: "transparent", points: { show: false } }],
-      axes: [{ ...axis("arithmetic intensity, FLOP per byte"), size: 34 }, { ...axis("speed", "FLOP/s"), size: 84 }],
+      axes: [{ ...axis(data.axes[0]), size: 34 }, { ...axis(data.axes[1], "FLOP/s"), size: 84 }],
       cursor: { drag: { x: true, y: true, uni: 20 }, points: { show: false }, x: false, y: false },
       hooks: { setSelect: [() => { zoomed = true; }], drawClear: [(self) => { self.ctx.fillStyle = css("raised"); self.ctx.fillRect(0, 0, self.ctx.canvas.width, self.ctx.canvas.height); }], draw: [paint] },
     }, [xs, ys], frame);
@@ -124,29 +123,30 @@ function drawRoofline(host, data) {
       pen.stroke();
       pen.setLineDash([]);
     };
-    const roof = (flops, bandwidth, factor) => {
-      const cap = flops * factor, ridge = bandwidth ? cap / (bandwidth * factor) : low;
-      return [[Math.min(low, ridge), bandwidth ? Math.min(low, ridge) * bandwidth * factor : cap], [ridge, cap], [Math.max(high, ridge), cap]];
+    const guide = (share) => {
+      const ridge = bandwidth ? peak / bandwidth : low, start = Math.min(low, ridge);
+      return [[start, share * (bandwidth ? start * bandwidth : peak)], [ridge, share * peak], [Math.max(high, ridge), share * peak]];
     };
-    if (peak) for (const share of [0.5, 0.25]) path(roof(peak, data.bandwidth, share), css("strong-line"), [4, 5], 1);
+    if (peak) for (const share of data.guides) path(guide(share), css("strong-line"), [4, 5], 1);
     const taken = [];
-    for (const [key, flops] of data.roofs) {
-      const name = `${key} ${formatSi(flops, "FLOP/s")}`, right = left + width - 6 * ratio, bottom = py(flops) - 3 * ratio;
-      path(roof(flops, data.bandwidth, 1), css("ink"), []);
+    for (const [words_, short, flops, ridge] of data.flats) {
+      const right = left + width - 6 * ratio, bottom = py(flops) - 3 * ratio, start = Math.max(px(ridge || low), left);
+      const name = [words_, short].find((label_) => pen.measureText(label_).width < right - start) || short;
+      path([[ridge || low, flops], [Math.max(high, ridge || low), flops]], css("ink"), []);
       pen.fillStyle = css("ink");
       pen.textAlign = "right";
       pen.fillText(name, right, bottom);
       taken.push([right - pen.measureText(name).width, bottom - 14 * ratio, right, bottom + 3 * ratio]);
     }
-    if (data.cache && data.cache !== data.bandwidth && peak) path([[low, low * data.cache], [peak / data.cache, peak]], css("soft"), [2, 3], 1);
-    if (data.bandwidth && peak) {
-      const at = Math.sqrt(low * Math.max(peak / data.bandwidth, low * 10));
+    for (const [words_, rate, isCache] of peak ? data.slopes : []) {
+      const end = peak / rate, at = Math.sqrt(low * Math.max(end, low * 10));
+      path([[Math.min(low, end), Math.min(low, end) * rate], [end, peak]], css(isCache ? "soft" : "ink"), isCache ? [2, 3] : [], isCache ? 1 : 1.6);
       pen.save();
-      pen.translate(px(at), py(at * data.bandwidth));
-      pen.rotate(Math.atan2(py(at * 10 * data.bandwidth) - py(at * data.bandwidth), px(at * 10) - px(at)));
+      pen.translate(px(at), py(at * rate));
+      pen.rotate(Math.atan2(py(at * 10 * rate) - py(at * rate), px(at * 10) - px(at)));
       pen.textAlign = "center";
-      pen.fillStyle = css("ink");
-      pen.fillText(`memory ${formatSi(data.bandwidth, "B/s")}`, 0, -4 * ratio);
+      pen.fillStyle = css(isCache ? "soft" : "ink");
+      pen.fillText(words_, 0, -4 * ratio);
       pen.restore();
     }
     for (const point of [...shown].sort((a, b) => b.row.us - a.row.us)) {
@@ -186,22 +186,44 @@ function drawRoofline(host, data) {
     pen.fill();
   }
 
-  /** Op and shapes beside the marks with most time, where no label stands yet: `taken` are their rectangles. */
+  /** Op and shapes of the marks with most time, where no label stands yet, with a line to the mark from further away. */
   function label(pen, px, py, ratio, box, taken) {
     pen.textAlign = "left";
     pen.textBaseline = "middle";
     for (const point of shown.slice(0, 8)) {
-      const words_ = clean(point.words.call, 34), w = pen.measureText(words_).width, h = 14 * ratio;
-      const away = radius(point) * ratio + 5 * ratio, y = py(point.y);
-      const right = px(point.x) + away, x = right + w < box.left + box.width ? right : px(point.x) - away - w;
-      if (x < box.left || y < box.top + h || y > box.top + box.height - h || taken.some(([a, b, c, d]) => x < c && x + w > a && y - h / 2 < d && y + h / 2 > b)) continue;
+      const words_ = clean(point.words.call, 34), w = pen.measureText(words_).width, h = 14 * ratio, r = radius(point) * ratio;
+      const at = [px(point.x), py(point.y)], place = freePlace(at, [w, h], r, ratio, box, taken);
+      if (!place) continue;
+      const [x, y, fromX, fromY, isFar] = place;
       taken.push([x, y - h / 2, x + w, y + h / 2]);
+      if (isFar) {
+        const away = Math.hypot(fromX - at[0], fromY - at[1]);
+        pen.strokeStyle = css("soft");
+        pen.lineWidth = 0.8 * ratio;
+        pen.beginPath();
+        pen.moveTo(at[0] + (fromX - at[0]) * r / away, at[1] + (fromY - at[1]) * r / away);
+        pen.lineTo(fromX, fromY);
+        pen.stroke();
+      }
       pen.lineWidth = 3 * ratio;
       pen.strokeStyle = css("raised");
       pen.strokeText(words_, x, y);
       pen.fillStyle = css("ink");
       pen.fillText(words_, x, y);
     }
+  }
+
+  /** The nearest free place around a mark, at its right first: left edge and middle of the words, and the end of their line. */
+  function freePlace([atX, atY], [w, h], r, ratio, box, taken) {
+    for (const away of [5, 16, 32, 52, 76]) {
+      for (const turn of [0, 8, 1, 15, 7, 9, 2, 14, 6, 10, 3, 13, 5, 11, 4, 12]) {
+        const angle = turn * Math.PI / 8, fromX = atX + Math.cos(angle) * (r + away * ratio), fromY = atY + Math.sin(angle) * (r + away * ratio);
+        const x = Math.cos(angle) >= 0 ? fromX : fromX - w;
+        const isInside = x >= box.left && x + w <= box.left + box.width && fromY >= box.top + h && fromY <= box.top + box.height - h;
+        if (isInside && !taken.some(([a, b, c, d]) => x < c && x + w > a && fromY - h / 2 < d && fromY + h / 2 > b)) return [x, fromY, fromX, fromY, away > 5];
+      }
+    }
+    return null;
   }
 
   frame.addEventListener("keydown", (event) => {

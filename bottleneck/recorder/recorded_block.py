@@ -81,21 +81,22 @@ class RecordedBlock:
 
     def report(self) -> str:
         """The report of `bottleneck report` on the folder, as text to print in a notebook; once the block has ended."""
-        from bottleneck.report import FORMATS
+        from bottleneck.report import render_report
 
-        return FORMATS["terminal"](self.analysis())
+        return render_report(self.analysis(), "terminal")
 
     def analysis(self) -> "Analysis":
         """The analysis of the folder, once the block has ended."""
-        from bottleneck.commands.analysis_options import with_kept_ceilings, with_trials
-        from bottleneck.pipeline import Options, analyse
+        from bottleneck.pipeline import analyse
 
-        return analyse([self.folder], with_kept_ceilings([self.folder], with_trials(Options())))
+        return analyse([self.folder])
 
     def _repr_html_(self) -> str | None:
         """The first screen of the page, as notebooks show the value of a cell; null while there is no result."""
+        from bottleneck.report.page import first_screen
+
         try:
-            return None if self._work is not None else self.analysis()._repr_html_()
+            return None if self._work is not None else first_screen(self.analysis())
         except BottleneckError:
             return None
 
@@ -226,9 +227,9 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
 def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | None":
     """The recording of all ranks, by the last of them that ends its block; null for the others."""
     from bottleneck.calibrate.cache import read_calibration
-    from bottleneck.commands.finish_run import ReportSettings, finish
     from bottleneck.harness.finish import read_all_notes
     from bottleneck.harness.folder import exclusive
+    from bottleneck.recorder.finish_run import ReportSettings, finish
     from bottleneck.schema.recording import is_recording
 
     folder = Path(work.plan.folder)
@@ -241,7 +242,7 @@ def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | Non
 
 
 def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
-    from bottleneck.commands.finish_run import describe_steps
+    from bottleneck.recorder.finish_run import describe_steps
 
     shown = shlex.quote(str(folder))
     if recording.traces:
@@ -252,5 +253,5 @@ def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
         lines.append(f"{shlex.quote(str(wanted))} was not empty, so this recording has a folder of its own")
     lines += recording.warnings
     if recording.lacks_ceilings:
-        lines.append("the ceilings of this CPU are not known yet: `bottleneck calibrate` measures them, once")
+        lines.append(f"the ceilings of this CPU are not known yet: `bottleneck report --repair {shown}` measures them")
     return "\n".join(lines)

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from bottleneck.commands.interrupts import Interrupted, held_back
 from bottleneck.errors import BottleneckError, TraceError, UsageError
-from bottleneck.report.output import marked, write_note, write_status, write_text
+from bottleneck.report.output import draw_or_warn, draw_picture, marked, write_note, write_status, write_text
+from bottleneck.system.interrupts import Interrupted, held_back
 from bottleneck.units import counted, format_share
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
     from bottleneck.harness.supervise import End
-    from bottleneck.pipeline import Options
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.recording import Recording
@@ -190,20 +189,17 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
 def _report(folder: Path, settings: ReportSettings) -> str:
     """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
     from bottleneck.analysis.step_tracks import lay_out
-    from bottleneck.commands.analysis_options import with_trials
-    from bottleneck.commands.report_options import draw_or_warn, draw_picture, report_text
-    from bottleneck.pipeline import Options, explain
-    from bottleneck.report import FORMATS
-    from bottleneck.report.analysis_document import headline
+    from bottleneck.pipeline import explain
+    from bottleneck.report import render_report
+    from bottleneck.report.analysis_document import headline, report_text
     from bottleneck.report.page import to_html
 
-    options = with_trials(Options())
-    explained = _with_pieces(explain([_from_here(folder)], options), folder, settings, options)
+    explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
     analysis = explained.analysis
     # First of all what the user waits for; a disk may be full.
     settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
     try:
-        write_text(FORMATS["json"](analysis), folder / "analysis.json")
+        write_text(render_report(analysis, "json"), folder / "analysis.json")
     except UsageError as error:
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
         raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error
@@ -216,13 +212,13 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     return headline(verdict).upper() + (f" ({format_share(share)})" if share is not None else "")
 
 
-def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings, options: "Options") -> "Explanation":
+def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings) -> "Explanation":
     """The explanation, with the pieces of the step that are timed now where there is time for any."""
     if settings.probe_budget_s <= 0 or settings.failure is not None:
         return explained
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
 
-    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.note, trials=options.trials)
+    return measure_pieces(explained, folder, PieceBudget(settings.probe_budget_s), settings.note)
 
 
 def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
@@ -257,6 +253,11 @@ def describe_steps(recording: "Recording") -> str:
     count = max(0, len(recording.traces[0].step_marks_ns) - 1)
     steps, ranks = counted(count, "step"), len(recording.traces)
     return f"{steps} of {ranks} ranks" if ranks > 1 else steps
+
+
+def note(text: str) -> None:
+    """Writes lines of ours for the user, marked as such."""
+    write_note(text)
 
 
 def say(text: str) -> None:

@@ -1,0 +1,1 @@
+"""Finishes recordings, of a run, a block of a program or a killed run, and reports on them."""
