@@ -319,7 +319,6 @@ _LEAST_SHARE = 0.02
 _MOST_OF_STEP = 0.3
 
 _RECOMPUTES = re.compile(r"^CheckpointFunctionBackward$|evaluate_function: CheckpointFunctionBackward")
-_NESTED = re.compile(r"^autograd::engine::evaluate_function")
 # The other kind of checkpoint runs the forward pass again where the backward pass unpacks what was not kept.
 _UNPACKS = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py\(\d+\): unpack_hook$")
 _MOST_USED = 0.7
@@ -369,12 +368,12 @@ def _recomputed(work: KernelWork) -> Flags:
     ops = work.evidence.linked.ops
     at_us = np.append(ops["ts_us"].to_numpy(), np.nan)[work.op]
     unpacked = outermost_frames(work.evidence, _UNPACKS).hold(at_us)
-    recomputes, nested_in = (text_matches(ops["name"], pattern.search, 200) for pattern in (_RECOMPUTES, _NESTED))
+    recomputes = text_matches(ops["name"], _RECOMPUTES.search, 200)
     start, dur = ops["ts_us"].to_numpy(), ops["dur_us"].to_numpy()
     opens = np.flatnonzero(recomputes)
     if not opens.size:
         return np.asarray(unpacked)
-    nested = np.sort(start[nested_in & ~recomputes])
+    nested = np.sort(start[ops["is_autograd"].to_numpy() & ~recomputes])
     following = np.append(nested, np.inf)[np.searchsorted(nested, start[opens], side="right")]
     order = np.argsort(start[opens], kind="stable")
     begins, ends = start[opens][order], np.minimum(start[opens] + dur[opens], following)[order]

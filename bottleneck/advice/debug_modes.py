@@ -18,7 +18,6 @@ from bottleneck.units import counted, format_share, format_us
 # The engine of autograd calls these between its nodes in anomaly mode only: isnan(output), any of it, and its value.
 _CHECK = re.compile(r"^aten::(?:isnan|ne|_is_any_true|any|all|item|is_nonzero)$")
 _IS_NAN, _IS_ANY = re.compile(r"^aten::(?:isnan|ne)$"), re.compile(r"^aten::(?:_is_any_true|any)$")
-_NODE = re.compile(f"^{BACKWARD_NODE}")
 # A node that adds up a gradient has no output to check.
 _UNCHECKED_NODE = re.compile(f"^{BACKWARD_NODE}: torch::autograd::AccumulateGrad")
 # A hook of a program's own that looks for NaN is on some tensors.
@@ -72,7 +71,7 @@ def _nan_checks(evidence: Evidence) -> _NanChecks | None:
     """The NaN checks after backward ops in the window; null unless nearly every backward op has one."""
     ops, low_high = evidence.linked.ops, evidence.linked.window.host_us
     names = ops["name"]
-    is_node = text_matches(names, _NODE.search)
+    is_node = ops["is_autograd"].to_numpy()
     if not is_node.any() or not text_matches(names, _IS_ANY.search).any():
         return None
     start = ops["ts_us"].to_numpy()

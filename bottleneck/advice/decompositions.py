@@ -30,7 +30,7 @@ from bottleneck.advice.removal import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Floats
-from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, at_source
+from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -160,7 +160,7 @@ def _calls(evidence: Evidence) -> tuple[_DecompositionCall, ...]:
     for root, name, signature in zip(roots.tolist(), names, as_integers(ops["signature"])[roots].tolist(), strict=True):
         way = next((way for text in (name, inside[root]) for way in _WAYS if way.names.search(text)), None)
         sizes = [size for size in work.tensors_of(signature) if len(size) >= 2]
-        if way is not None and sizes and not name.startswith(BACKWARD_NODE):
+        if way is not None and sizes and not ops["is_autograd"].iloc[root]:
             copies = _copies(evidence, root, sizes[0], signature)
             found.append(_DecompositionCall(root, name, way, sizes[0], signature, copies))
     return tuple(found)

@@ -12,8 +12,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import roots_of
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags
-from bottleneck.schema.op_names import BACKWARD_NODE, BACKWARD_OF, at_source, place_of
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.op_names import BACKWARD_OF, at_source, place_of
 from bottleneck.units import format_share, format_us
 
 # Of the step: what a line takes at least, with its backward pass; what another finding may gain at most.
@@ -300,7 +299,7 @@ def _longest_line(evidence: Evidence, work: KernelWork) -> tuple[str, Flags, Fla
         return None
     rows = line == at
     ops = evidence.linked.ops
-    is_node = np.append(text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE)), False)
+    is_node = np.append(ops["is_autograd"].to_numpy(), False)
     root = np.append(roots_of(evidence), -1)[work.op]
     return lines[at], rows, rows & ~is_node[root]
 

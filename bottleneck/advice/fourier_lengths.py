@@ -10,7 +10,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import issued_by, main_source, removal_of, roots_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -44,8 +44,7 @@ def slow_fft_length(evidence: Evidence) -> Draft | None:
         return None
     us = np.bincount(slow, weights=ops["dur_us"].to_numpy()[inner])
     length = int(np.argmax(us[1:])) + 1
-    names = ops["name"].astype(object).to_numpy()[roots]
-    forward = [row for row, name in zip(roots, names, strict=True) if not str(name).startswith(BACKWARD_NODE)]
+    forward = [row for row in roots if not ops["is_autograd"].iloc[row]]
     line, better = main_source(evidence, forward or roots), next_fast_length(length)
     is_padded = _is_padded(evidence, forward, length)
     low, high = _SAVES

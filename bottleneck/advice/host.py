@@ -34,14 +34,9 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.serving import WAIT, serving_of
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.tables import WAITS, are_calls, text_matches
 from bottleneck.units import counted, format_share, format_us
 
-_WAITING = re.compile(r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))")
-# What torch.cuda.synchronize() calls; reading a value waits for a stream, or in a copy.
-_WAITS_FOR_ALL = re.compile(r"^(cuda|hip)DeviceSynchronize$")
-_ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)(?!Host|Async)|^(cu|hip)MemCreate$")
-_TAKES, _FREES = (re.compile(rf"^(cuda|hip){verb}(?!Host|Async|Array)") for verb in ("Malloc", "Free"))
 # Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
 _FEW_TENSORS, _AS_MANY = 16, 0.2
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
@@ -124,7 +119,8 @@ def host_sync(evidence: Evidence) -> Draft | None:
 
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     """Advice and code by the calls in which most of the waiting is: synchronize() itself, or reads of values."""
-    waits, all_waits = _calls(evidence, _WAITING), _calls(evidence, _WAITS_FOR_ALL)
+    # Reading a value waits for a stream, or in a copy.
+    waits, all_waits = _calls(evidence, *WAITS), _calls(evidence, "synchronise_device")
     waits[others] = False
     dur_us = evidence.linked.trace.events["dur_us"].to_numpy()
     if dur_us[all_waits].sum() > dur_us[waits].sum() / 2:
@@ -138,12 +134,10 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     )
 
 
-def _calls(evidence: Evidence, pattern: "re.Pattern[str]") -> Flags:
-    """Mask of the rows of EVENTS that are runtime calls in the window whose name the pattern finds."""
-    events = evidence.linked.trace.events
-    start, (low, high) = events["ts_us"].to_numpy(), evidence.linked.window.host_us
-    is_call = (events["category"] == "runtime").to_numpy()
-    return text_matches(events["name"], pattern.search) & is_call & (start >= low) & (start < high)
+def _calls(evidence: Evidence, *kinds: str) -> Flags:
+    """Mask of the rows of EVENTS that are runtime calls of these kinds in the window."""
+    start, (low, high) = evidence.linked.trace.events["ts_us"].to_numpy(), evidence.linked.window.host_us
+    return are_calls(evidence.linked.trace, *kinds) & (start >= low) & (start < high)
 
 
 def item_calls(evidence: Evidence) -> Draft | None:
@@ -219,7 +213,7 @@ def gc_pauses(evidence: Evidence) -> Draft | None:
 def device_allocations(evidence: Evidence) -> Draft | None:
     """Rule 10: memory is taken from the driver, or given back to it, in steps that should reuse what they have."""
     waited_us = evidence.idle_us("allocator")
-    calls = int(np.count_nonzero(_calls(evidence, _ALLOCATES))) / evidence.steps
+    calls = int(np.count_nonzero(_calls(evidence, "allocate", "free", "map"))) / evidence.steps
     if evidence.is_host_only or not calls or evidence.share_of_step(waited_us) < _LEAST_ALLOCATOR:
         return None
     if _is_uncached(evidence):
@@ -272,7 +266,7 @@ def _is_uncached(evidence: Evidence) -> bool:
 @remembered
 def _driver_calls(evidence: Evidence) -> tuple[float, float]:
     """Allocations and frees of device memory by the driver, per step."""
-    counts = [int(np.count_nonzero(_calls(evidence, each))) for each in (_TAKES, _FREES)]
+    counts = [int(np.count_nonzero(_calls(evidence, each))) for each in ("allocate", "free")]
     return counts[0] / evidence.steps, counts[1] / evidence.steps
 
 

@@ -17,7 +17,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
 from bottleneck.schema.op_names import at_source
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
 from bottleneck.units import format_share, format_us
 
 Size = tuple[int, ...]
@@ -26,7 +26,6 @@ Sizes = tuple[Size, ...]
 PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
 # Marks of what is no part of the model: another rule's, or a wait.
 _OUTSIDE_MODEL = re.compile(r"^Optimizer\.(?:step|zero_grad)#|^enumerate\(DataLoader\)")
-_LINK = re.compile(r"HtoD|DtoH|PtoP|Host|Peer")
 _BACKWARD = re.compile(r"^aten::\w+_backward")
 _NAME_LIMIT = 1000
 _LONGEST = 80
@@ -295,9 +294,8 @@ def _model_rows(evidence: Evidence) -> Flags:
 def work_of(evidence: Evidence) -> KernelWork:
     """The kernels of this evidence with their costs."""
     kernels, ops = evidence.linked.kernels, evidence.linked.ops
-    # Rows named as a copy between host and device, or between devices.
-    over_link = text_matches(kernels["name"], _LINK.search, _NAME_LIMIT)
-    device_copy = (kernels["kind"] == "copy").to_numpy() & ~over_link
+    over_link = kernels["copy_way"].isin(OVER_LINK)
+    device_copy = ((kernels["kind"] == "copy") & ~over_link).to_numpy()
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~evidence.attribution["dispatches"].to_numpy()
     row = np.flatnonzero((works | device_copy) & evidence.kernels_in_window)
     row = row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]

@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 import pandas as pd
-from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_range
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import DISTURBED_SLUGS, REGIMES
+from bottleneck.schema.device_facts import attention_kernels
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.units import counted, format_share, format_us
@@ -256,50 +256,6 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     )
 
 
-class _SlowAttention(Struct, frozen=True):
-    """A kind of attention kernel that has a quicker successor on some devices, which reaches so much of the peak."""
-
-    device: "re.Pattern[str]"
-    kernel: "re.Pattern[str]"
-    named: str
-    reached: float
-    advice: str
-    code: str
-
-
-# Parts of the peak that the successors reach in long sequences: FlashAttention-3 740 of 989 TFLOP/s on an H100 (Shah et
-# al. 2024, figure 5; FlashAttention-2 reaches 35 % there), FlashAttention-2 half to 73 % on an A100 (Dao 2023), the
-# kernels of Composable Kernel and AITER around 500 of 1307 TFLOP/s on an MI300X (AMD ROCm blogs, 2024 and 2025).
-_ATTENTION_KERNELS = (
-    _SlowAttention(
-        re.compile(r"\b(?:H20|H100|H200|H800|GH200)\b"),
-        re.compile(
-            r"^(?!.*(?:sm90|Sm90)).*\bflash_(?:fwd|bwd)\w*kernel|^(?!.*(?:sm90|Sm90)).*fmha_cutlass[FB]_(?:b?f16)"
-        ),
-        "a kernel of the generation before this device",
-        0.6,
-        "Take a kernel made for this device: FlashAttention-3, or the one of cuDNN.",
-        "with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):  # or the package of FlashAttention-3: flash_attn_interface",
-    ),
-    _SlowAttention(
-        re.compile(r"\b(?:A100|A800|A30|A40|A6000|L4|L40S?|RTX \d{4})\b"),
-        re.compile(r"fmha_cutlass[FB]_(?:b?f16)"),
-        "the kernel for any mask and head size",
-        0.45,
-        "Let attention take FlashAttention: is_causal=True or FlexAttention in place of a mask tensor.",
-        "out = flex_attention(q, k, v, block_mask=mask)  # or scaled_dot_product_attention(q, k, v, is_causal=True)",
-    ),
-    _SlowAttention(
-        re.compile(r"\bMI3\d\d[AX]?\b"),
-        re.compile(r"^(?:attn_fwd|attn_bwd|bwd_kernel_(?:dk_dv|dq|fuse)|_attn_fwd\w*|_attn_bwd\w*)(?:\.kd)?$"),
-        "a Triton kernel for any device",
-        0.4,
-        "Take the kernel that the vendor wrote for this device: Composable Kernel or AITER.",
-        'torch.backends.cuda.preferred_rocm_fa_library("ck")  # or aiter.flash_attn_func(q, k, v)',
-    ),
-)
-
-
 @requires_gain
 def slow_attention(evidence: Evidence) -> Draft | None:
     """Attention bound by compute in a kernel that has a quicker successor on this device.
@@ -307,11 +263,11 @@ def slow_attention(evidence: Evidence) -> Draft | None:
     Gain: t less the floor at what the successor reaches in long sequences, at most, from half of it.
     """
     work = work_of(evidence)
-    device = evidence.analysis.device.name
+    architecture = evidence.analysis.device.architecture
     long = work.family("attention") & work.bound("compute")
-    for kind in _ATTENTION_KERNELS if long.any() else ():
+    for kind in attention_kernels(architecture) if long.any() else ():
         rows = long & work.kernel_like(kind.kernel) & (work.roof("explained") < kind.reached)
-        if kind.device.search(device) is None or work.share(rows) < _LEAST_SHARE:
+        if work.share(rows) < _LEAST_SHARE:
             continue
         less = np.where(rows, np.clip(work.us - work.floor_us() / kind.reached, 0.0, None), 0.0)
         explained = work.mean(work.roof("explained"), rows)
@@ -319,7 +275,7 @@ def slow_attention(evidence: Evidence) -> Draft | None:
             slug="slow-attention",
             title="Attention runs in a kernel that is slow for this device",
             evidence=(
-                f"{kind.named} reaches {format_share(explained)} of the peak; others for this device reach "
+                f"{kind.words} reaches {format_share(explained)} of the peak; others for this device reach "
                 f"{format_share(kind.reached)} and more in long sequences",
                 *work.describe(rows),
                 *work.critical_path_note(less),

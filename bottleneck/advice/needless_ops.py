@@ -281,7 +281,7 @@ def _repeated_nodes(evidence: Evidence) -> _Repeated | None:
     the forward graph twice by need; an optimizer step between two passes changes what the second one computes.
     """
     ops, number = evidence.linked.ops, sequence_numbers(evidence)
-    is_node = text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE)) & (ops["depth"] == 0).to_numpy()
+    is_node = ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
     nodes = np.flatnonzero(is_node & ops_in_window(evidence))
     adds = text_matches(ops["name"], _ADDS_GRADIENT.__eq__)[nodes]
     known = np.flatnonzero((number[nodes] >= 0) & ~adds)

@@ -20,7 +20,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Spans
-from bottleneck.schema.op_names import OPTIMIZER_STEP
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
 from bottleneck.units import counted, format_us
 
 _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
@@ -29,7 +29,6 @@ _ALREADY = re.compile(
 )
 # Visual C++ writes "struct" before the names of types.
 _ACCUMULATES = ("torch::autograd::AccumulateGrad", "struct torch::autograd::AccumulateGrad")
-_NODE = "autograd::engine::evaluate_function: "
 # Rule 6 requires more than four kernels per parameter; SGD with momentum has four, and fusing it pays too.
 _PER_PARAMETER = 3.0
 # Part of the optimizer's own bytes that a fused step still moves: Adam passes 19 tensors in single ops (lerp_ 3,
@@ -85,7 +84,7 @@ def optimizer_share(evidence: Evidence) -> OptimizerShare:
 
 def _parameters(evidence: Evidence) -> float:
     """Parameters with a gradient, per step: what autograd accumulates into."""
-    names = (*_ACCUMULATES, *(_NODE + name for name in _ACCUMULATES))
+    names = (*_ACCUMULATES, *(f"{BACKWARD_NODE}: {name}" for name in _ACCUMULATES))
     return max(op_calls_per_step(evidence, name) for name in names)
 
 

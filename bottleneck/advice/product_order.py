@@ -13,7 +13,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, main_source, removal_of, roots_of, top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.source_text import parse_line
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 from bottleneck.units import counted
@@ -76,7 +76,7 @@ def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
     is_product = text_matches(ops["name"], _MULTIPLIES.search)
     does_work = np.zeros(len(ops), dtype=bool)
     does_work[work.op[work.op >= 0]] = True
-    apart = text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE) or _LAYER.search(name) is not None)
+    apart = ops["is_autograd"].to_numpy() | text_matches(ops["name"], _LAYER.search)
     rows = np.flatnonzero((is_product | does_work) & ops_in_window(evidence))
     sources, signatures = ops["source"].astype(object).to_numpy(), as_integers(ops["signature"])
     threads = ops["thread"].cat.codes.to_numpy()

@@ -11,8 +11,8 @@ from bottleneck.advice.quantities import idle_rows, ops_in_window
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import BACKWARD_NODE, place_of
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.op_names import place_of
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S
 
 # Below this part of the step the ops are not worth a change.
@@ -103,7 +103,7 @@ def top_rows(evidence: Evidence) -> Integers:
     """Outermost ops in the window outside of the backward pass, in the order of threads and starts."""
     ops = evidence.linked.ops
     top = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy()
-    return np.flatnonzero(top & ~text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE)))
+    return np.flatnonzero(top & ~ops["is_autograd"].to_numpy())
 
 
 def autograd_records(evidence: Evidence, rows: Integers) -> Flags:
@@ -123,7 +123,7 @@ def backward_of(evidence: Evidence, rows: Iterable[int]) -> list[int]:
     ops, number = evidence.linked.ops, sequence_numbers(evidence)
     top = top_rows(evidence)
     top = top[number[top] >= 0]
-    is_node = text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE)) & (ops["depth"] == 0).to_numpy()
+    is_node = ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
     nodes = np.flatnonzero(is_node & ops_in_window(evidence) & (number >= 0))
     if not top.size or not nodes.size or np.unique(forward_threads(evidence)[nodes]).size > 1:
         return []

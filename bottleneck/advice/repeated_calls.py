@@ -17,7 +17,7 @@ from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, remov
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Floats, Integers
-from bottleneck.schema.op_names import BACKWARD_NODE, MODULE_PREFIX, OPTIMIZER_STEP, PYTHON_FRAME, line_source, place_of
+from bottleneck.schema.op_names import MODULE_PREFIX, OPTIMIZER_STEP, PYTHON_FRAME, line_source, place_of
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -232,7 +232,7 @@ def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | 
         rows = other if not backward[1] else one
         return _Pair(tuple(rows.tolist()), updated, has_backward=False)
     between = (ops["ts_us"] > first.end_us).to_numpy() & (ops["ts_us"] < second.start_us).to_numpy()
-    between &= text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE))
+    between &= ops["is_autograd"].to_numpy()
     if is_random or updated or between.any():
         return None
     return _Pair(tuple(other.tolist()), updated, has_backward=backward[1])

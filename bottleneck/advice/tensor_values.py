@@ -14,7 +14,7 @@ from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
 from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuePlace
-from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -245,7 +245,7 @@ def _backward_of(evidence: Evidence, spare: SpareGradients) -> Integers:
         known = [path for part in parts if (path := paths.get(part)) is not None]
         return any(_lies_in(path, spare.modules) for path in known) or bool(set(parts) & set(spare.calls))
 
-    is_backward = text_matches(ops["name"], lambda name: name.startswith(BACKWARD_NODE))
+    is_backward = ops["is_autograd"].to_numpy()
     mask = is_backward & (ops["depth"] == 0).to_numpy() & ops_in_window(evidence)
     return np.flatnonzero(mask & text_matches(ops["module"], is_spare))
 

@@ -22,9 +22,6 @@ from bottleneck.units import ITEM_BYTES, US_PER_S, counted, format_share, format
 
 TRANSFER = "transfer"
 
-_TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)
-_TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> Host", re.IGNORECASE)
-_PAGEABLE, _PINNED = (re.compile(word, re.IGNORECASE) for word in ("pageable", "pinned"))
 # A call that issued such a copy, in the words of an idle row: 'cudaMemcpyAsync (pageable, HtoD)'.
 _CALL = re.compile(r"\((?P<kind>pageable, |pinned, )?HtoD\)$")
 
@@ -87,10 +84,10 @@ def copies_to_device(evidence: Evidence) -> DeviceCopies:
     kernels, charged = evidence.linked.kernels, evidence.kernel_time
     assert charged is not None, "kernels are timed before advice is given"
     is_copy = (kernels["kind"] == "copy").to_numpy() & evidence.kernels_in_window
-    rows = np.flatnonzero(is_copy & text_matches(kernels["name"], _TO_DEVICE.search))
+    rows = np.flatnonzero(is_copy & (kernels["copy_way"] == "to_device").to_numpy())
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[rows]
     moved = np.where(moved > 0, moved, np.nan)
-    pageable, pinned = (text_matches(kernels["name"], each.search)[rows] for each in (_PAGEABLE, _PINNED))
+    pageable, pinned = ((kernels["host_memory"] == each).to_numpy()[rows] for each in ("pageable", "pinned"))
     made, makers = _made_on_host(evidence, rows, moved)
     return DeviceCopies(
         rows=rows,
@@ -100,7 +97,7 @@ def copies_to_device(evidence: Evidence) -> DeviceCopies:
         pageable=pageable,
         pinned=pinned,
         steps=evidence.steps,
-        waits_us=_waits_us(evidence, rows, {"pageable, ": pageable, "pinned, ": pinned & ~pageable}),
+        waits_us=_waits_us(evidence, rows, {"pageable, ": pageable, "pinned, ": pinned}),
         made=made,
         makers=makers,
     )
@@ -264,7 +261,7 @@ def _copies_back(evidence: Evidence) -> tuple[Floats, float, float]:
     assert charged is not None, "kernels are timed before advice is given"
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
     is_copy = (kernels["kind"] == "copy").to_numpy() & evidence.kernels_in_window & (moved >= _SMALL_BYTES)
-    back = is_copy & text_matches(kernels["name"], _TO_HOST.search) & text_matches(kernels["name"], _PAGEABLE.search)
+    back = is_copy & ((kernels["copy_way"] == "to_host") & (kernels["host_memory"] == "pageable")).to_numpy()
     exposed_us = float(charged["us"].to_numpy()[back].sum())
     return kernels["dur_us"].to_numpy()[back], float(moved[back].sum()) / evidence.steps, exposed_us
 

@@ -24,21 +24,13 @@ from bottleneck.schema.intervals import (
     outermost,
     union,
 )
-from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.linked_trace import Linked, Trace
 from bottleneck.schema.op_names import OWN_FRAME, OWN_STRETCH
-from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, main_thread, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, WAITS, as_integers, main_thread, text_matches
 from bottleneck.system.working_memory import return_freed_memory, returns_memory
 
 LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
-_ALLOCATOR_CALL = (
-    r"^(cuda|hip)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc))"
-    r"|^(cuMem|hipMem)(Alloc|Free|Create|Map|Unmap|Release|Address|SetAccess|Host)|^ur(USM|Mem)\w*(Alloc|Free)"
-)
-# A copy call without 'Async' in its name returns when the copy is done.
-_SYNC_CALL = (
-    r"Synchronize(_pt[sd][sz])?$|^(cuda|hip|cu)Memcpy(?!\w*(Async|Batch))|^ur(QueueFinish|EventWait)$|HostSynchronize$"
-)
 # Ops that compute, on whatever device their tensors are; views, metadata and allocations are not among them.
 _COMPUTING_OP = (
     r"^aten::_?(add|sub|mul|div|neg|abs|exp|log|sqrt|rsqrt|pow|clamp|where|eq|ne|gt|lt|ge|le|sum|mean|max|min|argmax"
@@ -84,13 +76,6 @@ _WAITING_FRAME = (
 
 # Per category of EVENTS: (state, pattern of names); the first match wins, null is a name that tells nothing.
 _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
-    "runtime": (
-        ("allocator", _ALLOCATOR_CALL),
-        ("compile", r"^(cu|hip|cuda)(Module|Library)(Load|Get|Unload)|^(cu|hip)Link"),
-        ("sync", _SYNC_CALL),
-        ("launch", r"Launch|Memcpy|Memset|^urEnqueue|^zeCommandListAppend"),
-        ("dispatch", ""),
-    ),
     "sync": ((None, "Stream Wait Event"), ("sync", "")),  # one stream waiting for another does not hold the host
     "op": (
         ("input", LOADER),
@@ -118,6 +103,14 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
     ),
 }
 
+# The state of a thread in a call into the runtime, by the kind of the call; in any other call it dispatches.
+STATE_OF_CALL = {
+    **dict.fromkeys(("launch", "graph_launch", "copy", "fill", "enqueue"), "launch"),
+    **dict.fromkeys(WAITS, "sync"),
+    **dict.fromkeys(("allocate", "free", "map", "memory"), "allocator"),
+    "load": "compile",
+}
+
 
 # A kernel launch takes 3 to 10 us. One that holds the host this long while the device is idle loads or initialises:
 # with lazy loading, CUDA brings a kernel's code in on its first launch.
@@ -129,19 +122,16 @@ _LONGEST_DISPATCH_US = 10.0
 
 
 def state_of(category: str, name: str) -> str | None:
-    """One of HOST_STATES that an event of this category and name puts its thread in; null when it tells nothing."""
+    """One of HOST_STATES that an event of this category and name puts its thread in; null when it tells nothing.
+
+    Calls into the runtime go by their kind, not their name.
+    """
     for state, pattern in _COMPILED.get(category, ()):
         if pattern.search(name):
             return state
     return None
 
 
-def launches_kernel(name: str) -> bool:
-    """True if a runtime call of this name launches one kernel (and not a whole graph or a copy)."""
-    return "LaunchKernel" in name or "LaunchCooperativeKernel" in name
-
-
-STATEFUL_CATEGORIES = tuple(_RULES)
 # Frames of Windows have backslashes.
 _COMPILED = {
     category: tuple((state, re.compile(pattern.replace("/", r"[/\\]"))) for state, pattern in rules)
@@ -229,8 +219,6 @@ _INPUT, _ALLOCATOR = HOST_STATES.index("input"), HOST_STATES.index("allocator")
 _WAIT = HOST_STATES.index("wait")
 _DISPATCH, _HOST_COMPUTE = HOST_STATES.index("dispatch"), HOST_STATES.index("host_compute")
 _RECORDED = ("op", "annotation", "python")
-# The call for such a copy returns when the copy is done: there is no buffer of ours that it could go on to fill later.
-_BLOCKING_COPY = re.compile(r"DtoH.*Pageable")
 
 ByThread = Mapping[int, Segments]
 
@@ -374,7 +362,7 @@ def _by_state(item: tuple[int, Segments]) -> int:
 def read_host(linked: Linked) -> Host:
     """The states and places of all host threads."""
     events = linked.trace.events
-    rows, states = _stateful_rows(events)
+    rows, states = _stateful_rows(linked.trace)
     start = events["ts_us"].to_numpy()[rows]
     end = start + events["dur_us"].to_numpy()[rows]
     thread = events["thread"].cat.codes.to_numpy()[rows]
@@ -456,9 +444,12 @@ def _of_each(thread: Codes, chosen: Flags) -> Iterator[tuple[int, Integers]]:
 
 
 def _blocking_copies(linked: Linked) -> Integers:
-    """Rows in EVENTS of the calls that issued copies to pageable memory."""
-    launch = linked.kernels["launch"].to_numpy(dtype=np.int64, na_value=_NONE)
-    return launch[text_matches(linked.kernels["name"], _BLOCKING_COPY.search) & (launch >= 0)]
+    """Rows in EVENTS of the calls that issued copies to pageable memory.
+
+    Such a call returns when its copy is done: there is no buffer of ours that it could go on to fill later.
+    """
+    launch, is_read = as_integers(linked.kernels["launch"]), linked.kernels["copy_way"] == "to_host"
+    return launch[(is_read & (linked.kernels["host_memory"] == "pageable")).to_numpy() & (launch >= 0)]
 
 
 def places_of(linked: Linked) -> dict[int, Segments]:
@@ -484,13 +475,15 @@ def _codes_as_in_events(column: "pd.Series[str]", linked: Linked) -> Integers:
     return np.asarray(labels.get_indexer(column.cat.categories)[column.cat.codes.to_numpy()], dtype=np.int64)
 
 
-def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Codes]:
-    """Rows of EVENTS whose name tells a state, and the state; names are matched once each, not once per row."""
+def _stateful_rows(trace: Trace) -> tuple[Integers, Codes]:
+    """Rows of EVENTS whose kind or name tells a state, and the state; names are matched once each, not per row."""
+    events = trace.events
     category, names = events["category"].cat, events["name"].cat
     category_codes, name_codes = category.codes.to_numpy(), names.codes.to_numpy()
-    rows: list[Integers] = [np.zeros(0, dtype=np.int64)]
-    states: list[Codes] = [np.zeros(0, dtype=STATE)]
-    for wanted in STATEFUL_CATEGORIES:
+    calls = trace.launch_args["event"].to_numpy()
+    rows: list[Integers] = [calls]
+    states: list[Codes] = [_states_of_calls(trace.launch_args["call_kind"], events["dur_us"].to_numpy()[calls])]
+    for wanted in _RULES:
         if wanted not in category.categories:
             continue
         mine = np.flatnonzero(category_codes == category.categories.get_loc(wanted))
@@ -501,20 +494,18 @@ def _stateful_rows(events: pd.DataFrame) -> tuple[Integers, Codes]:
             if state is not None:
                 state_by_name[code] = HOST_STATES.index(state)
         found: Codes = state_by_name[codes]
-        if wanted == "runtime":
-            found = _with_slow_launches(found, events["dur_us"].to_numpy()[mine], names.categories, codes)
-        elif wanted == "python":
+        if wanted == "python":
             found[(found == _WAIT) & (events["dur_us"].to_numpy()[mine] < LEAST_WAIT_US)] = _NONE
         rows.append(mine[found != _NONE])
         states.append(found[found != _NONE])
     return np.concatenate(rows), np.concatenate(states)
 
 
-def _with_slow_launches(states: Codes, dur_us: Floats, names: "pd.Index[str]", codes: Codes) -> Codes:
-    """The states with kernel launches that load code counted as compilation."""
-    slow = np.flatnonzero((states == HOST_STATES.index("launch")) & (dur_us > SLOW_LAUNCH_US))
-    loads = slow[[launches_kernel(str(names[code])) for code in codes[slow].tolist()]]
-    states[loads] = HOST_STATES.index("compile")
+def _states_of_calls(kind: "pd.Series[str]", dur_us: Floats) -> Codes:
+    """The states of calls into the runtime; kernel launches that load code count as compilation."""
+    by_kind = [HOST_STATES.index(STATE_OF_CALL.get(label, "dispatch")) for label in kind.cat.categories]
+    states = np.array([*by_kind, _DISPATCH], dtype=STATE)[kind.cat.codes.to_numpy()]
+    states[(kind == "launch").to_numpy() & (dur_us > SLOW_LAUNCH_US)] = HOST_STATES.index("compile")
     return states
 
 

@@ -25,7 +25,7 @@ from bottleneck.schema.intervals import (
     tally,
 )
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, LAUNCH_LATENCY_US, Linked
-from bottleneck.schema.op_names import BUILT_IN_CALL
+from bottleneck.schema.op_names import BACKWARD_NODE, BUILT_IN_CALL
 from bottleneck.schema.tables import as_integers
 from bottleneck.system.working_memory import return_freed_memory
 
@@ -179,9 +179,7 @@ def _queued_gap_us(gaps: Gaps, calls: _GapLaunches) -> float:
 
 
 _FRAME = re.compile(r"^(?P<file>[^\n]{1,1000}?)\(\d{1,9}\): (?P<function>[^\n]{1,200})")
-_COPY = re.compile(r"(?P<way>[HDP]to[HDP])(?: \((?P<ends>[^)]{1,60})\))?")
-# The engine's own name for a backward op is its node's name behind this.
-_BACKWARD = "autograd::engine::evaluate_function: "
+_COPY_WORDS = {"to_device": "HtoD", "to_host": "DtoH", "within": "DtoD", "between": "PtoP", "on_host": "HtoH"}
 _LONGEST = 120
 FAULTS, FREED = PAGES
 
@@ -209,16 +207,6 @@ def detail_of(
     return FREED if cause == "allocator" and event is None else short(event)
 
 
-def copy_words(kernel: str) -> str | None:
-    """'pageable, DtoH' of 'Memcpy DtoH (Device -> Pageable)'; null for other device work."""
-    match = _COPY.search(kernel) if kernel.startswith("Memcpy") else None
-    if match is None:
-        return None
-    ends = (match["ends"] or "").lower()
-    kinds = [kind for kind in ("pageable", "pinned") if kind in ends]
-    return ", ".join([*kinds, match["way"]])
-
-
 def short(name: str | None) -> str | None:
     """A name without what varies or says nothing: line numbers of library code, addresses, the engine's prefix."""
     if name is None:
@@ -228,7 +216,7 @@ def short(name: str | None) -> str | None:
         return built_in["name"]
     if frame is not None:
         return f"{frame['file'].replace(chr(92), '/')}: {frame['function']}"[:_LONGEST]
-    return name.removeprefix(_BACKWARD)[:_LONGEST]
+    return name.removeprefix(f"{BACKWARD_NODE}: ")[:_LONGEST]
 
 
 def _with_copy(name: str | None, copy: str | None) -> str | None:
@@ -452,11 +440,13 @@ def _names_of(pieces: Pieces, at: Floats, linked: Linked, host: Host) -> tuple[C
 
 
 def _copies(linked: Linked) -> Coded:
-    """Row for row as EVENTS: the copy that a call issued, in words."""
-    name, launch = linked.kernels["name"].cat, linked.kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)
-    words = [copy_words(str(label)) for label in name.categories]
-    labels = sorted({word for word in words if word})
-    code = np.array([*(labels.index(word) if word else -1 for word in words), -1], dtype=np.int8)[name.codes.to_numpy()]
+    """Row for row as EVENTS: the copy that a call issued, in words: 'pageable, DtoH'."""
+    way, memory = (linked.kernels[name].cat for name in ("copy_way", "host_memory"))
+    launch = as_integers(linked.kernels["launch"])
+    ways, kinds = [_COPY_WORDS[each] for each in way.categories], ["", *(f"{each}, " for each in memory.categories)]
+    labels = [kind + word for word in ways for kind in kinds]
+    code = (way.codes.to_numpy() * len(kinds) + memory.codes.to_numpy() + 1).astype(np.int8)
+    code[way.codes.to_numpy() < 0] = -1
     # There are few words (of where from, where to, and two kinds of memory), and many events.
     issued = np.full(len(linked.trace.events), -1, dtype=np.int8)
     rows = np.flatnonzero((launch >= 0) & (code >= 0))

@@ -58,8 +58,6 @@ _MARKS = tuple(
         ),
     )
 )
-# Nodes of the backward pass in traces of before 1.12, whose engine left no name of its own.
-_NODE = re.compile(r"^(torch::autograd::)?(\w+Backward\d*|AccumulateGrad)$")
 # Ranges that PyTorch itself marks; everything else called an annotation is the program's.
 _OF_PYTORCH = re.compile(
     r"^(nccl|gloo|mpi|ucc):|^Torch-Compiled Region|^TorchDynamo|^## Call CompiledFxGraph|^PyTorch Profiler|^Python GC"
@@ -186,8 +184,9 @@ def find_phases(linked: Linked) -> tuple[Floats, Integers] | None:
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
     thread = events["thread"].cat.codes.to_numpy()
     is_host = events["category"].isin(("annotation", "op", "python")).to_numpy()
-    roots = linked.ops["event"].to_numpy()[linked.ops["parent"].isna().to_numpy()]
-    marked = _marked(events, is_host, roots)
+    is_root = linked.ops["parent"].isna().to_numpy()
+    roots = linked.ops["event"].to_numpy()[is_root]
+    marked = _marked(events, is_host, roots[linked.ops["is_autograd"].to_numpy()[is_root]])
     mine = {phase: rows if phase == _BACKWARD else rows[thread[rows] == main] for phase, rows in marked.items()}
     spans = {phase: union(start[rows], end[rows]) for phase, rows in mine.items()}
     # Before the last node in an optimizer's mark its closure runs: what is not backward there is forward.
@@ -210,8 +209,8 @@ def find_phases(linked: Linked) -> tuple[Floats, Integers] | None:
     return _coded(np.unique(np.concatenate((edges, forward.start, forward.end))), spans)
 
 
-def _marked(events: pd.DataFrame, is_host: Flags, roots: Integers) -> dict[int, Integers]:
-    """Rows of EVENTS that mark each phase, in the order of _MARKS."""
+def _marked(events: pd.DataFrame, is_host: Flags, nodes: Integers) -> dict[int, Integers]:
+    """Rows of EVENTS that mark each phase, in the order of _MARKS; the backward pass by its nodes where no mark is."""
     rows = np.flatnonzero(is_host)
     names = events["name"].cat
     name = names.codes.to_numpy()[rows]
@@ -223,8 +222,7 @@ def _marked(events: pd.DataFrame, is_host: Flags, roots: Integers) -> dict[int, 
         holds[[each for each in used.tolist() if pattern.search(labels[each])]] = True
         found[phase] = rows[holds[name]]
     if not found[_BACKWARD].size:
-        is_node = text_matches(events["name"], _NODE.search, 200)
-        found[_BACKWARD] = roots[is_node[roots]]
+        found[_BACKWARD] = nodes
     return found
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bottleneck.analysis.floors import Floors, RooflineInput
 from bottleneck.analysis.tiles import Waves, find_waves
+from bottleneck.schema.device_facts import generation_of
 from bottleneck.schema.intervals import Flags, Floats, Integers, shared_us
 from bottleneck.schema.op_names import COMPILED_REGION, IN_PLACE
 from bottleneck.schema.reasons import Reason
@@ -138,13 +139,6 @@ def two_digits(values: Floats) -> Floats:
 _ALIGN = re.compile(r"align[a-c]?([12])(?!\d)")
 _SCALAR = re.compile(r"simt|sgemm", re.IGNORECASE)
 _ANY_ALIGN = re.compile(r"align[a-c]?\d|nvjet")  # nvjet kernels only take operands aligned to 16 bytes
-_LEGACY = re.compile(
-    r"cutlass_(?:70|75|80)(?!\d)|_s?16816|s1688|s161616|sm(?:75|80|86)_|ampere_|pytorch_flash::|flash_(?:fwd|bwd)\w*<"
-)
-_NEEDS = (
-    (re.compile(r"\b(?:H20|H100|H200|H800|GH200)\b"), "wgmma"),
-    (re.compile(r"\b(?:B100|B200|B300|GB200|GB300)\b"), "tcgen05"),
-)
 _ELEMENTWISE = re.compile(r"(?<![A-Za-z0-9_])elementwise_kernel(?:_manual_unroll)?<\d+, \d+|CatArrayBatchedCopy(?=<)")
 
 
@@ -203,13 +197,16 @@ def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     align = np.where(is_even, 0.0, work.per_name(_alignment_in))
     silent = on_matrix_units & (work.per_name(_ANY_ALIGN.search) == 0) & _of_family(work, "matmul")
     odd = silent & _in_half_precision(work) & (np.fmin(n, k) > 1) & ((n % 2 == 1) | (k % 2 == 1))
-    needed = next((words for pattern, words in _NEEDS if pattern.search(work.device.name)), None)
+    generation = generation_of(work.device.architecture)
     arithmetic = ~(floors.compute_us < floors.cold_us)
-    legacy = on_matrix_units & arithmetic & (work.per_name(_LEGACY.search) > 0) & (needed is not None)
+    legacy = on_matrix_units & arithmetic & (work.per_name(generation.older.search) > 0)
     return (
         Shortfall((align > 0) | odd, "misaligned", (align, m, n, k), _alignment),
         Shortfall(
-            legacy, "legacy_instructions", (_name_codes(work),), lambda code: (_token(_name(work, code)), needed or "")
+            legacy,
+            "legacy_instructions",
+            (_name_codes(work),),
+            lambda code: (_token(generation.older, _name(work, code)), generation.instruction),
         ),
     )
 
@@ -227,8 +224,8 @@ def _alignment(align: float, m: float, n: float, k: float) -> tuple[str]:
     return (", ".join(recorded + [f"{name} = {size:.0f} is {words}" for name, size in uneven[:1]]),)
 
 
-def _token(name: str) -> str:
-    match = _LEGACY.search(name)
+def _token(pattern: re.Pattern[str], name: str) -> str:
+    match = pattern.search(name)
     return match[0].strip("_:<") if match else ""
 
 

@@ -1,9 +1,7 @@
 """Classifies every kernel: the largest of three floors, how much of the time it explains, and how sure that is."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -11,7 +9,6 @@ from msgspec import Struct
 
 from bottleneck.analysis.floors import (
     MATRIX_PEAKS,
-    NAME_LIMIT,
     VECTOR_PEAKS,
     Floors,
     RooflineInput,
@@ -37,14 +34,10 @@ from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
 from bottleneck.schema.analysis import REGIMES
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Floats, Integers
-from bottleneck.schema.tables import ROOFLINE, as_integers, category, text_matches
+from bottleneck.schema.tables import ROOFLINE, as_integers, category
 from bottleneck.system.working_memory import returns_memory
 from bottleneck.units import US_PER_S
 
-_OVER_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host", re.IGNORECASE)
-_PEERS = re.compile(r"PtoP|PeerToPeer", re.IGNORECASE)  # from one device to another
-_INSIDE = re.compile(r"DtoD|DeviceToDevice", re.IGNORECASE)
-_PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
 _SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip rather than a stream
 
 
@@ -65,8 +58,8 @@ def copy_floors(work: RooflineInput) -> Copies:
     that the copying op reads and writes stand in.
     """
     kernels, device = work.kernels, work.device
-    over_link, inside = (_matches(work, pattern) for pattern in (_OVER_LINK, _INSIDE))
-    kind = kernels["kind"]
+    kind, way = kernels["kind"], kernels["copy_way"]
+    over_link, inside = way.isin(("to_device", "to_host")).to_numpy(), (way == "within").to_numpy()
     is_copy, is_fill = (kind == "copy").to_numpy(), (kind == "fill").to_numpy()
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
     moved = np.where(is_copy & np.isnan(moved), _bytes_of_op(work), moved)
@@ -81,17 +74,8 @@ def copy_floors(work: RooflineInput) -> Copies:
         default=np.nan,
     )
     memory_us = seconds * US_PER_S
-    crosses = over_link | _matches(work, _PEERS)
+    crosses = over_link | (way == "between").to_numpy()
     return Copies(is_copy | is_fill, crosses, memory_us, _why_slow(work, moved, memory_us, is_copy & over_link))
-
-
-def _matches(work: RooflineInput, pattern: re.Pattern[str]) -> Flags:
-    """Mask of the rows that are copies of such a name; names of other work are not looked at."""
-    matching = np.zeros(len(work.kernels), dtype=bool)
-    copies = np.flatnonzero((work.kernels["kind"] == "copy").to_numpy())
-    names = cast("pd.Series[str]", work.kernels["name"].iloc[copies].cat.remove_unused_categories())
-    matching[copies] = text_matches(names, pattern.search, NAME_LIMIT)
-    return matching
 
 
 def _bytes_of_op(work: RooflineInput) -> Floats:
@@ -108,7 +92,7 @@ def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: 
     duration = work.kernels["dur_us"].to_numpy()
     is_copy = (work.kernels["kind"] == "copy").to_numpy()
     slow = is_copy & (memory_us < work.limits.memory_share * duration)
-    pageable = _matches(work, _PAGEABLE)
+    pageable = (work.kernels["host_memory"] == "pageable").to_numpy()
     pace = two_digits(moved / np.maximum(duration, 1e-9) * US_PER_S)
     link, dram = work.device.link_bytes_per_s, work.device.bandwidth_bytes_per_s
     limit = np.where(over_link, link or np.nan, dram or np.nan)

@@ -72,8 +72,8 @@ def total(rows: KernelTimes, kernels: Sequence[KernelSummary], device: Device) -
         launch_count=int(pd.unique(launch[launch >= 0]).size) / rows.repeats,
         sync_count=result.sync_count / steps,
         copy_count=float(rows.runs[copies].sum()) / rows.repeats,
-        h2d_bytes=_copied(rows, copies, r"HtoD|HostToDevice"),
-        d2h_bytes=_copied(rows, copies, r"DtoH|DeviceToHost"),
+        h2d_bytes=_copied(rows, copies, "to_device"),
+        d2h_bytes=_copied(rows, copies, "to_host"),
         peak_memory_bytes=None if result.host_only else _peak_memory(linked),
         peak_memory_reason=_NO_PEAK if result.host_only else None,
         model_flops_utilization=_utilisation(amounts["flops"], device.peaks_flops_per_s.get(peak or ""), wall_us),
@@ -121,12 +121,9 @@ def _known_total(rows: KernelTimes, column: str) -> float | None:
     return float((values[known] * rows.runs[known]).sum()) / rows.repeats if known.any() else None
 
 
-def _copied(rows: KernelTimes, copies: Flags, pattern: str) -> float | None:
+def _copied(rows: KernelTimes, copies: Flags, way: str) -> float | None:
     """Bytes per step that copies of this direction moved; null when one of them does not say how many."""
-    labels = rows.labels("name")
-    matches = labels.str.contains(pattern, regex=True) if len(labels) else np.zeros(0, dtype=bool)
-    named = np.append(np.asarray(matches, dtype=bool), False)[rows.codes("name")]
-    mine = np.flatnonzero(copies & named & (rows.runs > 0))
+    mine = np.flatnonzero(copies & (rows.linked.kernels["copy_way"] == way).to_numpy() & (rows.runs > 0))
     amount = rows.linked.kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[mine] * rows.runs[mine]
     return None if np.isnan(amount).any() else float(amount.sum()) / rows.repeats
 

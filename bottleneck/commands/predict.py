@@ -90,17 +90,21 @@ def _devices(texts: Sequence[str]) -> "list[Device]":
 
 
 def _device(name: str) -> "Device":
-    from bottleneck.devices.match import USUAL_NAMES, device_by_name
+    from bottleneck.devices.catalogue import usual_names
+    from bottleneck.devices.match import device_by_name
 
     try:
         return device_by_name(name)
     except UsageError as error:
         from difflib import get_close_matches
 
-        near = get_close_matches(name.lower(), USUAL_NAMES, n=1, cutoff=0.7)
+        near = get_close_matches(name.lower(), usual_names(), n=1, cutoff=0.7)
         meant = f"did you mean {near[0].upper()!r}? Else " if near else ""
-        fix = f"{meant}name one of the device table: 'H100 SXM', A100, T4, L4, …; docs/reference/devices.md lists all"
-        raise UsageError(error.what, why=error.why, fix=fix) from error
+        raise UsageError(
+            error.what,
+            why=error.why,
+            fix=f"{meant}name one of the device table: 'H100 SXM', A100, T4, …; docs/reference/devices.md lists all",
+        ) from error
 
 
 def _ways(text: str) -> "list[Backend]":

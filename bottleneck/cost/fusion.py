@@ -24,7 +24,7 @@ from bottleneck.cost.call import OpCall, Unmodelled, parse_call
 from bottleneck.schema.intervals import Flags, Integers, numbered
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.step_calls import StepCall, StepCalls, TensorUse
-from bottleneck.schema.tables import LOOPS, as_integers, text_matches
+from bottleneck.schema.tables import LOOPS, OVER_LINK, as_integers, text_matches
 
 _LIBRARY = frozenset({"convolution", "matmul", "attention", "recurrent", "linear algebra", "vision"})
 # Constants of Reduction.num_splits (torch/_inductor/ir.py), for a device of this many multiprocessors.
@@ -402,7 +402,6 @@ _OWN_LOOPS = re.compile(r"_foreach_|_fused_(?!rms_norm)")
 _ADDING_PRODUCT = re.compile(r"^aten::_?addmm\w*$|^aten::(?:baddbmm|addbmm|addmv|addr)_?$")
 # The host reads a number or a size: a graph of a compiler ends.
 _BREAKS_GRAPH = re.compile(r"^aten::(?:_local_scalar_dense|item|nonzero)$")
-_OVER_LINK = re.compile(r"HtoD|DtoH|PtoP|Host|Peer")
 _TEXTS = ("dims", "types", "strides", "concrete", "result")
 _CONCRETE = _TEXTS.index("concrete")
 # Scalars on their way between other ops; they do not end a loop.
@@ -458,7 +457,7 @@ def _rows_in_order(linked: Linked, attribution: pd.DataFrame, op: Integers) -> I
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~attribution["dispatches"].to_numpy()
     breaks = np.append(text_matches(linked.ops["name"], _BREAKS_GRAPH.search), False)
     is_copy = (kernels["kind"] == "copy").to_numpy()
-    row = np.flatnonzero(works | (is_copy & ~text_matches(kernels["name"], _OVER_LINK.search)) | breaks[op])
+    row = np.flatnonzero(works | (is_copy & ~kernels["copy_way"].isin(OVER_LINK).to_numpy()) | breaks[op])
     return row[np.lexsort((kernels["ts_us"].to_numpy()[row], kernels["stream"].cat.codes.to_numpy()[row]))]
 
 

@@ -1,11 +1,11 @@
-"""The device table and the rates per architecture, read from the two CSV files beside this module.
+"""Reads the device table, rates per architecture and names of kernels from the CSV files beside this module.
 
 Devices from other sources follow: a file of ceilings by the user, a calibration, a recording.
 """
 
-import csv
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from bottleneck.errors import UsageError
 from bottleneck.schema.device import Device
+from bottleneck.schema.device_facts import read_rows
 
-HERE = Path(__file__).parent
 GIB = 2.0**30
 MIB = 2.0**20
 
@@ -46,11 +48,12 @@ class Entry:
 
     A name in ``exact_names`` matches as a whole only; one in ``names`` also where another word follows it.
     ``sm_counts`` and ``memory_bytes`` hold every figure that the part is known to report; the first SM count is the one
-    that the peaks belong to.
+    that the peaks belong to. ``called`` are what people call it.
     """
 
     names: tuple[str, ...]
     exact_names: tuple[str, ...]
+    called: tuple[str, ...]
     vendor: str
     architecture: str
     sm_counts: tuple[int, ...]
@@ -90,10 +93,46 @@ def rates() -> Mapping[str, Mapping[str, float]]:
     }
 
 
-def read_rows(file: str) -> list[dict[str, str]]:
-    """The rows of a CSV file of this package, cells as text."""
-    with (HERE / file).open(newline="", encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
+@cache
+def reported_as() -> Mapping[str, tuple[str, ...]]:
+    """Architectures by the compute capability that their boards report where it is not their own name."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in read_rows("rates.csv"):
+        if row["reported_as"]:
+            found[row["reported_as"]] = (*found.get(row["reported_as"], ()), row["architecture"])
+    return found
+
+
+@cache
+def kinds_by_vendor() -> Mapping[str, str]:
+    """The kind of devices that each vendor makes, as traces name it."""
+    return {row["vendor"]: row["kind"] for row in read_rows("vendors.csv")}
+
+
+@cache
+def usual_names() -> Mapping[str, Entry]:
+    """Returns rows by what people call them: of several such devices the part that is rented most."""
+    return {called: entry for entry in entries() for called in entry.called}
+
+
+class KernelName(Struct, frozen=True):
+    """Names of kernels made for a generation, and the architectures that run kernels of such names.
+
+    Libraries build some of their kernels for later generations under the old name.
+    """
+
+    pattern: re.Pattern[str]
+    generation: str
+    architectures: tuple[str, ...]
+
+
+@cache
+def kernel_names() -> tuple[KernelName, ...]:
+    """The rows of kernel_names.csv, in the order in which they are tried."""
+    return tuple(
+        KernelName(re.compile(row["pattern"]), row["generation"], tuple(row["architectures"].split("|")))
+        for row in read_rows("kernel_names.csv")
+    )
 
 
 def _entry(row: Mapping[str, str]) -> Entry:
@@ -101,6 +140,7 @@ def _entry(row: Mapping[str, str]) -> Entry:
     return Entry(
         names=tuple(name for name in names if not name.startswith("=")),
         exact_names=tuple(name.removeprefix("=") for name in names if name.startswith("=")),
+        called=tuple(row["called"].split("|")) if row["called"] else (),
         vendor=row["vendor"],
         architecture=row["architecture"],
         sm_counts=tuple(int(count) for count in row["sm_count"].split("/")),

@@ -4,23 +4,26 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
-from bottleneck.devices.catalogue import Entry, entries, rates, ridges
+from bottleneck.devices.catalogue import (
+    Entry,
+    entries,
+    kernel_names,
+    kinds_by_vendor,
+    rates,
+    reported_as,
+    ridges,
+    usual_names,
+)
 from bottleneck.errors import UsageError
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
+from bottleneck.schema.device_facts import NAME_LIMIT
 from bottleneck.schema.linked_trace import DeviceProperties, Trace
 from bottleneck.schema.recording import Recording
 
-# AMD reports a gfx version as compute capability; 9.0 is several parts, which differ in their compute units.
-_AMD_ARCHITECTURES = {
-    "9.0": ("gfx908", "gfx90a"),
-    "9.4": ("gfx942",),
-    "9.5": ("gfx950",),
-    "11.0": ("gfx1100",),
-    "12.0": ("gfx1201",),
-}
+# AMD reports a gfx version as compute capability, which may be that of several parts (and that of NVIDIA boards).
 _CDNA_WARP = 64
 _MHZ = 1e6
 
@@ -59,12 +62,12 @@ def default_clocks_mhz(architecture: str) -> tuple[float, float] | None:
 def architectures(properties: DeviceProperties, flavour: str) -> tuple[str, ...]:
     """The rows of rates.csv that a device may belong to, by vendor, compute capability and name.
 
-    NVIDIA and AMD give different parts equal numbers (9.0 is an H100 and an MI210): a warp of 64 means AMD. GeForce
+    NVIDIA and AMD give different parts equal numbers: a warp of 64 means AMD. GeForce
     boards run tensor cores with fp32 accumulation at half rate; without a name both variants are possible.
     """
     capability = properties.compute_capability or ""
     if flavour == "rocm" or properties.warp_size == _CDNA_WARP:
-        return _AMD_ARCHITECTURES.get(capability, ())
+        return reported_as().get(capability, ())
     halved = f"{capability}-geforce"
     wanted = (capability, halved) if not properties.name else ((halved,) if "GeForce" in properties.name else ())
     known = tuple(name for name in wanted or (capability,) if name in rates())
@@ -99,8 +102,7 @@ def memory_agrees(entry: Entry, memory_bytes: int | None) -> bool:
 
 Kind = Literal["cuda", "rocm", "xpu", "cpu", "other"]
 
-KINDS: Mapping[str, Kind] = {"cuda": "cuda", "rocm": "rocm", "xpu": "xpu", "cpu": "cpu"}
-_VENDOR_KINDS: Mapping[str, Kind] = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "xpu"}
+KINDS: Mapping[str, Kind] = {kind: kind for kind in get_args(Kind)}
 _UNNAMED = "unknown device"
 _REMEDY = "pass --device NAME or --peaks FILE to judge it against its ceilings"
 
@@ -115,7 +117,7 @@ def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Devi
     return Device(
         name=reported.name.strip() or entry.label,
         vendor=entry.vendor,
-        kind=_VENDOR_KINDS.get(entry.vendor, "other"),
+        kind=KINDS.get(kinds_by_vendor().get(entry.vendor, ""), "other"),
         count=1,
         peaks_flops_per_s=dict(entry.peaks_flops_per_s),
         bandwidth_bytes_per_s=entry.bandwidth_bytes_per_s,
@@ -128,6 +130,7 @@ def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Devi
         special_ops_per_s=special_ops_per_s(entry.architecture, entry.sm_counts[0], entry.boost_mhz),
         link_bytes_per_s=entry.link_bytes_per_s,
         peak_clocks_mhz={peak: clock_of(peak, entry.boost_mhz, entry.tensor_mhz) for peak in entry.peaks_flops_per_s},
+        architecture=entry.architecture,
     )
 
 
@@ -214,12 +217,13 @@ def derive_from_architecture(properties: DeviceProperties, flavour: str) -> Devi
     special = [rate for kind, boost, _ in clocks if (rate := special_ops_per_s(kind, count, boost)) is not None]
     device = replace(
         _bare(properties, flavour),
-        vendor="AMD" if kinds[0].startswith("gfx") else "NVIDIA",
+        vendor=next(entry.vendor for entry in entries() if entry.architecture == kinds[0]),
         peaks_flops_per_s=peaks,
         special_ops_per_s=max(special, default=None),
         source="derived",
         peak_clocks_mhz={peak: clock_of(peak, *fastest) for peak in peaks},
         plausible_ridges=plausible_ridges(flavour, kinds),
+        architecture=kinds[0] if len(kinds) == 1 else None,
     )
     message = (
         f"{device.name!r} is not in the device table: arithmetic ceilings follow from its architecture at the fastest "
@@ -266,7 +270,7 @@ def plausible_ridges(flavour: str, kinds: Sequence[str] = ()) -> dict[str, tuple
         return dict(_CPU_RIDGES)
     found: dict[str, list[float]] = {}
     for entry in entries():
-        if _VENDOR_KINDS.get(entry.vendor) == flavour and (not kinds or entry.architecture in kinds):
+        if kinds_by_vendor().get(entry.vendor) == flavour and (not kinds or entry.architecture in kinds):
             for peak, ridge in ridges(entry.peaks_flops_per_s, entry.bandwidth_bytes_per_s).items():
                 found.setdefault(peak, []).append(ridge)
     return {peak: (min(each), max(each)) for peak, each in found.items()}
@@ -302,28 +306,14 @@ def match_device(properties: Sequence[DeviceProperties], used: Sequence[int], fl
     return device, caveats + _mixed(chosen)
 
 
-# What people call devices of which the table has several: the part that is rented most.
-USUAL_NAMES = {
-    "h100": "NVIDIA H100 80GB HBM3",
-    "h100 sxm": "NVIDIA H100 80GB HBM3",
-    "a100": "NVIDIA A100-SXM4-80GB",
-    "a100 sxm": "NVIDIA A100-SXM4-80GB",
-    "a100 80gb": "NVIDIA A100-SXM4-80GB",
-    "a100 40gb": "NVIDIA A100-SXM4-40GB",
-    "a100 pcie": "NVIDIA A100 80GB PCIe",
-    "v100": "Tesla V100-SXM2-16GB",
-    "p100": "Tesla P100-PCIE-16GB",
-    "b200": "NVIDIA B200",
-    "h200": "NVIDIA H200",
-}
-
-
 def device_by_name(name: str) -> Device:
-    """The device of the table that a user names: whole, by its own words ('mi300x', 'rtx 4070'), or as in USUAL_NAMES.
+    """The device of the table that a user names: whole, by its own words ('mi300x', 'rtx 4070'), or as people call it.
 
     Raises UsageError with the nearest names when no row, or more than one, fits.
     """
-    query = _words(USUAL_NAMES.get(" ".join(name.lower().split()), name))
+    usual, query = usual_names().get(" ".join(name.lower().split())), _words(name)
+    if usual is not None:
+        return from_entry(usual)
     if not query:
         raise UsageError("no device is called ''", fix="name a device, for example --device H200")
     named = {label: entry for entry in entries() for label in entry.names + entry.exact_names}
@@ -408,47 +398,21 @@ _NO_CEILINGS = (
 )
 
 
-# Name of a kernel -> its generation, and the architectures that run kernels of that name. Libraries build some of their
-# kernels for later NVIDIA generations under the old name; AMD's are built for one ISA.
-_NAMED_ARCHITECTURES: tuple[tuple["re.Pattern[str]", str, tuple[str, ...]], ...] = (
-    (re.compile(r"sm_?10\d|_SM100_"), "Blackwell", ("10.0", "10.3")),
-    (re.compile(r"sm_?90|hopper|_SM90_", re.IGNORECASE), "Hopper", ("9.0",)),
-    (re.compile(r"sm_?89"), "Ada", ("8.9", "8.9-geforce")),
-    (re.compile(r"sm_?86"), "Ampere (sm_86)", ("8.6", "8.6-geforce", "8.9", "8.9-geforce")),
-    (
-        re.compile(r"ampere|sm_?80|cutlass_80", re.IGNORECASE),
-        "Ampere",
-        ("8.0", "8.6", "8.6-geforce", "8.9", "8.9-geforce", "9.0", "10.0", "10.3"),
-    ),
-    (re.compile(r"turing|cutlass_75", re.IGNORECASE), "Turing", ("7.5", "7.5-geforce")),
-    (re.compile(r"volta|cutlass_70", re.IGNORECASE), "Volta", ("7.0", "7.5", "7.5-geforce")),
-    (re.compile(r"maxwell|pascal", re.IGNORECASE), "Maxwell or Pascal", ("6.0", "6.1")),
-    (re.compile(r"ISA950|gfx950"), "CDNA 4 (gfx950)", ("gfx950",)),
-    (re.compile(r"ISA942|gfx942"), "CDNA 3 (gfx942)", ("gfx942",)),
-    (re.compile(r"ISA90a|gfx90a"), "CDNA 2 (gfx90a)", ("gfx90a",)),
-    (re.compile(r"ISA908|gfx908"), "CDNA (gfx908)", ("gfx908",)),
-    (re.compile(r"ISA1100|gfx1100"), "RDNA 3 (gfx1100)", ("gfx1100",)),
-    (re.compile(r"ISA1201|gfx1201"), "RDNA 4 (gfx1201)", ("gfx1201",)),
-)
-# C++ names carry their arguments behind; the generation stands at the beginning.
-_NAME_LIMIT = 300
-
-
 def _guess_by_kernels(trace: Trace, device: Device, caveats: tuple[Caveat, ...]) -> DeviceWithCaveats:
     """A device without ceilings, with the ridges of the architectures that its kernels are named for, and a guess."""
     kernels = trace.events["name"][(trace.events["category"] == "kernel").to_numpy()].unique()
-    names = [str(name)[:_NAME_LIMIT] for name in kernels]
-    vendors = {"cuda": "NVIDIA", "rocm": "AMD"}
-    for pattern, word, kinds in _NAMED_ARCHITECTURES:
-        fitting = [entry for entry in entries() if entry.architecture in kinds]
-        example = next((name for name in names if pattern.search(name)), None)
-        if example is None or fitting[0].vendor != vendors.get(trace.flavour):
+    names = [str(name)[:NAME_LIMIT] for name in kernels]
+    for row in kernel_names():
+        fitting = [entry for entry in entries() if entry.architecture in row.architectures]
+        example = next((name for name in names if row.pattern.search(name)), None)
+        if example is None or kinds_by_vendor().get(fitting[0].vendor) != trace.flavour:
             continue
         message = (
             f"the trace does not name its device, so no kernel is judged against ceilings; {example[:60]!r} is a "
-            f"kernel for {word}: pass --device {fitting[0].names[0]!r} or the right name of that kind, or --peaks FILE"
+            f"kernel for {row.generation}: pass --device {fitting[0].names[0]!r} or the right name of that kind, or "
+            "--peaks FILE"
         )
-        guessed = replace(device, plausible_ridges=plausible_ridges(trace.flavour, kinds))
+        guessed = replace(device, plausible_ridges=plausible_ridges(trace.flavour, row.architectures))
         return guessed, tuple(
             Caveat(caveat.slug, message) if caveat.slug == "unknown-device" else caveat for caveat in caveats
         )
@@ -477,7 +441,7 @@ def choose_device(trace: Trace, recording: Recording | None = None, chosen: Devi
         return device, caveats
     # What is doubtful about a data sheet does not touch what was measured.
     mixed = tuple(caveat for caveat in caveats if caveat.slug == "mixed-devices")
-    return replace(measured, count=device.count), mixed
+    return replace(measured, count=device.count, architecture=device.architecture), mixed
 
 
 # What the identity of a CPU in a recording has behind its name: vendor, family, model and stepping, as Linux has them.

@@ -16,54 +16,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from bottleneck.analysis.host import places_of
 from bottleneck.gate.source_files import SourceFiles
 from bottleneck.schema.counters import MODULE_COUNTERS, Counts, Fingerprint, Site, Value
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.intervals import NOTHING, Flags, Floats, Integers, grouped, hold_on_tracks
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX
 from bottleneck.schema.recording import Recording
+from bottleneck.schema.tables import LAUNCHES, SYNCHRONISES, are_calls, main_thread, text_matches
 
-ENGINE = "autograd::engine::evaluate_function: "
-_NODE = re.compile(r"^(?:torch::autograd::)?(?:\w+Backward\d*|AccumulateGrad)$")
 # A loader whose workers are processes: batches arrive in any order, so that one call may take over none or two.
 _TAKES_OVER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
 # Draws the order of an epoch's samples and the seed of its workers: in one step of many.
 _BEGINS_EPOCH = re.compile(r"torch/utils/data/(dataloader|sampler)\.py\(\d+\): (__iter__|_get_iterator)$")
-
-
-@dataclass(frozen=True)
-class ThreadSpans:
-    """Stretches that threads (by their number) are in, in any order; they may enclose one another."""
-
-    thread: Integers
-    start_us: Floats
-    end_us: Floats
-
-    def cover(self, thread: Integers, at_us: Floats) -> Flags:
-        """For each instant of a thread, whether one of the spans contains it."""
-        if not len(self.thread):
-            return np.zeros(len(at_us), dtype=bool)
-        order = np.lexsort((self.start_us, self.thread))
-        # One that encloses others reaches over their ends; the offsets keep threads apart.
-        ends, rank = np.unique(self.end_us[order], return_inverse=True)
-        offset = self.thread[order] * len(ends)
-        reach_us = ends[np.maximum.accumulate(offset + rank) - offset]
-        row = latest_row(self.thread[order], self.start_us[order], thread, at_us)
-        return np.asarray((row >= 0) & (at_us < np.append(reach_us, -np.inf)[row]))
-
-
-def latest_row(thread: Integers, start_us: Floats, at_thread: Integers, at_us: Floats) -> Integers:
-    """The row that started last before, or at, each instant of ``at_thread``; -1 where there is none.
-
-    Rows are sorted by thread, then start. Threads may be as many as rows.
-    """
-    _, rank = np.unique(np.concatenate([start_us, at_us]), return_inverse=True)
-    size = len(rank) + 1
-    key = thread * size + rank[: len(start_us)]
-    row = np.searchsorted(key, at_thread * size + rank[len(start_us) :], side="right") - 1
-    known = row >= 0
-    known[known] = thread[row[known]] == at_thread[known]
-    return np.where(known, row, -1)
 
 
 class StepScope:
@@ -88,7 +54,7 @@ class StepScope:
         inside = (step >= 0) & (at_ns < self._end_ns[step])
         rows = np.flatnonzero(inside)
         rows = rows[self._works[thread[rows]]]
-        rows = rows[~self._of_loaders.cover(thread[rows], at_us[rows])]
+        rows = rows[~hold_on_tracks(*self._of_loaders, thread[rows], at_us[rows])]
         found = np.full(len(at_us), -1, dtype=np.int64)
         found[rows] = step[rows]
         return found
@@ -99,16 +65,8 @@ class StepScope:
 
     def rows_named(self, category: str, test: Callable[[str], bool]) -> Integers:
         """Rows of EVENTS of a category whose name passes; each distinct name is tested once."""
-        categories = list(self.events["category"].cat.categories)
-        if category not in categories:
-            return np.empty(0, dtype=np.int64)
-        rows = np.flatnonzero(self.events["category"].cat.codes.to_numpy() == categories.index(category))
-        codes = self.events["name"].cat.codes.to_numpy()[rows]
-        labels = self.events["name"].cat.categories
-        passes = np.zeros(len(labels) + 1, dtype=bool)
-        for code in np.flatnonzero(np.bincount(codes, minlength=len(labels))).tolist():
-            passes[code] = test(labels[code])
-        return rows[passes[codes]]
+        rows = np.flatnonzero((self.events["category"] == category).to_numpy())
+        return rows[text_matches(self.events["name"].iloc[rows].cat.remove_unused_categories(), test)]
 
     @cached_property
     def thread(self) -> Integers:
@@ -126,46 +84,37 @@ class StepScope:
         return self.step_at(self.op_thread, self.linked.ops["ts_us"].to_numpy())
 
     def recode(self, column: "pd.Series[str]") -> Integers:
-        """Threads of another table as codes of ``events.thread``; those without events get the code after all."""
-        known = {label: code for code, label in enumerate(self.events["thread"].cat.categories)}
-        codes = [known.get(label, len(known)) for label in column.cat.categories]
-        return np.array([*codes, len(known)], dtype=np.int64)[column.cat.codes.to_numpy()]
+        """Threads of another table as codes of ``events.thread``, -1 for those without events."""
+        codes = self.events["thread"].cat.categories.get_indexer(column.cat.categories)
+        return np.append(codes, -1).astype(np.int64)[column.cat.codes.to_numpy()]
 
     def ops_named(self, test: Callable[[str], bool]) -> Flags:
         """For each row of OPS, whether its name passes the test; each distinct name is tested once."""
-        names = self.linked.ops["name"].cat
-        return np.array([*map(test, names.categories), False], dtype=bool)[names.codes.to_numpy()]
+        return text_matches(self.linked.ops["name"], test)
 
-    @cached_property
+    @property
     def autograd_nodes(self) -> Flags:
-        """For each row of OPS, whether it is a node that autograd's engine evaluates; before torch 1.10 by its name."""
-        marked = self.ops_named(lambda name: name.startswith(ENGINE))
-        if marked.any():
-            return marked
-        is_outermost = self.linked.ops["depth"].to_numpy() == 0
-        return np.asarray(self.ops_named(lambda name: _NODE.search(name) is not None) & is_outermost)
+        """For each row of OPS, whether it is a node that autograd's engine evaluates."""
+        return self.linked.ops["is_autograd"].to_numpy()
 
     @cached_property
     def _works(self) -> Flags:
-        """By code of a thread: whether it is the step's, the one in which most ops begin, or one of autograd's."""
-        ops, size = self.linked.ops, len(self.events["thread"].cat.categories) + 1
-        if ops.empty:
+        """By code of a thread: whether it is the main one or one of autograd's."""
+        size = len(self.events["thread"].cat.categories) + 1
+        if self.linked.ops.empty:
             return np.ones(size, dtype=bool)
-        is_engine = self.autograd_nodes
-        start_ns = ops["ts_us"].to_numpy() * 1e3
-        inside = (start_ns >= self._start_ns[0]) & (start_ns < self._end_ns[-1])
-        begins = inside & ~is_engine & (ops["depth"].to_numpy() == 0)
-        works = np.bincount(self.op_thread[is_engine], minlength=size) > 0
-        works[int(np.bincount(self.op_thread[begins], minlength=size).argmax())] = True
+        works = np.bincount(self.op_thread[self.autograd_nodes], minlength=size) > 0
+        works[main_thread(self.events)] = True
         return works
 
     @cached_property
-    def _of_loaders(self) -> ThreadSpans:
+    def _of_loaders(self) -> tuple[Integers, Floats, Floats]:
+        """Threads, starts and ends of stretches in which a loader begins an epoch or hands a batch over."""
         taking_over = self.rows_named("annotation", lambda name: name.startswith(_TAKES_OVER))
         beginning = self.rows_named("python", lambda name: _BEGINS_EPOCH.search(name) is not None)
         rows = np.concatenate([taking_over, beginning])
         start_us = self.events["ts_us"].to_numpy()[rows]
-        return ThreadSpans(self.thread[rows], start_us, start_us + self.events["dur_us"].to_numpy()[rows])
+        return self.thread[rows], start_us, start_us + self.events["dur_us"].to_numpy()[rows]
 
 
 LABELS = ("source", "module")
@@ -207,22 +156,13 @@ def event_rows(scope: StepScope, rows: Integers) -> StepRows:
         nowhere = np.full(len(rows), -1, dtype=np.int64)
         return StepRows(scope.of_events(rows), {name: (nowhere, []) for name in LABELS})
     at_us = scope.events["ts_us"].to_numpy()[rows]
-    found = _place_at(scope, places, scope.thread[rows], at_us)
+    of_thread, place = places_of(scope.linked), np.full(len(rows), -1, dtype=np.int64)
+    for code, mine in grouped(scope.thread[rows]):
+        place[mine] = of_thread.get(code, NOTHING).at(at_us[mine])
     return StepRows(
         scope.of_events(rows),
-        {name: (np.append(code, -1)[found], labels) for name, (code, labels) in _places(places).items()},
+        {name: (np.append(code, -1)[place], labels) for name, (code, labels) in _places(places).items()},
     )
-
-
-def _place_at(
-    scope: StepScope, places: pd.DataFrame, thread: Integers, at_us: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> Integers:
-    """Row of PLACES in which each thread is at each instant, -1 for none."""
-    of_place = scope.recode(places["thread"])
-    order = np.lexsort((places["ts_us"].to_numpy(), of_place))
-    start_us, end_us = (places[name].to_numpy()[order] for name in ("ts_us", "end_us"))
-    row = latest_row(of_place[order], start_us, thread, at_us)
-    return np.where((row >= 0) & (at_us < np.append(end_us, -np.inf)[row]), np.append(order, -1)[row], -1)
 
 
 def _places(table: pd.DataFrame) -> dict[str, tuple[Integers, list[str]]]:
@@ -310,7 +250,7 @@ _NODE_NUMBER = re.compile(r"(?<=Backward)\d+$")
 _GENERATED = re.compile(r"^(triton|cpp)_(\w+?)_\d+$")
 _SPECIALISED = re.compile(r"_(?:\d+[dc]e?)+$")
 
-_OTHER_NAMES = ("autograd::engine::", "torch::autograd::")
+_OTHER_NAMES = (AUTOGRAD_PREFIX, "torch::autograd::")
 
 
 def is_op(name: str) -> bool:
@@ -385,10 +325,6 @@ def relabel(codes: Integers, labels: Sequence[str]) -> tuple[Integers, list[str]
     return np.array([*(position[label] for label in labels), -1], dtype=np.int64)[codes], distinct
 
 
-_LAUNCH = re.compile(r"LaunchKernel|LaunchCooperativeKernel|ModuleLaunch|GraphLaunch")
-_WAIT = re.compile(r"(Stream|Device|Event|Ctx)Synchronize")
-_TO_DEVICE = re.compile(r"HtoD|HostToDevice")
-_TO_HOST = re.compile(r"DtoH|DeviceToHost")
 _READS = "aten::_local_scalar_dense"
 
 _HOST_ONLY = "a CPU runs no kernels that are launched"
@@ -463,10 +399,10 @@ class StepCounter:
     def _waits(self) -> Integers:
         """Calls of the runtime that wait, but those by which an op reads a value: it counts already."""
         scope, ops = self.scope, self.linked.ops
-        rows = scope.rows_named("runtime", lambda name: _WAIT.search(name) is not None)
+        rows = np.flatnonzero(are_calls(self.linked.trace, *SYNCHRONISES))
         start_us, dur_us = (ops[name].to_numpy()[self._reads] for name in ("ts_us", "dur_us"))
-        reading = ThreadSpans(scope.op_thread[self._reads], start_us, start_us + dur_us)
-        return rows[~reading.cover(scope.thread[rows], scope.events["ts_us"].to_numpy()[rows])]
+        reading = scope.op_thread[self._reads], start_us, start_us + dur_us
+        return rows[~hold_on_tracks(*reading, scope.thread[rows], scope.events["ts_us"].to_numpy()[rows])]
 
     @cached_property
     def _launched(self) -> StepRows:
@@ -490,7 +426,7 @@ class StepCounter:
         """Calls that launch; those of the trace itself where it has any, which needs no kernel to be seen."""
         if self.is_host_only:
             return UnknownCount(_HOST_ONLY)
-        rows = self.scope.rows_named("runtime", lambda name: _LAUNCH.search(name) is not None)
+        rows = np.flatnonzero(are_calls(self.linked.trace, *LAUNCHES))
         if len(rows):
             return total(self.scope.of_events(rows), self.steps)
         return self.of_part("launches") if len(self._launched.step) else UnknownCount(_NO_LAUNCHES)
@@ -519,16 +455,14 @@ class StepCounter:
         has_types = self.linked.trace.signatures["types"].notna().any()
         return self.of_part("float64_ops") if has_types else UnknownCount(_NO_SHAPES)
 
-    def copies_along(self, direction: "re.Pattern[str]", *, in_bytes: bool) -> Found:
+    def copies_along(self, way: str, *, in_bytes: bool) -> Found:
         """Copies between host and device that the steps issued, or their size."""
         if self.is_host_only:
             recording = self.evidence.recording
             is_known = recording is not None and recording.framework is not None and not recording.device_facts
             return Tally(0, 0) if is_known else UnknownCount(_NOT_SEEN)
         kernels = self.linked.kernels
-        names = kernels["name"].cat
-        along = np.array([direction.search(name) is not None for name in names.categories] or [False])
-        mine = np.flatnonzero(along[names.codes.to_numpy()] & (kernels["kind"] == "copy").to_numpy())
+        mine = np.flatnonzero((kernels["copy_way"] == way).to_numpy())
         if len(mine) and kernels["launch"].iloc[mine].isna().all():
             return UnknownCount(_NO_LAUNCHES)
         step = kernel_rows(self.scope).step[mine]
@@ -614,10 +548,10 @@ _COUNTERS: Mapping[str, Callable[[StepCounter], Found]] = {
     "launches": StepCounter.launches,
     "syncs": lambda work: work.of_part("syncs"),
     "copies": lambda work: work.of_part("copies"),
-    "h2d_copies": lambda work: work.copies_along(_TO_DEVICE, in_bytes=False),
-    "h2d_bytes": lambda work: work.copies_along(_TO_DEVICE, in_bytes=True),
-    "d2h_copies": lambda work: work.copies_along(_TO_HOST, in_bytes=False),
-    "d2h_bytes": lambda work: work.copies_along(_TO_HOST, in_bytes=True),
+    "h2d_copies": lambda work: work.copies_along("to_device", in_bytes=False),
+    "h2d_bytes": lambda work: work.copies_along("to_device", in_bytes=True),
+    "d2h_copies": lambda work: work.copies_along("to_host", in_bytes=False),
+    "d2h_bytes": lambda work: work.copies_along("to_host", in_bytes=True),
     "flops": StepCounter.flops,
     "float64_ops": StepCounter.float64_ops,
     "graphs": lambda work: work.compiled("graphs"),

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bottleneck.cost.call import OpCall, Unmodelled, parse_call
-from bottleneck.predict.rates import LIBRARY_KINDS, board_of
+from bottleneck.predict.rates import LIBRARY_KINDS
 from bottleneck.predict.step_kernels import FAMILY_OF, Kernel
+from bottleneck.schema.device_facts import board_of
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.step_calls import StepCall, StepCalls

@@ -29,6 +29,7 @@ from bottleneck.predict.rates import (
 )
 from bottleneck.predict.step_kernels import Kernel, split
 from bottleneck.schema.device import Device
+from bottleneck.schema.device_facts import board_of
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
 from bottleneck.schema.records import replace
@@ -41,8 +42,6 @@ BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["latency"], Literal
     "latency",
     "overhead",
 )
-TIMED_DEVICES = frozenset({"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla T4"})
-
 # The middle 80 % of a normal distribution, in standard deviations.
 _DEVIATIONS = 1.28
 # The time of a step of which more than this share has no predicted time would say nothing.
@@ -254,12 +253,12 @@ def _reasons(
     calls: StepCalls, device: Device, unknown: Mapping[str, int], engines: set[str], host_pace_us: float | None
 ) -> list[str]:
     reasons = [f"{counted(count, 'call')} without a predicted time: {reason}" for reason, count in unknown.items()]
-    if device.name not in TIMED_DEVICES:
+    if device.name not in board_of(device.name).timed:
         reasons.append(f"no program was timed on {device.name}: its efficiencies are those of other NVIDIA GPUs")
     if host_pace_us is None:
         reasons.append("the pace of the host is that of the timed machines, which differ by a factor of three")
     if {"bf16_tensor", "fp16_tensor", "fp8_tensor"} & engines:
-        reasons.append("the efficiency of products in half precision comes from three public traces of one H100")
+        reasons.append("the efficiency of products in half precision comes from three public traces of one device")
     if calls.origin == "trace":
         reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
     return reasons

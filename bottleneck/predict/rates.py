@@ -8,7 +8,6 @@ share. schema/learned_rates.csv holds the shares and sizes with the number of ti
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +17,7 @@ from bottleneck.analysis.floors import MATRIX_PEAKS, first_peak, memory_us
 from bottleneck.analysis.tiles import count_tiles, fill_of_tiles, fill_of_waves
 from bottleneck.predict.step_kernels import Kernel
 from bottleneck.schema.device import Device
+from bottleneck.schema.device_facts import USUAL_LANES, board_of, generation_of
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.learned_rates import learned_rates
 from bottleneck.schema.step_calls import EngineSettings
@@ -187,6 +187,7 @@ def ceilings_of(
     """The ceilings for each kernel on one device, and the names of the engines."""
     engines = [engine_of(kernel, settings, device) for kernel in kernels]
     peaks, board = device.peaks_flops_per_s, board_of(device.name)
+    tensor_share = generation_of(device.architecture).tensor_share
     # Attention in fp32 takes three TF32 passes for one product (CUTLASS OpMultiplyAddFastF32).
     passes = np.array([3.0 if k.kind == "attention" and k.dtype == "fp32" else 1.0 for k in kernels])
     return (
@@ -197,70 +198,12 @@ def ceilings_of(
             bandwidth=np.full(len(kernels), (device.bandwidth_bytes_per_s or np.nan) * _PER_US),
             cache=np.full(len(kernels), device.cache_bytes or 0.0),
             multiprocessors=np.full(len(kernels), float(device.sm_count or 100)),
-            memory_factor=np.full(len(kernels), board.memory),
-            lanes_factor=np.full(len(kernels), board.lanes),
-            tensor_factor=np.full(len(kernels), board.tensor),
+            memory_factor=np.full(len(kernels), board.memory_share),
+            lanes_factor=np.full(len(kernels), board.lanes_share / USUAL_LANES),
+            tensor_factor=np.full(len(kernels), tensor_share),
         ),
         engines,
     )
-
-
-@dataclass(frozen=True)
-class Board:
-    """Public facts about a board beside its data sheet; they do not come from the timings of the rates.
-
-    ``memory``, ``lanes`` and ``tensor`` are the shares of bandwidth, of the fp32 peak and of the peaks of tensor cores
-    that it sustains, relative to other boards. ``year`` is that of its servers.
-    """
-
-    year: int
-    memory: float
-    lanes: float
-    tensor: float
-
-
-# Of large fp32 products without TF32, torch reaches this share of the peak on an A100 (0.93, 0.98) and an H100 (0.78).
-_USUAL_LANES = 0.865
-# Memory that keeps its error correction in the data itself (GDDR6) gives up a sixteenth of its size, and more of its
-# bandwidth, as a write reads the code word first: an A40 renders 15 % slower with it (Chaos, "ECC state"). Set while
-# timings of a T4 were in sight.
-_ECC_IN_DATA = 0.875
-# Boards by the beginning of their names: year, share of bandwidth, and share of the fp32 peak that large products
-# reach with torch (github.com/zzc0721/torch-performance-test-data: T4 4.17 and 4.43 TFLOP/s). A T4 may take 70 W and
-# takes 27 W idle, so that its clock falls; boards from Ampere on but A100, H100 and B200 share lanes with integers.
-_BOARDS: Mapping[str, tuple[int, float, float]] = {
-    "Tesla P100": (2016, 1.0, 0.90),
-    "Tesla P40": (2016, 1.0, 0.86),
-    "Tesla V100": (2017, 1.0, 0.90),
-    "Tesla T4": (2018, _ECC_IN_DATA, 0.53),
-    "NVIDIA A100": (2020, 1.0, 0.955),
-    "NVIDIA A10": (2021, _ECC_IN_DATA, 0.63),
-    "NVIDIA A40": (2020, _ECC_IN_DATA, 0.63),
-    "NVIDIA RTX A6000": (2020, 1.0, 0.62),
-    "NVIDIA GeForce RTX 30": (2020, 1.0, 0.70),
-    "NVIDIA GeForce RTX 40": (2022, 1.0, 0.67),
-    "NVIDIA GeForce RTX 50": (2025, 1.0, 0.65),
-    "NVIDIA H100": (2022, 1.0, 0.78),
-    "NVIDIA GH200": (2023, 1.0, 0.78),
-    "NVIDIA H200": (2024, 1.0, 0.77),
-    "NVIDIA H20": (2023, 1.0, 0.73),
-    "NVIDIA L40": (2022, _ECC_IN_DATA, 0.51),
-    # Not timed: that of an L40S (350 W for 91.6 TFLOP/s) at 72 W for 30.3, as power rises with the cube of the clock.
-    "NVIDIA L4": (2023, _ECC_IN_DATA, 0.435),
-    "NVIDIA B200": (2024, 1.0, 0.88),
-}
-_UNLISTED = (2021, 1.0, _USUAL_LANES)
-# cuDNN's kernels of TF32 are those of Ampere, and reach this part of what Hopper's own would ("62.9 % of peak" in
-# Dissecting the NVIDIA Hopper Architecture).
-_ON_HOPPER = 0.63
-_HOPPER = ("NVIDIA H", "NVIDIA GH")
-
-
-def board_of(name: str) -> Board:
-    """The facts of the device of this name."""
-    known = max((start for start in _BOARDS if name.startswith(start)), key=len, default="")
-    year, memory, lanes = _BOARDS.get(known, _UNLISTED)
-    return Board(year, memory, lanes / _USUAL_LANES, _ON_HOPPER if name.startswith(_HOPPER) else 1.0)
 
 
 def floors(work: KernelColumns, ceilings: KernelCeilings, device: Device) -> tuple[Floats, Floats, Floats]:

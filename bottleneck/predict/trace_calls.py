@@ -7,10 +7,11 @@ import pandas as pd
 
 from bottleneck.predict.step_kernels import split
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.op_names import BACKWARD_NODE
 from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
 from bottleneck.units import counted, format_share, format_us
 
-_ENGINE_ROWS = "backward", "autograd::engine::evaluate_function"
+_ENGINE_ROWS = "backward", BACKWARD_NODE
 _OPTIMIZER = "_foreach_", "_fused_"
 _TF32, _FP32 = ("tf32", "matrix"), ("fp32", "vector")
 _INDUCTOR = "triton_"

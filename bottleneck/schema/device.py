@@ -58,3 +58,4 @@ class Device:
         Mapping[str, tuple[float, float]],
         Doc("lowest and highest ridge of the devices that it may be, by peak; empty where its own is known", "FLOP/B"),
     ] = field(default_factory=dict)
+    architecture: Annotated[str | None, Doc("generation, as the tables of devices name it; null where unknown")] = None

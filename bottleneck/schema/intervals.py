@@ -116,6 +116,17 @@ def union(start: Floats, end: Floats) -> Spans:
     return Spans(starts[fresh], reach[last], order[fresh])
 
 
+def hold_on_tracks(track: Codes, start: Floats, end: Floats, at_track: Codes, at: Floats) -> Flags:
+    """Mask of the instants of tracks that lie in an interval of the same track."""
+    held = np.zeros(at.size, dtype=bool)
+    asked = dict(grouped(at_track)) if track.size else {}
+    for code, mine in grouped(track):
+        rows = asked.get(code)
+        if rows is not None:
+            held[rows] = union(start[mine], end[mine]).hold(at[rows])
+    return held
+
+
 def join(one: Spans, other: Spans) -> Spans:
     """The union of two sets of spans; ``first`` counts within one, then other."""
     if not one.start.size or not other.start.size:

@@ -1,7 +1,7 @@
 """Records of the trace stage: a trace as columns, its steps, and its device work tied to ops."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -95,6 +95,8 @@ class Window(Struct, frozen=True):
 class Trace(Struct, frozen=True):
     """A trace as columns: the tables of ``trace.read`` and what the file says about itself.
 
+    ``flavour`` is a vendor of trace/vendors.tsv, 'cpu' without device work.
+
     ``start_unix_ns`` is the wall clock of ts_us == 0, null where the file does not tell; ``origin_ns`` is that instant
     on the clock of the file's own time stamps. ``counts`` holds events per raw category; ``facts`` holds plain
     top-level values (versions, flags), cleaned, for display. ``module_paths`` are attribute paths by the names that the
@@ -103,7 +105,7 @@ class Trace(Struct, frozen=True):
     """
 
     path: str
-    flavour: Literal["cuda", "rocm", "xpu", "mtia", "npu", "cpu"]
+    flavour: str
     events: "pd.DataFrame"
     op_args: "pd.DataFrame"
     signatures: "pd.DataFrame"

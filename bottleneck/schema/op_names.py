@@ -23,7 +23,7 @@ OWN_FRAME = (
 AUTOGRAD_PREFIX = "autograd::engine::"
 BACKWARD_NODE = "autograd::engine::evaluate_function"
 # Ops that only a training step has: nodes of the backward pass, and the optimizer.
-TRAINING = re.compile(r"^autograd::engine::evaluate_function|^Optimizer\.step#")
+TRAINING = re.compile(rf"^{BACKWARD_NODE}|^Optimizer\.step#")
 
 # 'path/file.py(57): function', as Kineto writes a Python frame. The longest real one is far below the limit.
 PYTHON_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")

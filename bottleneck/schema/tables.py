@@ -15,6 +15,7 @@ from msgspec import Struct
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_NODE
 
 if TYPE_CHECKING:
+    from bottleneck.schema.linked_trace import Trace
     from bottleneck.schema.reasons import Reason
 
 # What an event is, whatever its era or vendor called it.
@@ -23,11 +24,11 @@ CATEGORIES = (
     "annotation",  # record_function, step marks, optimizer marks
     "python",  # a Python or nn.Module frame
     "line",  # a stretch in which a frame of the program stays at one line; our own recordings have them
-    "runtime",  # a CUDA/HIP/XPU runtime or driver call on the host
+    "runtime",  # a call into the runtime or the driver of a device on the host
     "kernel",  # computation or collective on the device
     "copy",  # memcpy on the device
     "fill",  # memset on the device
-    "sync",  # a wait that the profiler reports as an event (cuda_sync)
+    "sync",  # a wait that the profiler reports as an event
     "gpu_annotation",  # an annotation projected on the device; not work
     "counter",  # hardware counters that are written as stretches of time; read as COUNTER_SAMPLES
     "profiler",  # overhead and trace spans of the profiler itself
@@ -35,6 +36,31 @@ CATEGORIES = (
     "other",  # anything else; counted, kept, never crashed on
 )
 
+# What a call into the runtime or the driver does, whatever its vendor called it.
+CALL_KINDS = (
+    "launch",  # issues one kernel
+    "graph_launch",  # replays a graph of kernels
+    "copy",  # issues a copy, and may return before it is done
+    "blocking_copy",  # returns when the copy is done
+    "fill",  # issues a fill of memory
+    "enqueue",  # puts something else into a queue of the device
+    "synchronise",  # waits for a stream or an event
+    "synchronise_device",  # waits for all work
+    "allocate",  # takes memory of the device from the driver
+    "free",  # gives memory of the device back to the driver
+    "map",  # takes memory of the device that is mapped by itself: segments that grow
+    "memory",  # manages memory otherwise: memory of the host, pools, mappings
+    "load",  # brings code to the device
+    "begin_capture",  # what follows on a stream enters a graph
+    "end_capture",
+)
+LAUNCHES, COPIES = ("launch", "graph_launch"), ("copy", "blocking_copy")
+SYNCHRONISES = ("synchronise", "synchronise_device")
+# Calls that hold the host until the device has come so far, whatever they are given.
+WAITS = (*SYNCHRONISES, "blocking_copy")
+COPY_WAYS = ("to_device", "to_host", "within", "between", "on_host")
+OVER_LINK = ("to_device", "to_host", "between", "on_host")
+HOST_MEMORY = ("pageable", "pinned")
 
 NARROW_ID = "Int32"
 
@@ -127,7 +153,8 @@ LAUNCH_ARGS = Table(
         "event": Column("int64", "row in EVENTS"),
         "correlation": Column("Int64", "joins a host call with the device work that it issued", nullable=True),
         "external_id": Column("Int64", "id of the enclosing op, where the file's ids can be trusted", nullable=True),
-        "kernel": Column("category", "name of the kernel that it launches, where it says so (HIP)", nullable=True),
+        "kernel": Column("category", "name of the kernel that it launches, where it says so", nullable=True),
+        "call_kind": Column("category", "one of CALL_KINDS; null for a call that does nothing of these", nullable=True),
     },
 )  # one row per event of category runtime
 
@@ -195,6 +222,7 @@ OPS = Table(
         "parent": Column("Int32", "row in OPS of the op that encloses it on its thread", nullable=True),
         "depth": Column("int32", "number of ops that enclose it"),
         "children": Column("int32", "number of ops directly inside it"),
+        "is_autograd": Column("bool", "a node that autograd's engine evaluates"),
         "signature": Column("Int32", "row in SIGNATURES, or in CALLS once completed", nullable=True),
         "step": Column("Int32", "index of the step in which it starts; null outside the window", nullable=True),
         "module": Column("category", "path of nn.Modules, outermost first, joined by '.'", nullable=True),
@@ -229,6 +257,8 @@ KERNELS = Table(
         "threads": Column("Int64", "threads per block", nullable=True),
         "registers": Column("Int32", "registers per thread", nullable=True),
         "bytes": Column("Int64", "bytes copied or filled", "B", nullable=True),
+        "copy_way": Column("category", "copies: one of COPY_WAYS; null where the name does not tell", nullable=True),
+        "host_memory": Column("category", "copies: one of HOST_MEMORY, where the name tells it", nullable=True),
         "replayed": Column("bool", "one of many kernels under one graph launch"),
         "unlinked": Column("category", "why it has no op: a code of REASONS, 'launched_before' …", nullable=True),
     },
@@ -375,6 +405,14 @@ def text_matches(
     if not any(found):
         return np.zeros(len(codes), dtype=bool)
     return np.append(np.array(found, dtype=bool), False)[codes]
+
+
+def are_calls(trace: "Trace", *kinds: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Marks the rows of EVENTS that are calls into the runtime or the driver of one of these kinds."""
+    found = np.zeros(len(trace.events), dtype=bool)
+    column = trace.launch_args["call_kind"]
+    found[trace.launch_args["event"].to_numpy()[text_matches(column, kinds.__contains__)]] = True
+    return found
 
 
 _KIND_OF_TIME = {"op": 0, "annotation": 1, "python": 1, "runtime": 2}

@@ -21,7 +21,7 @@ COLUMNS: Mapping[str, str] = {
     "sm_clock_mhz": "clock of the multiprocessors",
     "memory_clock_mhz": "clock of the memory",
     "power_w": "power drawn at this instant",
-    "average_power_w": "power drawn: averaged over a second on Ampere (but GA100) and newer",
+    "average_power_w": "power drawn: averaged over a second on most boards since 2020",
     "energy_j": "energy used, counted since the driver was loaded",
     "temperature_c": "temperature of the chip",
     "utilization": "share of the last 1/6 s to 1 s in which any kernel ran, by the device's own counter",

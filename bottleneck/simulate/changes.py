@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.analysis.host import state_of
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
@@ -23,7 +22,7 @@ from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
+from bottleneck.schema.tables import COPIES, SYNCHRONISES, are_calls, as_integers, nearest_ancestor, text_matches
 from bottleneck.simulate.graph import Texts, graph_of, ops_of_points, sources_of_host, sources_of_points
 from bottleneck.simulate.replay import NO_CHANGE, GraphChange
 
@@ -181,8 +180,8 @@ def _syncs(evidence: Evidence) -> Flags:
     The allocator and launches with a full queue wait too, but nobody asked them to.
     """
     graph = graph_of(evidence)
-    is_sync = text_matches(_calls(evidence), lambda name: state_of("runtime", name) == "sync" and "Memcpy" not in name)
-    reads = text_matches(evidence.linked.kernels["name"], lambda name: "DtoH" in name, 200)[graph.device.row]
+    is_sync = are_calls(evidence.linked.trace, *SYNCHRONISES)[graph.call]
+    reads = (evidence.linked.kernels["copy_way"] == "to_host").to_numpy()[graph.device.row]
     return np.asarray(
         graph.waits & (is_sync | (_copy_calls(evidence) & np.append(reads, False)[graph.awaited.clip(-1)]))
     )
@@ -194,7 +193,7 @@ def _calls(evidence: Evidence) -> "pd.Series[str]":
 
 
 def _copy_calls(evidence: Evidence) -> Flags:
-    return text_matches(_calls(evidence), lambda name: "Memcpy" in name)
+    return are_calls(evidence.linked.trace, *COPIES)[graph_of(evidence).call]
 
 
 def _fits(names: "pd.Series[str]", glob: str) -> Flags:

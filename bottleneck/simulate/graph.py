@@ -10,7 +10,6 @@ all work of a kind has the same lag: the mean of the trace. A start that is late
 as a delay, and ``held`` counts what those delays are worth.
 """
 
-import re
 from functools import cached_property
 
 import numpy as np
@@ -35,8 +34,7 @@ from bottleneck.schema.intervals import (
     union,
 )
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, LAUNCH_LATENCY_US, Linked
-from bottleneck.schema.op_names import AUTOGRAD_PREFIX
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import are_calls, as_integers, text_matches
 
 Texts = npt.NDArray[np.object_]
 # The clocks of host and device agree to about so much.
@@ -52,8 +50,6 @@ MOST_KERNELS = 20_000
 # A batch of a loader's workers that comes within this time was there: taking it takes time too. Workers that are waited
 # for in less than this part of the window keep up with the program.
 _BATCH_WAS_THERE_US, _WORKERS_KEEP_UP = 500.0, 0.02
-# Work of the autograd engine; before PyTorch 1.9 its nodes have no prefix.
-_BACKWARD = re.compile(rf"{AUTOGRAD_PREFIX}|torch::autograd::|\w+Backward\d*$")
 _WORKERS = "_MultiProcessingDataLoaderIter"
 # In ``StepGraph.awaited``: nothing, or all work issued before.
 NOTHING_AWAITED, ALL_WORK = -1, -2
@@ -196,7 +192,7 @@ def graph_of(evidence: Evidence) -> StepGraph:
     rows = rows[np.lexsort((start_us, np.where(np.isnan(begun_us), start_us, begun_us)))]
     host = host_of(evidence)
     thread_of = linked.trace.events["thread"].cat.codes.to_numpy()
-    nodes = text_matches(linked.trace.events["name"], _BACKWARD.match, 200)
+    nodes = linked.ops["event"].to_numpy()[linked.ops["is_autograd"].to_numpy()]
     autograd = tuple(code for code in np.unique(thread_of[nodes]).tolist() if code != host.main_thread)
     chain = _Chain(host, autograd, low, high)
     issue_us = _issue_us(linked, rows)
@@ -277,7 +273,7 @@ def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:
     # Of calls inside one another the outer one waits.
     apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, until))[:-1]
     calls, until, kernel = calls[apart], until[apart], rows[by_end[found[apart]]]
-    for_all = text_matches(events["name"], lambda name: "DeviceSynchronize" in name or "CtxSynchronize" in name)
+    for_all = are_calls(linked.trace, "synchronise_device")
     return _HostWaits(calls, start[calls], until, np.where(for_all[calls], ALL_WORK, kernel))
 
 

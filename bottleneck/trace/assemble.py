@@ -29,6 +29,7 @@ from bottleneck.trace.categories import LEGACY_KERNEL, category_by_name, categor
 from bottleneck.trace.columns import Array, Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS
+from bottleneck.trace.vendors import call_kinds
 
 # Traces last seconds to minutes. An event days away has a broken clock, and would cost all others their precision.
 LONGEST_US = 7 * 86_400e6
@@ -260,11 +261,12 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
         list(columns.shapes), ops["shape"], labels, events.name[order[ops["event"]]]
     )
     trusted = _ids_are_trusted(devices, launches)
+    calls = _pick(launches, events.category, place, ("runtime",))
     return Assembled(
         events=_events_table(events, order, first_ns, labels, tracks.labels),
         op_args=_op_args(ops, signature),
         signatures=signatures,
-        launch_args=_launch_args(columns, _pick(launches, events.category, place, ("runtime",)), trusted),
+        launch_args=_launch_args(columns, calls, call_kinds(events.name[order[calls["event"]]], labels), trusted),
         device_args=_device_args(columns, _pick(devices, events.category, place, _DEVICE_WORK), trusted),
         memory=_memory(columns.memory.take(), first_ns, tracks),
         first_ns=first_ns,
@@ -423,7 +425,7 @@ def _annotation(raw: bytes) -> str:
     return plain if is_plain else ""
 
 
-def _launch_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
+def _launch_args(columns: Columns, rows: Arrays, kinds: pd.Categorical, trusted: bool) -> pd.DataFrame:
     return LAUNCH_ARGS.check(
         pd.DataFrame(
             {
@@ -431,6 +433,7 @@ def _launch_args(columns: Columns, rows: Arrays, trusted: bool) -> pd.DataFrame:
                 "correlation": _nullable(rows["correlation"]),
                 "external_id": _external_id(rows, trusted),
                 "kernel": _labelled(rows["kernel"], list(columns.kernels)),
+                "call_kind": kinds,
             },
             copy=False,
         )

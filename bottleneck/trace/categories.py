@@ -6,34 +6,29 @@ Source of the raw names: Kineto's libkineto/include/ActivityType.h and real trac
 from typing import Literal
 
 from bottleneck.schema.op_names import MARK_PREFIXES
+from bottleneck.trace.vendors import category_of_vendor
 
 Role = Literal["op", "launch", "device", "frame", "plain"]
 
 # Annotations of these names are work: gloo and similar backends mark the work of their threads per collective.
 HOST_COLLECTIVE, _CARRIERS = "host collective", ("gloo:", "mpi:", "ucc:")
 
-# Category -> raw categories in lower case. All others are 'other'.
+# Category -> raw categories in lower case that are no vendor's own; those are in vendors.tsv. All others are 'other'.
 _RAW_NAMES = {
     "op": "cpu_op operator",
     "annotation": "user_annotation",
     "python": "python_function",
     "line": "python_line",
-    "runtime": """
-        runtime driver cuda_runtime cuda_driver hip_runtime xpu_runtime xpu_driver mtia_runtime glow_runtime
-        privateuse1_runtime privateuse1_driver hpu_op enqueue dequeue
-    """,
-    "kernel": "kernel concurrent_kernel mtia_ccp_events",
+    "runtime": "runtime driver glow_runtime privateuse1_runtime privateuse1_driver",
+    "kernel": "kernel concurrent_kernel",
     "copy": "memcpy gpu_memcpy",
     "fill": "memset gpu_memset",
-    "sync": "cuda_sync xpu_sync",
     "gpu_annotation": "gpu_user_annotation",
-    "counter": "mtia_counters hardware_counters",
-    "profiler": """
-        overhead trace cuda_profiler_range xpu_scope_profiler mtia_insight external_correlation
-    """,
+    "counter": "hardware_counters",
+    "profiler": "overhead trace external_correlation",
 }
-BY_RAW_NAME = {raw: category for category, raws in _RAW_NAMES.items() for raw in raws.split()}
-BY_RAW_NAME[HOST_COLLECTIVE] = "collective"
+_BY_RAW_NAME = {raw: category for category, raws in _RAW_NAMES.items() for raw in raws.split()}
+_BY_RAW_NAME[HOST_COLLECTIVE] = "collective"
 
 # Raw categories that `implied_category` gives to events without one, so that they are counted by kind.
 LEGACY_OP, LEGACY_KERNEL, ASCEND_TASK, ASCEND_HOST = "CPU functions", "CUDA functions", "Task Type", "CANN"
@@ -58,7 +53,7 @@ _MTIA = {"event_wait": "sync", "event_record": "sync", "dma_request": "copy"}
 def category_of(raw: str) -> str:
     """The category of a raw one, whatever its case."""
     lower = raw.lower()
-    return BY_RAW_NAME.get(lower) or _IMPLIED.get(lower, "other")
+    return _BY_RAW_NAME.get(lower) or _IMPLIED.get(lower) or category_of_vendor(lower) or "other"
 
 
 def role_of(raw: str) -> Role:

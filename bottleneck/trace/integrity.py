@@ -16,13 +16,11 @@ from bottleneck.schema.tables import as_integers
 from bottleneck.trace.damage import CONSEQUENCES
 from bottleneck.trace.joins import ends_ns, starts_ns, threads
 from bottleneck.trace.link import TOLERATED_SHARE, kernel_launches, sampled_caveats
+from bottleneck.trace.vendors import ONE_PER_CALL, has_trait
 from bottleneck.units import counted, format_share, format_us
 
 # Ends are rounded, and programmatic dependent launch lets a kernel begin just before the last one ends.
 _ROUNDING_NS = 1_000
-
-# Profilers that give each piece of work outside graphs an id of its own; MTIA gives one to all that a call issues.
-_ONE_EACH = {"cuda", "rocm"}
 
 
 class Launches(Struct, frozen=True):
@@ -352,7 +350,11 @@ def _ids(linked: Linked) -> Check:
     launched, _, _ = kernel_launches(trace, None)
     replayed = trace.device_args["event"].isin(linked.kernels["event"][linked.kernels["replayed"]]).to_numpy(bool)
     launches = _repeats(as_integers(trace.launch_args["correlation"])[launched])
-    work = _repeats(as_integers(trace.device_args["correlation"])[~replayed]) if trace.flavour in _ONE_EACH else 0
+    work = (
+        _repeats(as_integers(trace.device_args["correlation"])[~replayed])
+        if has_trait(trace.flavour, ONE_PER_CALL)
+        else 0
+    )
     ops = _repeats(as_integers(trace.op_args["external_id"]))
     counts = ((launches, "launches"), (work, "device work"), (ops, "ops"))
     doubled = [f"{what} {count:,}" for count, what in counts if count]

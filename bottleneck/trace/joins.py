@@ -78,13 +78,6 @@ def events_of(trace: Trace, category: str) -> Integers:
     return np.flatnonzero(is_any_of(trace, (category,)))
 
 
-# Calls that each issue exactly one kernel.
-# Intel's driver calls (ze…) are made by those of its runtime (ur…, once pi…), and carry no kernel of their own.
-LAUNCHES_A_KERNEL = re.compile(
-    r"^(cuda|cu|hip)\w*LaunchKernel|^(cuda|cu|hip)LaunchCooperativeKernel|^(ur|pi)Enqueue(Cooperative)?KernelLaunch"
-)
-
-
 def find_launches(trace: Trace) -> Integers:
     """Row in LAUNCH_ARGS of the call that issued each row of DEVICE_ARGS, -1 where the trace does not hold it.
 

@@ -24,16 +24,7 @@ from bottleneck.schema.records import replace
 from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, nearest_ancestor, text_matches
 from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
-from bottleneck.trace.joins import (
-    LAUNCHES_A_KERNEL,
-    are_named,
-    find_launches,
-    is_any_of,
-    match_latest,
-    names,
-    starts_ns,
-    threads,
-)
+from bottleneck.trace.joins import find_launches, is_any_of, match_latest, names, starts_ns, threads
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
 from bottleneck.trace.nesting import to_ns
 from bottleneck.trace.ops import (
@@ -47,10 +38,8 @@ from bottleneck.trace.ops import (
     step_at,
     taken,
 )
+from bottleneck.trace.vendors import ONE_PER_CALL, copy_columns, first_word, has_trait
 from bottleneck.units import counted, format_share, format_us
-
-_BEGIN = re.compile(r"StreamBeginCapture")
-_END = re.compile(r"StreamEndCapture")
 
 
 def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
@@ -60,10 +49,10 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
     """
     event = trace.launch_args["event"].to_numpy()
     start_ns = starts_ns(trace, event)
-    begin, end = (np.sort(start_ns[are_named(trace, pattern, event)]) for pattern in (_BEGIN, _END))
+    begin, end = (np.sort(start_ns[_of_kind(trace, kind)]) for kind in ("begin_capture", "end_capture"))
     capture = np.searchsorted(begin, start_ns, side="right") - 1
     open_ = (capture >= 0) & (np.searchsorted(end, start_ns) == np.searchsorted(end, np.append(begin, 0)[capture]))
-    rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, event) & open_)
+    rows = np.flatnonzero(_of_kind(trace, "launch") & open_)
     rows = rows[~_have_run(trace, rows)] if rows.size else rows
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
     return CAPTURED.check(
@@ -76,6 +65,11 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
             }
         )
     )
+
+
+def _of_kind(trace: Trace, kind: str) -> Flags:
+    """Marks the rows of LAUNCH_ARGS that are calls of a kind."""
+    return (trace.launch_args["call_kind"] == kind).to_numpy()
 
 
 def _kernels(trace: Trace, rows: Integers) -> dict[str, object]:
@@ -179,7 +173,7 @@ def _have_run(trace: Trace, rows: Integers) -> Flags:
 
 def kernel_launches(trace: Trace, captured: pd.DataFrame | None) -> tuple[Integers, Flags, Flags]:
     """Rows in LAUNCH_ARGS of the calls that each launch a kernel; which of them entered a graph, and which lost it."""
-    rows = np.flatnonzero(are_named(trace, LAUNCHES_A_KERNEL, trace.launch_args["event"].to_numpy()))
+    rows = np.flatnonzero(_of_kind(trace, "launch"))
     missing = ~_have_run(trace, rows)
     into_graph = () if captured is None else captured["event"]
     entered = missing & trace.launch_args["event"].iloc[rows].isin(into_graph).to_numpy(bool)
@@ -336,9 +330,6 @@ def _one_off_caveats(trace: Trace, window: Window, calls: Integers) -> tuple[Cav
     return (Caveat(ONE_OFF, message, share),)
 
 
-_GRAPH_LAUNCH = re.compile("GraphLaunch", re.IGNORECASE)
-_GRID_IN_THREADS = re.compile("hipExtModuleLaunchKernel")
-
 _REASONS = ["graph_replay", "outside_op", "no_launches", "launched_before", "no_correlation"]
 
 # Device work whose traits follow from its kind, not its name; arguments may mark collectives too.
@@ -477,13 +468,11 @@ def _by_external_id(trace: Trace, trees: OpTree, args: Integers) -> Integers:
 
 def _replayed(trace: Trace, args: Integers, launch: Integers) -> Flags:
     """True for work of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
-    launched = launch >= 0
-    call = np.append(trace.launch_args["event"].to_numpy(), 0)[launch]
-    by_name = launched & are_named(trace, _GRAPH_LAUNCH, call)
+    by_name = np.append(_of_kind(trace, "graph_launch"), False)[launch]
     by_graph = as_integers(trace.device_args["graph"])[args] > 0
-    if trace.flavour not in {"cuda", "rocm"}:
+    if not has_trait(trace.flavour, ONE_PER_CALL):
         return by_name | by_graph
-    kernels = launched & is_any_of(trace, ("kernel",), trace.device_args["event"].to_numpy()[args])
+    kernels = (launch >= 0) & is_any_of(trace, ("kernel",), trace.device_args["event"].to_numpy()[args])
     count = np.bincount(launch[kernels], minlength=len(trace.launch_args) + 1)
     return by_name | by_graph | (kernels & (count[launch] > 1))
 
@@ -530,12 +519,19 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
             **_traits(trace, issued),
             **_grid(trace, args, call),
             "bytes": args["bytes"].array,
+            **_copies(trace, issued.event),
             "replayed": issued.replayed,
             "unlinked": category(_reasons(trace, issued), _REASONS),
         },
         copy=False,
     )
     return KERNELS.check(frame[list(KERNELS.columns)])
+
+
+def _copies(trace: Trace, event: Integers) -> dict[str, object]:
+    """The way and the host's memory of copies, which their names tell."""
+    is_copy = is_any_of(trace, ("copy",), event)
+    return {**copy_columns(np.where(is_copy, names(trace, event), -1), list(trace.events["name"].cat.categories))}
 
 
 def _modules_or_marks(module: Labels, marks: pd.Series, replayed: Flags) -> tuple[Integers, Sequence[str]]:
@@ -551,11 +547,11 @@ def _modules_or_marks(module: Labels, marks: pd.Series, replayed: Flags) -> tupl
 def _grid(trace: Trace, args: pd.DataFrame, call: Integers) -> dict[str, object]:
     """Blocks, threads per block and registers per thread; null where the trace has a zero for want of a number.
 
-    One trace of an MI300X has a grid of (0, 0, 0) for every kernel: no reason to call its kernels small. The one HIP
-    call that takes a grid in threads reports it so: hipExtModuleLaunchKernel, which hipBLASLt and MIOpen use.
+    One trace of an MI300X has a grid of (0, 0, 0) for every kernel: no reason to call its kernels small. A call that
+    takes a grid in threads reports it so: that of HIP which hipBLASLt and MIOpen use.
     """
     shape = {name: args[name].mask(args[name] == 0) for name in ("blocks", "threads", "registers")}
-    in_threads = (call >= 0) & are_named(trace, _GRID_IN_THREADS, call)
+    in_threads = (call >= 0) & text_matches(trace.events["name"], lambda name: first_word("grid", name), rows=call)
     whole_blocks = in_threads & (shape["blocks"] % shape["threads"] == 0).fillna(value=False).to_numpy(dtype=bool)
     shape["blocks"] = shape["blocks"].mask(whole_blocks, shape["blocks"] // shape["threads"])
     return {name: values.array for name, values in shape.items()}
@@ -610,7 +606,8 @@ def _host_kernels(ops: pd.DataFrame, collective: Flags) -> pd.DataFrame:
     """KERNELS of a trace without device work, row for row as OPS; some of them are collectives."""
     rows = np.arange(len(ops))
     none = np.full(len(ops), -1)
-    nowhere = {name: category(none, []) for name in ("engine", "math_dtype", "unlinked")}
+    unknown = ("engine", "math_dtype", "copy_way", "host_memory", "unlinked")
+    nowhere = {name: category(none, []) for name in unknown}
     frame = pd.DataFrame(
         {
             **{name: ops[name] for name in ("event", "name", "ts_us", "step", "module", "source")},

@@ -3,18 +3,19 @@
 import itertools
 import json
 import re
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
 from bottleneck.schema.analysis import HALF_RECORDED, LISTED_ALONE, Caveat
 from bottleneck.schema.linked_trace import DeviceProperties, ProcessGroup
 from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PATHS, MOST_MODULE_PATHS
-from bottleneck.trace.categories import ASCEND_TASK, category_of
+from bottleneck.schema.tables import LAUNCHES
+from bottleneck.trace.categories import category_of
 from bottleneck.trace.columns import Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import DECODE_ERRORS
+from bottleneck.trace.vendors import vendor_marked, vendors_that_call
 
 _HIDDEN = ("host", "user", "tw_", "mast_", "trace_path", "traceName", "logical_")
 _LONGEST_FACT, _MOST_FACTS = 200, 100
@@ -220,32 +221,20 @@ def _shown(text: str, longest: int = _LONGEST_FACT) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in cut)
 
 
-Flavour = Literal["cuda", "rocm", "xpu", "mtia", "npu", "cpu"]
-
 _DEVICE_WORK = {"kernel", "copy", "fill"}
-_LAUNCHES_OF_INTEL = ("urEnqueueKernelLaunch", "urEnqueueKernelLaunchWithArgsExp", "piEnqueueKernelLaunch")
-_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel",
-             "hipExtModuleLaunchKernel", "hipModuleLaunchKernel", "cudaGraphLaunch", "hipGraphLaunch")  # fmt: skip
 
 
-def flavour_of(columns: Columns, metadata: Metadata) -> Flavour:
+def flavour_of(columns: Columns, metadata: Metadata) -> str:
     """The vendor; 'cpu' when no device did any work, whatever devices the machine has."""
-    raw = {name.lower() for name in columns.counts}
     if not _has_device_work(columns):
         return "cpu"
-    if any(name.startswith("mtia_") for name in raw):
-        return "mtia"
-    if any(name.startswith("xpu_") for name in raw):
-        return "xpu"
-    if ASCEND_TASK in columns.categories:
-        return "npu"
-    return "rocm" if _is_rocm(columns, metadata) else "cuda"
-
-
-def _is_rocm(columns: Columns, metadata: Metadata) -> bool:
-    words = [*metadata.keys, *(device.name.lower() for device in metadata.devices)]
-    return any(word.startswith(("hip_", "roctracer", "amd")) for word in words) or any(
-        name.startswith("hip") and name[3:4].isupper() for name in columns.names
+    return vendor_marked(
+        {
+            "category": {name.lower() for name in (*columns.counts, *columns.categories)},
+            "key": metadata.keys,
+            "device": [device.name.lower() for device in metadata.devices],
+            "name": columns.names,
+        }
     )
 
 
@@ -270,9 +259,10 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
             " the host side shows"
         )
         return (Caveat("no-device-events", message),)
-    if not any(name in columns.names for name in (*_LAUNCHES, *_LAUNCHES_OF_INTEL)):
+    vendors = vendors_that_call(LAUNCHES, columns.names)
+    if not vendors:
         return _half_recorded(columns) or _listed_alone(metadata)
-    cause = _cause(columns)
+    cause = _cause(vendors)
     message = f"kernels were launched but the profiler recorded none; {cause}"
     return (Caveat("no-device-events", message, cause=cause),)
 
@@ -292,16 +282,16 @@ def _listed_alone(metadata: Metadata) -> tuple[Caveat, ...]:
 # collection dead for the life of the process: 0 kernels with it, 933,304 without, on CUDA 13.0 with torch 2.13, and so
 # on ROCm (lightseekorg/tokenspeed#1287, #1348). Long warm-up phases filled the buffers of roctracer (kineto#1255).
 # With the Level Zero V2 adapter of Arc B GPUs, intel-pti 0.17 recorded copies and no kernels (torch-xpu-ops#3985).
-def _cause(columns: Columns) -> str:
-    """The causes that are known for the vendor whose launches the trace holds."""
+def _cause(vendors: Set[str]) -> str:
+    """The causes that are known for the vendors whose launches the trace holds."""
     ends = "so only the host side shows"
-    if any(name in columns.names for name in _LAUNCHES_OF_INTEL):
+    if "xpu" in vendors:
         return (
             "Intel's profiling interface gave no record of them (intel-pti 0.17 gives none of compute kernels on Arc B "
             f"GPUs, torch-xpu-ops#3985), {ends}"
         )
     warm = "an empty profiler session earlier in the process, as torch's warm-up before graph capture opens one"
-    if any(name.startswith("hip") for name in columns.names):
+    if "rocm" in vendors:
         warm += ", a warm-up phase whose events filled the buffers"
     return (
         "the device's profiling interface was not usable (missing permission, a stub library in LD_LIBRARY_PATH, "

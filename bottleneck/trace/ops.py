@@ -10,8 +10,8 @@ from pandas.arrays import IntegerArray
 
 from bottleneck.schema.intervals import Codes, Flags, Integers
 from bottleneck.schema.linked_trace import Trace, Window
-from bottleneck.schema.op_names import BACKWARD_OF
-from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor
+from bottleneck.schema.op_names import BACKWARD_NODE, BACKWARD_OF
+from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor, text_matches
 from bottleneck.trace.frames import Labels, Places
 from bottleneck.trace.joins import are_named, ends_ns, match_latest, starts_ns, threads
 from bottleneck.trace.nesting import Nest, nest, to_ns
@@ -87,6 +87,7 @@ def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd
             "parent": nullable(tree.parent, np.int32),
             "depth": tree.depth,
             "children": tree.children,
+            "is_autograd": autograd_nodes(events["name"], tree.depth, trees.event),
             "signature": trace.op_args["signature"].array.take(trees.args),
             "step": step_at(window, tree.start_ns),
             "module": labelled(places.module.code, places.module.labels),
@@ -95,6 +96,16 @@ def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd
         copy=False,
     )
     return OPS.check(frame)
+
+
+# Names of nodes before torch 1.10, whose engine does not mark them.
+_NODE = re.compile(r"^(?:torch::autograd::)?(?:\w+Backward\d*|AccumulateGrad)$")
+
+
+def autograd_nodes(name: "pd.Series[str]", depth: Codes, rows: Integers) -> Flags:
+    """Marks the ops that autograd's engine evaluates as nodes: by its marks, or where there are none by their names."""
+    marked = text_matches(name, lambda label: label.startswith(BACKWARD_NODE), rows=rows)
+    return marked if marked.any() else text_matches(name, _NODE.search, rows=rows) & (depth == 0)
 
 
 # Places that were inherited began elsewhere.

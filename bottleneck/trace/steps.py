@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.errors import UsageError
-from bottleneck.schema.intervals import Flags, Floats, union
+from bottleneck.schema.intervals import Flags, Floats, hold_on_tracks
 from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
+from bottleneck.schema.tables import are_calls
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
 from bottleneck.units import counted, format_us
@@ -88,7 +89,6 @@ def _warm_reasons(times: Floats) -> list[Reason | None]:
 
 
 _DEVICE = ("kernel", "copy", "fill")
-_DEVICE_SYNC = re.compile(r"^(cuda|hip|musa|xpu)\w*DeviceSynchronize$")
 _PROFILER_FRAME = re.compile(
     r"^\S*torch[/\\](profiler[/\\]|autograd[/\\]profiler|_C[/\\]_profiler)|torch\._C\._autograd\._\w*profiler"
 )
@@ -225,7 +225,7 @@ def closing_syncs(trace: Trace) -> Flags:
     """Device synchronisations that start after every op has ended and every other call has started."""
     start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
     calls, ops = (is_any_of(trace, (each,)) for each in ("runtime", "op"))
-    syncs = calls & are_named(trace, _DEVICE_SYNC)
+    syncs = are_calls(trace, "synchronise_device")
     last_us = max((start_us + dur_us)[ops].max(initial=-np.inf), start_us[calls & ~syncs].max(initial=-np.inf))
     late: Flags = start_us >= last_us
     return syncs & late
@@ -237,12 +237,10 @@ def _calls_of_profiler(trace: Trace) -> Flags:
     thread = trace.events["thread"].cat.codes.to_numpy()
     calls = is_any_of(trace, ("runtime",))
     own = np.flatnonzero(is_any_of(trace, ("python",)) & are_named(trace, _PROFILER_FRAME))
-    found = np.zeros(calls.size, dtype=np.bool_)
-    for code in np.unique(thread[own]).tolist():
-        frames, mine = own[thread[own] == code], np.flatnonzero(calls & (thread == code))
-        spans = union(start_us[frames], start_us[frames] + dur_us[frames])
-        found[mine] = spans.hold(start_us[mine])
-    return found
+    rows = np.flatnonzero(calls)
+    is_inside = hold_on_tracks(thread[own], start_us[own], (start_us + dur_us)[own], thread[rows], start_us[rows])
+    calls[rows] = is_inside
+    return calls
 
 
 def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[float, float]]:

@@ -12,6 +12,7 @@ from bottleneck.schema.device import Device
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import ATTRIBUTION, COSTS, KERNELS, OPS, Table
+from tests.analysis.scenes import copy_of
 
 MIB = 2.0**20
 H100 = replace(device_by_name("NVIDIA H100 80GB HBM3"), launch_floor_us=1.5)
@@ -121,7 +122,8 @@ def frames(*cases: Modelled, gap_us: float = 1.0) -> Frames:
 
 
 def _kernel_row(kernel: Kernel, op: int, ts_us: float) -> dict[str, Any]:
-    return vars(kernel) | {"event": op, "device": 0, "stream": "0/7", "ts_us": ts_us, "op": op}
+    row = vars(kernel) | {"event": op, "device": 0, "stream": "0/7", "ts_us": ts_us, "op": op}
+    return row | (copy_of(kernel.name) if kernel.kind == "copy" else {})
 
 
 def _op_row(case: Modelled, position: int, ts_us: float, dur_us: float) -> dict[str, Any]:
@@ -134,6 +136,7 @@ def _op_row(case: Modelled, position: int, ts_us: float, dur_us: float) -> dict[
         "self_us": dur_us,
         "depth": 0,
         "children": case.children,
+        "is_autograd": False,
         "signature": position if case.has_signature else None,
     }
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.kernel_rows import time_kernels
@@ -30,8 +31,11 @@ from bottleneck.schema.tables import (
     SIGNATURES,
     Table,
 )
+from bottleneck.trace.ops import autograd_nodes
+from bottleneck.trace.vendors import call_kind, first_word
 
 MAIN = "1/1"
+_COPY_COLUMNS = {"copy_way": "copy", "host_memory": "memory"}
 _UNTOLD: Mapping[str, Any] = {"start_unix_ns": None, "rank": None, "world_size": None}
 
 
@@ -129,7 +133,7 @@ class Scene:
             depths.append(0 if op.parent is None else depths[op.parent] + 1)
         children = [sum(other.parent == index for other in self.ops) for index in range(len(self.ops))]
         inside = [sum(other.dur for other in self.ops if other.parent == index) for index in range(len(self.ops))]
-        return table(
+        ops = table(
             OPS,
             [
                 {
@@ -142,11 +146,13 @@ class Scene:
                     "parent": op.parent,
                     "depth": depths[index],
                     "children": children[index],
+                    "is_autograd": False,
                     "source": op.source,
                 }
                 for index, op in enumerate(self.ops)
             ],
         )
+        return ops.assign(is_autograd=autograd_nodes(ops["name"], ops["depth"].to_numpy(), np.arange(len(ops))))
 
     def _kernels(self, new: dict[int, int], launches: dict[int, int], first: int) -> pd.DataFrame:
         return table(
@@ -168,6 +174,7 @@ class Scene:
                     "auxiliary": False,
                     "replayed": False,
                     "op": kernel.op,
+                    **(copy_of(kernel.name) if kernel.kind == "copy" else {}),
                     **kernel.kernel,
                 }
                 for index, kernel in enumerate(self.kernels)
@@ -175,13 +182,18 @@ class Scene:
         )
 
     def _trace(self, events: pd.DataFrame) -> Trace:
+        calls = [
+            {"event": index, "call_kind": call_kind(name)}
+            for index, (name, kind) in enumerate(zip(events["name"], events["category"], strict=True))
+            if kind == "runtime"
+        ]
         on_device = [{"event": index} for index, name in enumerate(events["category"]) if name == "kernel"]
         return Trace(
             path="hand.json",
             flavour="cuda" if self.kernels else "cpu",
             events=events,
             op_args=OP_ARGS.empty(),
-            launch_args=LAUNCH_ARGS.empty(),
+            launch_args=table(LAUNCH_ARGS, calls),
             device_args=table(DEVICE_ARGS, on_device),
             devices=(),
             integer_timestamps=False,
@@ -189,6 +201,12 @@ class Scene:
             facts={},
             **{"memory": MEMORY.empty(), "signatures": SIGNATURES.empty(), **_UNTOLD, **self.more},
         )
+
+
+def copy_of(name: str) -> dict[str, str | None]:
+    """What the name of a copy tells: its way and the host's memory."""
+    found = {column: first_word(word, name) for column, word in _COPY_COLUMNS.items()}
+    return {column: None if row is None else row.value for column, row in found.items()}
 
 
 def host_kernels(ops: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bottleneck.analysis.idle import copy_words, detail_of, short
+from bottleneck.analysis.idle import detail_of, short
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.pipeline import Options, analyse
 from bottleneck.trace.link import link
@@ -547,17 +547,20 @@ def test_names_of_any_length_stay_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "words"),
+    ("name", "kind", "detail"),
     [
-        ("Memcpy DtoH (Device -> Pageable)", "pageable, DtoH"),
-        ("Memcpy HtoD (Pinned -> Device)", "pinned, HtoD"),
-        ("Memcpy DtoD (Device -> Device)", "DtoD"),
-        ("Memset (Device)", None),
-        ("my_DtoH_kernel", None),
+        ("Memcpy DtoH (Device -> Pageable)", "copy", "cudaLaunchKernel (pageable, DtoH)"),
+        ("Memcpy HtoD (Pinned -> Device)", "copy", "cudaLaunchKernel (pinned, HtoD)"),
+        ("Memcpy DtoD (Device -> Device)", "copy", "cudaLaunchKernel (DtoD)"),
+        ("Memset (Device)", "fill", "cudaLaunchKernel"),
+        ("my_DtoH_kernel", "compute", "cudaLaunchKernel"),
     ],
 )
-def test_copies_are_told_by_their_memory_and_direction(kernel: str, words: str | None) -> None:
-    assert copy_words(kernel) == words
+def test_copies_are_told_by_their_memory_and_direction(name: str, kind: str, detail: str) -> None:
+    work = Kernel(60, 10, launch=(20, 30), kind=kind, name=name)
+    scene = Scene(100, [Kernel(0, 10, launch=(-10, 5)), work], events=[Event("op", "aten::copy_", 15, 40)])
+    idle = build_ledger(scene.linked(), scene.roofline()).idle
+    assert detail in {str(each).removeprefix("aten::copy_ > ") for each in idle["detail"]}
 
 
 @pytest.mark.corpus

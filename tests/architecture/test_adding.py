@@ -24,23 +24,32 @@ from bottleneck.advice.quantities import claims_of
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.cost.call import Cost, OpCall
 from bottleneck.devices import catalogue
-from bottleneck.devices.match import device_by_name
+from bottleneck.devices.match import choose_device, device_by_name, match_device
 from bottleneck.experiment import interventions
 from bottleneck.experiment.interventions.subject import Change, Subject
 from bottleneck.gate import count, settings
 from bottleneck.harness.messages import Plan, Program, RecordOptions
 from bottleneck.harness.sensors import make_samplers
+from bottleneck.pipeline import explain
+from bottleneck.predict.host_pace import slower_than_usual
+from bottleneck.predict.rates import ceilings_of
+from bottleneck.predict.step_kernels import Kernel as PredictedKernel
 from bottleneck.report import FORMATS, ReportFormat
 from bottleneck.report.ci.outputs import GATE_FORMATS, GateFormat, write_formats
+from bottleneck.schema import device_facts
 from bottleneck.schema.counters import COUNTERS, Counter
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.linked_trace import DeviceProperties
 from bottleneck.schema.records import replace
+from bottleneck.schema.step_calls import EngineSettings
 from bottleneck.schema.tables import EVENTS, Column
-from bottleneck.trace import kernels
+from bottleneck.trace import kernels, vendors
 from bottleneck.trace.read import read_trace
 from scripts import write_counters
 from tests.advice.cases import case_of, cpu_events
-from tests.builders import op, write_trace
+from tests.analysis.frames import Kernel as OlderKernel
+from tests.analysis.frames import Modelled, only
+from tests.builders import Event, kernel, launch, memcpy, op, step, write_trace
 from tests.harness.replay import ReplaySampler
 from tests.report.gates import GATES
 
@@ -88,22 +97,54 @@ def test_the_map_has_one_line_for_each_package() -> None:
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the device table that the package reads instead of its own."""
-    for path in catalogue.HERE.glob("*.csv"):
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of copies of the device tables that the package reads instead of its own."""
+    for path in device_facts.FOLDER.glob("*.csv"):
         shutil.copy(path, tmp_path)
-    monkeypatch.setattr(catalogue, "HERE", tmp_path)
-    catalogue.entries.cache_clear()
-    yield tmp_path / "table.csv"
-    catalogue.entries.cache_clear()
+    monkeypatch.setattr(device_facts, "FOLDER", tmp_path)
+    kept = [each for module in (catalogue, device_facts) for each in vars(module).values()]
+    readers = [each for each in kept if hasattr(each, "cache_clear")]
+    for reader in readers:
+        reader.cache_clear()
+    yield tmp_path
+    for reader in readers:
+        reader.cache_clear()
 
 
-def test_a_device_is_one_row_of_the_table(table: Path) -> None:
+def add_row(table: Path, like: str, **cells: str) -> None:
+    """Adds a copy of the row of which a cell begins like this, with other cells."""
     with table.open(newline="", encoding="utf-8") as lines:
-        row = next(each for each in csv.DictReader(lines) if each["names"].startswith("Tesla T4"))
+        row = next(each for each in csv.DictReader(lines) if any(cell.startswith(like) for cell in each.values()))
     with table.open("a", newline="", encoding="utf-8") as lines:
-        csv.DictWriter(lines, row.keys()).writerow(row | {"names": "Example X1", "dram_gb_per_s": "1000"})
+        csv.DictWriter(lines, row.keys()).writerow(row | cells)
+
+
+def test_a_device_is_one_row_of_the_table(tables: Path) -> None:
+    add_row(tables / "table.csv", "Tesla T4", names="Example X1", dram_gb_per_s="1000", called="x1 sxm")
     assert device_by_name("Example X1").bandwidth_bytes_per_s == 1e12
+    assert device_by_name("X1 SXM").name == "Example X1"
+
+
+def test_a_generation_is_rows_of_the_tables(tables: Path, tmp_path: Path) -> None:
+    add_row(tables / "rates.csv", "9.0", architecture="99.0")
+    add_row(tables / "table.csv", "NVIDIA H100", names="Example X1", called="", architecture="99.0")
+    add_row(tables / "generations.csv", "9.0", architectures="99.0", instruction="qmma", tensor_share="0.5")
+    add_row(tables / "kernel_names.csv", "sm_?89", pattern="sm_?99_", generation="Example", architectures="99.0")
+    add_row(tables / "attention.csv", "9.0", architectures="99.0", kernel="^slow_attention$", reached="0.7")
+    add_row(tables / "boards.csv", "Tesla T4", name_begins="Example X", year="2030", memory_share="0.5", timed="")
+    device = device_by_name("Example X1")
+    assert device.architecture == "99.0" and device.peaks_flops_per_s["bf16_tensor"] > 0
+    stranger = DeviceProperties(name="Example X9", compute_capability="99.0", sm_count=10)
+    assert match_device([stranger], [0], "cuda")[0].architecture == "99.0"
+    kernels = [launch(1, 10, 5), kernel(1, 20, 50, "sm_99_gemm_bf16")]
+    trace = read_trace(write_trace(tmp_path / "trace.json", kernels, deviceProperties=[]))
+    assert "a kernel for Example: pass --device 'Example X1'" in choose_device(trace)[1][0].message
+    older = Modelled((OlderKernel(1000, name="ampere_bf16_s16816gemm_256x128", engine="matrix"),), matrix_flops=3e11)
+    assert "needs qmma" in str(only(older, device=replace(device, launch_floor_us=1.5)).reason)
+    assert [each.reached for each in device_facts.attention_kernels("99.0")] == [0.7]
+    ceilings, _ = ceilings_of([PredictedKernel("product", dtype="bf16")], EngineSettings(), device)
+    assert (ceilings.tensor_factor[0], ceilings.memory_factor[0]) == (0.5, 0.5)
+    assert slower_than_usual("Example X1") < slower_than_usual("NVIDIA H200") < slower_than_usual("Tesla T4")
 
 
 def test_a_cost_formula_is_one_function_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +253,67 @@ def test_a_gate_format_is_one_function_and_one_line(tmp_path: Path, monkeypatch:
     assert path.read_text(encoding="utf-8") == f"{gate.sentence}\n"
 
 
+VENDOR = """
+qpu	category	runtime	qpu_host	qpu_host
+qpu	mark	category	^qpu_	qpu_host
+qpu	call	launch	^qpuSubmit$	qpuSubmit
+qpu	call	graph_launch	^qpuSubmitPlan$	qpuSubmitPlan
+qpu	call	copy	^qpuMove$	qpuMove
+qpu	call	synchronise	^qpuFence$	qpuFence
+qpu	call	allocate	^qpuReserve$	qpuReserve
+qpu	copy	to_host	^pull page	pull pageable
+qpu	copy	to_device	^push	push
+"""
+
+
+@pytest.fixture
+def made_up_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows of a vendor before all others in the table that the package reads."""
+    heading, rest = vendors.TABLE.read_text(encoding="utf-8").split("vendor\tword\tvalue\tpattern\texample\n")
+    table = tmp_path / "vendors.tsv"
+    table.write_text(f"{heading}vendor\tword\tvalue\tpattern\texample\n{VENDOR.lstrip()}{rest}", encoding="utf-8")
+    monkeypatch.setattr(vendors, "TABLE", table)
+    vendors.words.cache_clear()
+    vendors.category_of_vendor.cache_clear()
+    yield
+    vendors.words.cache_clear()
+    vendors.category_of_vendor.cache_clear()
+
+
+def call(correlation: int, ts: float, dur: float, name: str) -> Event:
+    return {**launch(correlation, ts, dur, name), "cat": "qpu_host"}
+
+
+@pytest.mark.usefixtures("made_up_vendor")
+def test_calls_and_copies_of_a_vendor_are_read_by_its_rows(tmp_path: Path) -> None:
+    events = [
+        step(0, 0, 200),
+        op("aten::mm", 5, 100, dims=[[64, 64], [64, 64]]),
+        call(1, 10, 5, "qpuMove"),
+        memcpy(1, 16, 4, 4096) | {"name": "push"},
+        call(2, 20, 5, "qpuSubmit"),
+        kernel(2, 26, 20),
+        call(3, 30, 5, "qpuReserve"),
+        call(4, 50, 5, "qpuMove"),
+        memcpy(4, 56, 4, 4096) | {"name": "pull pageable"},
+        call(5, 60, 60, "qpuFence"),
+        call(6, 130, 5, "qpuSubmitPlan"),
+        kernel(6, 140, 10),
+    ]
+    evidence = explain([write_trace(tmp_path / "trace.json", events)])
+    trace, work, totals = evidence.linked.trace, evidence.linked.kernels, evidence.analysis.totals
+    assert trace.flavour == "qpu"
+    assert trace.launch_args["call_kind"].tolist() == [
+        "copy", "launch", "allocate", "copy", "synchronise", "graph_launch",
+    ]  # fmt: skip
+    assert work["replayed"].tolist() == [False, False, False, True]
+    assert (totals.h2d_bytes, totals.d2h_bytes, totals.sync_count, totals.launch_count) == (4096, 4096, 1, 4)
+    assert {"sync"} <= {row.cause for row in evidence.analysis.idle}
+    assert {name: count.count(evidence).values[name] for name in ("launches", "syncs", "d2h_copies")} == {
+        "launches": 2, "syncs": 1, "d2h_copies": 1,
+    }  # fmt: skip
+
+
 def test_a_vendor_is_one_sampler_among_the_others() -> None:
     wanted = {"notes", "shortest_beat_s", "open", "sample", "close"}
     samplers = (*make_samplers(), ReplaySampler(ROOT / "sample_traces" / "mlp"))
@@ -300,6 +402,7 @@ def test_an_idle_cause_is_one_row_and_the_rule_that_finds_it(tmp_path: Path) -> 
 # The test that adds each thing, or that fails where its row is incomplete.
 TRIED_BY: Mapping[str, Callable[..., None]] = {
     "device": test_a_device_is_one_row_of_the_table,
+    "generation of devices": test_a_generation_is_rows_of_the_tables,
     "cost formula": test_a_cost_formula_is_one_function_and_one_line,
     "kernel family": test_a_kernel_family_is_one_row,
     "idle cause": test_an_idle_cause_is_one_row_and_the_rule_that_finds_it,
@@ -308,7 +411,7 @@ TRIED_BY: Mapping[str, Callable[..., None]] = {
     "counter": test_a_counter_is_one_row_and_one_count,
     "report format": test_a_report_format_is_one_function_and_one_row,
     "gate format": test_a_gate_format_is_one_function_and_one_line,
-    "accelerator vendor": test_a_vendor_is_one_sampler_among_the_others,
+    "accelerator vendor": test_calls_and_copies_of_a_vendor_are_read_by_its_rows,
     "command": test_a_command_is_one_file_and_one_line,
     "workload of the corpus": test_a_workload_of_the_corpus_is_one_file_and_its_row,
     "trace column": test_a_trace_column_is_its_declaration_and_the_code_that_fills_it,

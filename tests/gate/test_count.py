@@ -1,12 +1,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bottleneck.gate.count import ThreadSpans, count, is_op, latest_row, plain_kernel, plain_module, plain_op
+from bottleneck.gate.count import count, is_op, plain_kernel, plain_module, plain_op
 from bottleneck.schema.measurements import Compilation, GraphBreak
 from bottleneck.schema.recording import RankTrace
 from tests.builders import Event, complete, frame, kernel, launch, memcpy, op, step
@@ -325,39 +322,3 @@ def test_modules_and_ops_lose_their_running_numbers() -> None:
     assert plain_module("Net_0.Conv2d_12.Act_3_1") == "Net.Conv2d.Act_3"
     assert plain_op("custom::AddBackward0") == "custom::AddBackward"
     assert plain_op("mylib::call_0xdeadbeef") == "mylib::call_0x…"
-
-
-INSTANTS = st.tuples(st.integers(0, 3), st.integers(0, 20))
-STRETCHES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 9)), max_size=12)
-
-
-def columns(rows: list[tuple[int, ...]], count: int) -> list[np.ndarray]:
-    return [np.array([row[each] for row in rows], dtype=float if each else np.int64) for each in range(count)]
-
-
-@given(STRETCHES, st.lists(INSTANTS, max_size=12))
-def test_an_instant_is_covered_where_a_stretch_of_its_thread_holds_it(
-    stretches: list[tuple[int, int, int]], instants: list[tuple[int, int]]
-) -> None:
-    # Enclosing or apart, as calls of one thread are.
-    nested = [one for row, one in enumerate(stretches) if not any(_cross(one, other) for other in stretches[:row])]
-    thread, start, length = columns(nested, 3)
-    asked, at = columns(instants, 2)
-    expected = [any(of == who and begin <= when < begin + long for of, begin, long in nested) for who, when in instants]
-    assert ThreadSpans(thread, start, start + length).cover(asked, at).tolist() == expected
-
-
-def _cross(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
-    (first, a, long), (second, b, wide) = sorted((one, other), key=lambda each: (each[1], -each[2]))
-    return first == second and a <= b < a + long < b + wide
-
-
-@given(st.lists(INSTANTS, max_size=12), st.lists(INSTANTS, max_size=12))
-def test_the_latest_row_is_the_last_of_the_thread_that_has_started(
-    rows: list[tuple[int, int]], instants: list[tuple[int, int]]
-) -> None:
-    rows.sort()
-    found = latest_row(*columns(rows, 2), *columns(instants, 2))  # type: ignore[arg-type]
-    for (who, when), row in zip(instants, found.tolist(), strict=True):
-        before = [each for each, (of, start) in enumerate(rows) if of == who and start <= when]
-        assert row == (before[-1] if before else -1)

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck.analysis.host import state_of
+from bottleneck.analysis.host import STATE_OF_CALL, state_of
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.intervals import shared_charge, union
 from bottleneck.schema.records import replace
+from bottleneck.trace.vendors import call_kind
 from tests.analysis.scenes import MAIN, Event, Kernel, Op, Scene, analysis_of
 
 pytestmark = pytest.mark.statistics
@@ -187,11 +188,17 @@ def _state_in_cell(scene: Scene, thread: str, cell: int, recorded: tuple[float, 
             for event in _host_events(scene)
             if event.thread == source
             and event.ts <= cell < event.ts + event.dur
-            and (state := state_of(event.category, event.name)) is not None
+            and (state := _state_of(event)) is not None
         ]
         if states:
             return min(states, key=HOST_STATES.index)
     return "python" if recorded and recorded[0] <= cell < recorded[1] else "unknown"
+
+
+def _state_of(event: Event) -> str | None:
+    if event.category == "runtime":
+        return STATE_OF_CALL.get(call_kind(event.name) or "", "dispatch")
+    return state_of(event.category, event.name)
 
 
 def _host_events(scene: Scene) -> list[Event]:

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.schema import intervals as module
-from bottleneck.schema.intervals import NOTHING, Segments, by_track, cut, longest_first, numbered, outermost
+from bottleneck.schema.intervals import (
+    NOTHING,
+    Segments,
+    by_track,
+    cut,
+    hold_on_tracks,
+    longest_first,
+    numbered,
+    outermost,
+)
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
 _law = settings(max_examples=settings.default.max_examples * 8 // 10, deadline=None)
@@ -109,3 +118,21 @@ def test_many_instants_in_order_get_the_rows_that_each_alone_gets() -> None:
     segments = Segments(bounds[::2], bounds[1::2], np.array([4, 1, 9]))
     times = np.linspace(-1.0, 9.0, 401)
     assert segments.at(times).tolist() == [int(segments.at(times[row : row + 1])[0]) for row in range(times.size)]
+
+
+_INSTANTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=12)
+_STRETCHES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 9)), max_size=12)
+
+
+@_law
+@given(_STRETCHES, _INSTANTS)
+def test_an_instant_is_held_where_an_interval_of_its_track_holds_it(
+    stretches: list[tuple[int, int, int]], instants: list[tuple[int, int]]
+) -> None:
+    track, start, length = np.array(stretches, dtype=np.int64).reshape(-1, 3).T
+    asked, at = np.array(instants, dtype=np.int64).reshape(-1, 2).T
+    expected = [
+        any(of == mine and begin <= when < begin + long for of, begin, long in stretches) for mine, when in instants
+    ]
+    held = hold_on_tracks(track, start.astype(float), (start + length).astype(float), asked, at.astype(float))
+    assert held.tolist() == expected

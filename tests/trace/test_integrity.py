@@ -223,8 +223,14 @@ def test_a_gpu_program_without_its_gpu_is_told_to_record_the_device(tmp_path: Pa
 
 
 def test_a_cpu_trace_is_not_blamed_for_having_no_kernels(tmp_path: Path) -> None:
-    (check,) = check_device_work(linked(tmp_path, [op("aten::relu", 1, 9)]))
+    (check,) = check_device_work(linked(tmp_path, [op("aten::relu", 1, 9)], deviceProperties=[]))
     assert (check.slug, check.status) == ("no-device-events", "ok")
+
+
+def test_a_device_that_is_listed_and_silent_is_named(tmp_path: Path) -> None:
+    (check,) = check_device_work(linked(tmp_path, [op("aten::relu", 1, 9)]))
+    assert check.status == "limited"
+    assert "NVIDIA H100" in check.why
 
 
 def test_counts_of_launches_add_up(tmp_path: Path) -> None:
