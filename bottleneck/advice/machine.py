@@ -113,8 +113,8 @@ _LONG_US, _HELD_BACK, _LEAST_BYTES_PER_S, _NEARLY_ALL = 200.0, 0.05, 20e9, 0.8
 
 
 _DEVICE_STATE = {
-    "cuda": "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,MEMORY\nnvidia-smi pmon -c 1  # who else is on it",
-    "rocm": "rocm-smi --showperflevel --showclocks --showpower --showmeminfo vram --showpids",
+    "cuda": "# diagnosis: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,MEMORY\n# who else is on it: nvidia-smi pmon -c 1",
+    "rocm": "# diagnosis: rocm-smi --showperflevel --showclocks --showpower --showmeminfo vram --showpids",
 }
 
 
@@ -286,8 +286,8 @@ def host_stalls(evidence: Evidence) -> Draft | None:
         ),
         advice="Find what keeps the process from running: other busy processes, a limit of its container on "
         "processors, memory that is swapped out.",
-        code="cat /sys/fs/cgroup/cpu.stat  # throttled_usec grows: the limit is too low\n"
-        "vmstat 1  # si and so: swapping; pidstat -w 1: involuntary switches (nvcswch/s)",
+        code="# diagnosis: cat /sys/fs/cgroup/cpu.stat; throttled_usec grows where the limit is too low\n"
+        "# vmstat 1: si and so are swapping; pidstat -w 1: nvcswch/s are involuntary switches",
         gain_us=up_to(sum(claims.values())),
         claims=claims,
     )

@@ -193,8 +193,7 @@ def _of_operands(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
     on_matrix_units = _engine(work, "matrix")
     m, n, k = (work.cost(size) for size in ("m", "n", "k"))
     # Kernels without matrix instructions load single numbers whatever the sizes are: their names say align1 always.
-    is_even = (m % 8 == 0) & (n % 8 == 0) & (k % 8 == 0)
-    align = np.where(is_even, 0.0, work.per_name(_alignment_in))
+    align = work.per_name(_alignment_in)
     silent = on_matrix_units & (work.per_name(_ANY_ALIGN.search) == 0) & _of_family(work, "matmul")
     odd = silent & _in_half_precision(work) & (np.fmin(n, k) > 1) & ((n % 2 == 1) | (k % 2 == 1))
     generation = generation_of(work.device.architecture)

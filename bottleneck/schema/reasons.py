@@ -173,7 +173,6 @@ REASONS: Mapping[str, str] = {
     "cut_by_others": "cut off from the longest stretch of equal steps",
     "not_requested": "not in --steps {steps}",
     "not_of_all": "not recorded by every rank",
-    "earlier_side": "on the earlier side of the window",
 }
 
 # Words of some of them without their numbers, for several of a kind.
