@@ -113,7 +113,8 @@ _LONG_US, _HELD_BACK, _LEAST_BYTES_PER_S, _NEARLY_ALL = 200.0, 0.05, 20e9, 0.8
 
 
 _DEVICE_STATE = {
-    "cuda": "# diagnosis: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,MEMORY\n# diagnosis, who else is on it: nvidia-smi pmon -c 1",
+    "cuda": "# diagnosis: nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,MEMORY\n"
+    "# diagnosis, who else is on it: nvidia-smi pmon -c 1",
     "rocm": "# diagnosis: rocm-smi --showperflevel --showclocks --showpower --showmeminfo vram --showpids",
 }
 
