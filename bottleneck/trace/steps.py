@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.errors import UsageError
-from bottleneck.schema.intervals import Flags, Floats, hold_on_tracks
+from bottleneck.schema.intervals import Flags, Floats, hold_on_tracks, union
 from bottleneck.schema.linked_trace import Step, Trace, Window
-from bottleneck.schema.op_names import OPTIMIZER_STEP, PROFILER_STEP
+from bottleneck.schema.op_names import LOADER_FETCH, OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import are_calls
@@ -186,7 +186,7 @@ def choose_side(trace: Trace, window: Window, at_us: float) -> Window | None:
     """The side of a window that is judged where it is parted at an instant; null where it is one step with marks.
 
     The later side, which has warmed up, where it holds whole steps; else the longer one. A single step with marks has
-    both sides each time that it runs, so that it is judged as it is.
+    both sides each time that it runs, so that it is judged as it is; so has one whose one side fetches its batch.
     """
     later = tuple(step for step in window.steps if step.start_us + _UNTIL_IT_WORKS * step.us >= at_us)
     if later:
@@ -194,12 +194,21 @@ def choose_side(trace: Trace, window: Window, at_us: float) -> Window | None:
         earlier = [(step, Reason("earlier_side")) for step in window.steps if step not in later]
         aside = tuple(sorted([*window.set_aside, *earlier], key=lambda each: each[0].start_us))
         return replace(window, start_us=float(began_us[0]), end_us=float(done_us[-1]), steps=later, set_aside=aside)
-    if window.source != "whole" and len(window.steps) == 1:
+    if len(window.steps) == 1 and (window.source != "whole" or _fetches_on_a_side(trace, window, at_us)):
         return None
     is_later = window.end_us - at_us >= at_us - window.start_us
     start_us, end_us = (at_us, window.end_us) if is_later else (window.start_us, at_us)
     zero_us = whole_window(trace).start_us
     return stretch(trace, start_us - zero_us, end_us - zero_us)
+
+
+def _fetches_on_a_side(trace: Trace, window: Window, at_us: float) -> bool:
+    """True where the program waits for a data loader in most of one side of a window that is parted at an instant."""
+    rows = np.flatnonzero(are_named(trace, LOADER_FETCH))
+    start_us = trace.events["ts_us"].to_numpy()[rows]
+    fetches = union(start_us, start_us + trace.events["dur_us"].to_numpy()[rows])
+    begin, end = np.array([window.start_us, at_us]), np.array([at_us, window.end_us])
+    return bool((fetches.covered_between(begin, end) > (end - begin) / 2).any())
 
 
 def side_options(trace: Trace, window: Window, at_us: float) -> tuple[str, str]:

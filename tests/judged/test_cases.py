@@ -1,5 +1,7 @@
 """Small traces made by hand, each with one thing that is easily judged wrong; the right answers are an expert's."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,16 @@ def test_a_slow_device_runs_a_fused_kernel_slowly_too(name: str) -> None:
     assert gain is not None
     assert gain.low <= 0.3 * found.steps.wall_us
     assert gain.high <= 0.55 * found.steps.wall_us
+
+
+def test_loading_belongs_to_the_step(tmp_path: Path) -> None:
+    before = judged("loader_then_work")
+    trace = json.loads(gzip.decompress((CASES / "loader_then_work.json.gz").read_bytes()))
+    fetch = next(event for event in trace["traceEvents"] if event["name"].startswith("enumerate(DataLoader)"))
+    fetch["ts"] = max(event["ts"] + event["dur"] for event in trace["traceEvents"] if event is not fetch) + 10
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    for found in (before, analyse([path])):
+        assert found.steps.wall_us == pytest.approx(62_700, rel=0.01)
+        assert {entry.account: entry.us for entry in found.ledger}["overhead.input"] == pytest.approx(15_000, rel=0.01)
+        assert "loader-without-workers" in slugs(found)
