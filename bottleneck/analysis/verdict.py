@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
+    APPLE_UNRECORDED,
     BROKEN_TRACE_SLUGS,
     DISTURBED_SLUGS,
     ELSEWHERE,
@@ -61,6 +62,7 @@ _GROUP_WORDS = {
 _RECORD_INSTEAD: Mapping[str, str] = {
     ELSEWHERE: "record these processes, if they import torch: bottleneck run --follow-children",
     HALF_RECORDED: "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    APPLE_UNRECORDED: "record the GPU's side in Instruments: torch.mps.profiler.start(mode='interval')",
     GRAPH_CAPTURE: "record later steps, which replay the graph: this window captures it",
     ONE_OFF: "record later steps, after warm-up: {message}",
 }

@@ -112,6 +112,8 @@ STRETCHED = "stretched-profile"
 # One thread that shared its processor: times are longer, shares are the program's own.
 SHARED_PROCESSOR = "shared-processor"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
+# Apple's GPUs, whose work no profiler of torch records.
+APPLE_UNRECORDED = "apple-gpu-not-recorded"
 # A device of the machine, of which the trace holds nothing.
 LISTED_ALONE = "device-listed-alone"
 # The file ends early: what came later is missing.
@@ -124,7 +126,16 @@ KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
 ELSEWHERE = "work-in-other-processes"
 DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED, SHARED_PROCESSOR})
 BROKEN_TRACE_SLUGS = frozenset(
-    {"no-device-events", HALF_RECORDED, KERNELS_MISSING, SAMPLED, DISTURBED, CONTENDED, ELSEWHERE}
+    {
+        "no-device-events",
+        HALF_RECORDED,
+        APPLE_UNRECORDED,
+        KERNELS_MISSING,
+        SAMPLED,
+        DISTURBED,
+        CONTENDED,
+        ELSEWHERE,
+    }
 )
 
 

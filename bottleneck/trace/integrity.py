@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.schema.analysis import HALF_RECORDED, LISTED_ALONE, SAMPLED
+from bottleneck.schema.analysis import APPLE_UNRECORDED, HALF_RECORDED, LISTED_ALONE, SAMPLED
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.linked_trace import Linked, Trace
@@ -161,6 +161,9 @@ def _no_device_work(trace: Trace) -> Check:
         fact = "ops ran on a device, but the trace holds none of its work"
         remedy = "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         return missing(fact, caveats[HALF_RECORDED].message, remedy)
+    if APPLE_UNRECORDED in caveats:
+        fact = "ops ran on a GPU of Apple, of whose work the trace holds nothing"
+        return missing(fact, caveats[APPLE_UNRECORDED].message, "record its side in Instruments: torch.mps.profiler")
     without_work = caveats.get("no-device-events")
     if without_work is None and LISTED_ALONE in caveats:
         remedy = "if the program uses it, record it: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
-from bottleneck.schema.analysis import HALF_RECORDED, LISTED_ALONE, Caveat
+from bottleneck.schema.analysis import APPLE_UNRECORDED, HALF_RECORDED, LISTED_ALONE, Caveat
 from bottleneck.schema.linked_trace import DeviceProperties, ProcessGroup
 from bottleneck.schema.op_names import LONGEST_MODULE_PATH, MODULE_PATHS, MOST_MODULE_PATHS
 from bottleneck.schema.tables import LAUNCHES
@@ -243,6 +243,8 @@ def _has_device_work(columns: Columns) -> bool:
 
 
 # Ops and collectives that run on a GPU only. (The CPU's dispatcher asks whether cuDNN would be acceptable.)
+# On Apple's GPUs (MPS) a linear layer is one op in each direction, where others call a product.
+_ON_APPLE = re.compile(r"aten::_?mps_\w+|aten::linear_backward")
 _ON_A_DEVICE = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)\w+|nccl:\w+|\w+::\w+_cuda")
 
 
@@ -265,6 +267,17 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
     cause = _cause(vendors)
     message = f"kernels were launched but the profiler recorded none; {cause}"
     return (Caveat("no-device-events", message, cause=cause),)
+
+
+def _on_apple(columns: Columns) -> tuple[Caveat, ...]:
+    op = next((name for name in columns.names if _ON_APPLE.fullmatch(name)), None)
+    if op is None:
+        return ()
+    message = (
+        f"{op} runs on a GPU of Apple (MPS), whose work torch's profiler does not record: only the host side shows, and"
+        " ops that read a value hold the time that the GPU takes"
+    )
+    return (Caveat(APPLE_UNRECORDED, message),)
 
 
 def _listed_alone(metadata: Metadata) -> tuple[Caveat, ...]:
@@ -302,7 +315,7 @@ def _cause(vendors: Set[str]) -> str:
 def _half_recorded(columns: Columns) -> tuple[Caveat, ...]:
     op = next((name for name in columns.names if _ON_A_DEVICE.fullmatch(name)), None)
     if op is None:
-        return ()
+        return _on_apple(columns)
     message = (
         f"this is a GPU program recorded without its GPU: {op} runs on a device, and the trace holds no device work, so"
         " that only the host side shows"

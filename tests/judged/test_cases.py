@@ -88,3 +88,10 @@ def test_loading_belongs_to_the_step(tmp_path: Path) -> None:
         assert found.steps.wall_us == pytest.approx(62_700, rel=0.01)
         assert {entry.account: entry.us for entry in found.ledger}["overhead.input"] == pytest.approx(15_000, rel=0.01)
         assert "loader-without-workers" in slugs(found)
+
+
+def test_work_on_a_gpu_of_apple_is_not_that_of_a_cpu() -> None:
+    found = judged("mps_like")
+    assert found.verdict.bound == "inconclusive"
+    assert "apple-gpu-not-recorded" in {caveat.slug for caveat in found.caveats}
+    assert "item-calls" in slugs(found)
