@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from bottleneck.harness import torch_private
 from bottleneck.harness.window import GUARD
 
 
@@ -20,3 +21,9 @@ def nothing_compiled_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which no other test has compiled anything: looks at values keep out of a program that compiles."""
     if (compiler := sys.modules.get("torch._dynamo.convert_frame")) is not None:
         monkeypatch.setattr(compiler, "FRAME_COMPILE_COUNTER", Counter())
+
+
+@pytest.fixture(autouse=True)
+def nothing_lost_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which no other test has looked for a private name of torch in vain."""
+    monkeypatch.setattr(torch_private, "_lost", {})

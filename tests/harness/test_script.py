@@ -272,6 +272,7 @@ def test_a_profiler_before_any_step_leaves_the_start(start: Callable[..., Progra
     assert "aten::exp" in program.names() and "aten::addmm" not in program.names()
 
 
+@pytest.mark.usefixtures("calm")
 def test_a_profile_hook_that_the_program_sets_in_our_window_is_given_back(start: Callable[..., Program]) -> None:
     import cProfile
 

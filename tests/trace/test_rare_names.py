@@ -1,5 +1,6 @@
 """Rare names: few names change nothing; of very many those with the least time share one, and all time stays."""
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_of_many_names_those_with_the_least_time_share_one(path: Path) -> None:
 
 def test_an_analysis_with_names_in_common_has_the_same_sums(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = analyse([path])
-    monkeypatch.setattr(rare_names.fold_rare_names, "__defaults__", (2,))
+    monkeypatch.setattr(inspect.unwrap(rare_names.fold_rare_names), "__defaults__", (2,))
     folded = analyse([path])
     assert folded.ledger == whole.ledger and folded.totals == whole.totals
     assert sum(row.us for row in folded.kernels) == pytest.approx(sum(row.us for row in whole.kernels))
