@@ -320,11 +320,11 @@ def examine(
     at_us = window.start_us + sides.split * window.wall_us
     side, (earlier, later) = choose_side(trace, window, at_us), side_options(trace, window, at_us)
     if side is None:
-        message = f"both belong to one marked step, explained as a whole; apart: --window {earlier}, then {later}"
-        told = Caveat("two-sided-step", f"{describe_sides(sides)}; {message}")
-        return _with_sides_told(evidence, told, replace(sides, is_one_step=True))
+        message = f"both belong to one step, explained as a whole; apart: --window {earlier}, then {later}"
+        sides = replace(sides, is_one_step=True)
+        return _with_sides_told(evidence, Caveat("two-sided-step", f"{describe_sides(sides)}; {message}"), sides)
     which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
-    message = f"the {which} is explained, the other is left out: --window {other}"
+    message = f"the {which} side is explained, the other is left out: --window {other}"
     told = Caveat("one-side", f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
     return _with_sides_told(_examine(trace, side, source, options), told, None)
 

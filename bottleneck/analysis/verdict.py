@@ -593,9 +593,10 @@ def _account_advice(grounds: Grounds, decision: BoundDecision) -> _FirstStep:
 
 def describe_sides(sides: TwoSided) -> str:
     """The two sides of a window with their figures."""
+    whole = "step" if sides.is_one_step else "window"
     return (
-        f"The window has two sides: the device was busy {format_share(sides.busy_before)} of its first "
-        f"{format_share(sides.split)} and {format_share(sides.busy_after)} of the rest"
+        f"The device is busy {format_share(sides.busy_before)} of the first {format_share(sides.split)} of the {whole}, "
+        f"and {format_share(sides.busy_after)} of the rest"
     )
 
 

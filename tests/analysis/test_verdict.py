@@ -275,7 +275,7 @@ def test_inconclusive_sentence_names_the_largest_work_without_a_cost() -> None:
 def test_two_sided_window_is_reported_with_its_figures() -> None:
     grounds = replace(_grounds({"overhead.python": 60, "memory": 40}), sides=TwoSided(0.57, 0.0, 0.964))
     sentence = decide(grounds).sentence
-    assert "busy 0.0 % of its first 57.0 % and 96.4 % of the rest" in sentence
+    assert "busy 0.0 % of the first 57.0 % of the window, and 96.4 % of the rest" in sentence
     assert "judge the sides apart" in sentence
     one_step = replace(grounds, sides=TwoSided(0.57, 0.0, 0.964, is_one_step=True))
     assert "judge the sides apart" not in decide(one_step).sentence
