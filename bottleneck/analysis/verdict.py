@@ -595,8 +595,8 @@ def describe_sides(sides: TwoSided) -> str:
     """The two sides of a window with their figures."""
     whole = "step" if sides.is_one_step else "window"
     return (
-        f"The device is busy {format_share(sides.busy_before)} of the first {format_share(sides.split)} of the {whole}, "
-        f"and {format_share(sides.busy_after)} of the rest"
+        f"The device is busy {format_share(sides.busy_before)} of the first {format_share(sides.split)} of the"
+        f" {whole}, and {format_share(sides.busy_after)} of the rest"
     )
 
 
