@@ -385,7 +385,7 @@ def _examined_once() -> Iterator[None]:
     usual, examine, explain = pipeline.DEFAULTS, pipeline.examine, pipeline.explain
 
     def named(options: Any) -> str:
-        return repr(replace(options or usual, jobs=1, critical_path=True, trials=()))
+        return repr(replace(options or usual, jobs=1, critical_path=True))
 
     examined = _once(lambda source, options=None, *_: (f"{source.trace} {named(options)}", examine, (source, options)))
     explained = _once(

@@ -91,12 +91,14 @@ def _training(rank: int | None = None) -> Mapping[str, Any]:
 
 
 def _without_ops() -> Mapping[str, Any]:
-    """Frames and waits alone, as of a program that leaves all work to a library of its own."""
+    """Frames, waits and a copy, as of a program that leaves all work to a library of its own."""
     events = []
     for number in range(_STEPS):
         at = number * _STEP_US
         events += [step(number, at, 990), frame("serve.py(20): wait", at + 10, 800), frame("sleep", at + 20, 300)]
         events += [complete("cudaStreamSynchronize", "cuda_runtime", at + 400, 200, args={"correlation": number})]
+        moved = {"stream": 7, "device": 0, "bytes": 4096, "correlation": _STEPS + number}
+        events += [complete("Memcpy DtoH (Device -> Pinned)", "gpu_memcpy", at + 420, 5, args=moved)]
     return _document(events)
 
 

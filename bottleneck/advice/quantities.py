@@ -31,7 +31,7 @@ def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> 
     """Claims on these accounts, in this order, of no more than so much together; empty accounts are left out."""
     claims: dict[str, float] = {}
     for account in accounts:
-        claim = min(evidence.account_us(account), most_us - math.fsum(claims.values()))
+        claim = float(min(evidence.account_us(account), most_us - math.fsum(claims.values())))
         if claim > 0:
             claims[account] = claim
     return claims

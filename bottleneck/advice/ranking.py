@@ -185,7 +185,7 @@ def rank(
                 corrects_results=draft.corrects_results,
                 per=draft.per,
                 on_request=draft.on_request,
-                claims=dict(draft.claims),
+                claims={claim: float(us) for claim, us in draft.claims.items()},
                 changes=() if draft.transformation is None else draft.transformation.changes,
                 measured=draft.basis == "timed",
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
