@@ -208,15 +208,15 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     lines = [str(each) for each in us.index][:_NAMED]
     return Draft(
         slug="repeated-result",
-        title="The same result is computed again in each step",
+        title="Two steps in a row compute the same result",
         evidence=(
             f"in two steps in a row, the ops at {', '.join(lines)} gave the same, as far as samples of their results "
             "show, while others had new inputs",
             f"they take {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Compute once, before the loop, and keep what is computed {_line_with_text(evidence, lines[0])}: "
-        "its inputs do not change from step to step.",
+        advice="If its inputs never change, compute once, before the loop, and keep what is computed "
+        f"{_line_with_text(evidence, lines[0])}: it came out the same in two steps in a row.",
         code="kept = normalize(adjacency)  # once, before the loop\nfor batch in loader:\n    out = model(batch, kept)",
         gain_us=removal.gain,
         claims=removal.claims,
