@@ -405,7 +405,7 @@ def made_beside_device(evidence: Evidence) -> Draft | None:
             f"the machine lists a device ({devices[0].name}), of which the trace holds nothing",
             *sources_of(evidence, makers, most=2),
         ),
-        advice="Make these tensors on the device, if the program uses it; else once, before the steps.",
+        advice="Make these tensors on the device, if the program uses it.",
         code=f"x = {maker}(…, device=device)  # not {maker}(…).to(device)",
         gain_us=up_to(made_us + float(moving.sum())),
         claims=work.claims(less + moving),
