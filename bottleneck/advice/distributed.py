@@ -157,6 +157,7 @@ _REMEDIES: Mapping[str, tuple[str, str]] = {
     "all_to_all": ("Start the exchange early, compute what does not need it, and wait for it late.", _LATER),
     "": ("Start it early, compute what does not need it, and wait for it late.", _LATER),
 }
+_OF_GRADIENTS = frozenset({"all_reduce", "reduce_scatter"})
 _TOGETHER = (
     "Send these few bytes together with others or less often: a message so small mostly waits for its latency.",
     "sent = torch.cat([each.flatten() for each in few])  # one message for all of them",
@@ -188,7 +189,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(hideable_us) < _LEAST_SHARE:
         return None
     alone = not evidence.analysis.ranks
-    advice, code = _ALL_RANKS if alone and not is_known else _remedy(others)
+    advice, code = _ALL_RANKS if alone and not is_known else _remedy(others, has_gradients=has_backward_pass(evidence))
     return Draft(
         slug="exposed-communication",
         title="The device waits for collectives that nothing hides",
@@ -220,10 +221,11 @@ def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[Co
     return [one for one in ranked[:most] if one.exposed_us > 0]
 
 
-def _remedy(collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
+def _remedy(collectives: Sequence[CollectiveSummary], *, has_gradients: bool) -> tuple[str, str | None]:
     """Advice for the kind of collective that is exposed longest, and for the size of its messages.
 
     Weights are gathered in messages of megabytes: what is known to be smaller, or has no known size, is something else.
+    Without a backward pass nothing reduces gradients.
     """
     us: dict[str, float] = {}
     for one in collectives:
@@ -235,6 +237,8 @@ def _remedy(collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
     if size is not None and size < _SMALL_MESSAGE_BYTES:
         return _TOGETHER
     if size is None and _REMEDIES.get(name, _REMEDIES[""])[1] == _PREFETCH:
+        return _REMEDIES[""]
+    if name in _OF_GRADIENTS and not has_gradients:
         return _REMEDIES[""]
     if name == "all_reduce" and all(one.dtype in _NARROW for one in mine):
         return _LESS_OFTEN
