@@ -417,6 +417,10 @@ class IdleCause(Struct, frozen=True):
         str | None, Doc("call, op, data loader or Python frame that the host was in; null where not known")
     ] = None
     module: Annotated[str | None, Doc("path of the nn.Module at which the host was; null when not known")] = None
+    copy: Annotated[
+        str | None,
+        Doc("the copy that this call issued: the host's memory and the way, 'pageable to_device'; else null"),
+    ] = None
 
 
 class Queue(Struct, frozen=True):
