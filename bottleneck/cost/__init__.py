@@ -77,8 +77,8 @@ COMPOSITES = frozenset[str]().union(
 )
 
 
-# Modules that know kernels by patterns of their names: generated ones first, then those that users wrote.
-_BY_PATTERN = (inductor_triton, attention, user_kernels)
+# Modules that know kernels and ops by patterns of their names: generated ones first, then those that users wrote.
+_BY_PATTERN = (inductor_triton, attention, user_kernels, serving)
 
 _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 

@@ -4,6 +4,7 @@ Most take the tensor that they write as an argument, so that every recorded tens
 sequence in a cache of keys and values, and the experts that the tokens of a batch choose, are data that no trace has.
 """
 
+import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -216,6 +217,16 @@ _VLLM: dict[str, Formula] = {
     "paged_attention_v1": partial(_paged_attention, 1, 6, 9, 8),
     "paged_attention_v2": partial(_paged_attention, 4, 9, 12, 11),
 }
+
+_CACHED_ELSEWHERE = re.compile(
+    r"(?:aiter|flashinfer|sgl_kernel|sglang_profiler)::(?:\w*_)?(?:paged_|batch_decode|mla_decode)\w*"
+)
+
+
+def formula(name: str) -> Formula | None:
+    """The formula, which gives the reason alone, of attention over a cache by such names; null for every other name."""
+    return partial(_no_cost, "cached_lengths") if _CACHED_ELSEWHERE.fullmatch(name) else None
+
 
 # FlashAttention 2 and 3 as vLLM and SGLang build them.
 _FLASH_2 = attention.AttentionLayout(

@@ -106,11 +106,12 @@ def function_operands(linked: Linked) -> tuple[Integers, list[str | None]]:
     number = np.full(len(linked.trace.events), -1, np.int64)
     number[linked.trace.op_args["event"].to_numpy()] = as_integers(linked.trace.op_args["sequence"])
     number = number[ops["event"].to_numpy()]
-    labels = names.categories[names.codes].astype(str)
-    calls = {(labels[row], number[row]): signature[row] for row in np.flatnonzero(is_forward & (number >= 0))}
+    labels = ops["name"].astype(object).to_numpy()
+    forward_rows, node_rows = (np.flatnonzero(rows & (number >= 0)).tolist() for rows in (is_forward, is_wanted))
+    calls = {(str(labels[row]), int(number[row])): int(signature[row]) for row in forward_rows}
     code_of: dict[int, int] = {}
-    for row in np.flatnonzero(is_wanted & (number >= 0)):
-        call = calls.get((labels[row].removesuffix(NODE_SUFFIX), number[row]))
+    for row in node_rows:
+        call = calls.get((str(labels[row]).removesuffix(NODE_SUFFIX), int(number[row])))
         if call is not None:
             if call not in code_of:
                 code_of[call] = len(texts)

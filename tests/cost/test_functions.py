@@ -7,6 +7,7 @@ import pytest
 from bottleneck.cost import compute_cost, op_family
 from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled
 from bottleneck.cost.functions import FORMULAS, NEED_OPERANDS
+from bottleneck.schema.reasons import Reason
 from tests.cost.calls import BF16, LONG, moved, tensor
 
 ROWS, WIDTH = 32, 128
@@ -90,4 +91,4 @@ def test_sizes_that_do_not_fit_are_a_reason():
 def test_a_function_is_known_by_the_name_of_its_class(name):
     assert op_family(name) in FORMULAS
     x = json.dumps([[2, 4, 8, 8]])
-    assert compute_cost(f"my.{name}", x, json.dumps([BF16])).code == "no_formula"
+    assert compute_cost(f"my.{name}", x, json.dumps([BF16]), None, None) == Reason("no_formula", (f"my.{name}",))

@@ -2,8 +2,10 @@
 
 import pytest
 
+from bottleneck.cost import compute_cost
 from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unmodelled
 from bottleneck.cost.serving import CACHED, FORMULAS, ROUTED
+from bottleneck.schema.reasons import Reason
 from tests.cost.calls import BF16, LONG, moved, tensor
 
 T, H = 32, 128
@@ -166,6 +168,20 @@ def test_attention_over_a_cache_is_bounded_by_its_longest_sequence():
     cost = varlen(tensor(4, 7, dtype="int"))
     assert cost.bytes_high == 2 * 64 * 32 * 64 * 2 + 2 * 4 * 100 * 8 * 64 * 2 + 4 * 7 * 4
     assert cost.note == CACHED
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("sglang_profiler::attention_paged_attention_ragged_100", "cached_lengths"),
+        ("flashinfer::batch_decode_run", "cached_lengths"),
+        ("aiter::unpaged", "no_formula"),
+        ("mine::paged_attention", "no_formula"),
+    ],
+)
+def test_attention_over_a_cache_is_known_by_its_words(name, code):
+    reason = compute_cost(name, "[[32, 32, 128]]", '["c10::BFloat16"]', None, None)
+    assert isinstance(reason, Reason) and reason.code == code
 
 
 @pytest.mark.parametrize(
