@@ -458,6 +458,7 @@ class CollectiveSummary(Struct, frozen=True):
     transfer_us: Annotated[float | None, Doc("time of all calls at the rate of the fastest call of this size", "us")]
     wait_us: Annotated[float | None, Doc("remaining time: waiting for other ranks, or sharing the device", "us")]
     reason: Annotated[str | None, Doc("why bytes or rate are not known")]
+    forward_calls: Annotated[float, Doc("calls issued before the first backward node of their step", "1/step")] = 0.0
 
 
 class Interval(Struct, frozen=True):
