@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.analysis.fitness import check_trace
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import analyse, explain
 from bottleneck.schema.analysis import Analysis
-from bottleneck.trace.integrity import check_device_work
 from tests.builders import frame, kernel, launch, op, write_trace
 
 CASES = Path(__file__).parent / "cases"
@@ -99,6 +99,16 @@ def test_work_on_a_gpu_of_apple_is_not_that_of_a_cpu() -> None:
     assert "item-calls" in slugs(found)
 
 
+def test_the_backward_pass_of_packed_attention_has_a_cost() -> None:
+    """Neither mask nor lengths of sequences were recorded: its bytes are known, its arithmetic from below."""
+    found = judged("q_fa3_bwd")
+    assert found.coverage.modelled_share == pytest.approx(1.0)
+    attention = next(row for row in found.kernels if row.op == "flash_attn_3::bwd")
+    # Eight tensors of 16384 x 6 x 128 in bf16 and the sums of the softmax, per step.
+    assert attention.bytes_low == pytest.approx(attention.calls * (8 * 16384 * 768 * 2 + 4 * 6 * 16384))
+    assert attention.confidence != "high"
+
+
 @pytest.mark.parametrize(("last_us", "is_told"), [(18, True), (400, False)])
 def test_a_short_last_wait_shows_that_a_device_without_kernels_kept_up(
     tmp_path: Path, last_us: float, is_told: bool
@@ -121,8 +131,9 @@ def test_a_file_that_was_cut_off_lacks_its_device_for_that_reason(tmp_path: Path
     assert "recorded without its GPU" in analyse([whole]).verdict.sentence
     assert "recorded without its GPU" not in found.verdict.sentence
     assert found.findings[0].advice == "Record it again, and let the program end by itself."
-    (row,) = check_device_work(explain([cut_off]).linked)
-    assert "cut off" in row.why
+    explained = explain([cut_off])
+    (row,) = [each for each in check_trace(explained.linked, explained.analysis) if each.slug == "no-device-events"]
+    assert "cut off" in f"{row.fact} {row.why}"
 
 
 def test_a_wait_names_the_kernel_that_it_is_for_and_the_op_that_comes_next(tmp_path: Path) -> None:
