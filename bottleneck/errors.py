@@ -7,7 +7,6 @@ BottleneckError            70  a broken promise of ours
 └── UndecidedError          5  nothing was measured, or the measurement cannot decide
 """
 
-
 # Begins the first line of an error on standard error, also that of a helper of ours.
 ERROR_MARK = "error: "
 

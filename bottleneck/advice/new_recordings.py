@@ -141,7 +141,7 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
 
 
 def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """What to record where most of the step tells nothing, and no draft gains; it stands behind all others."""
+    """The recording to make where most of the step tells nothing, and no draft gains; it stands behind all others."""
     least_us = LITTLE * evidence.step_us
     if any(each.gain_us is not None and each.gain_us.high >= least_us for each in drafts):
         return []
@@ -156,13 +156,13 @@ def _shows_something_else(caveat: Caveat) -> bool:
 
 
 def _where_undecided(evidence: Evidence) -> _Anew | None:
-    """What would decide a verdict that is open: a quiet machine, or what the cost of most of the work needs."""
+    """Advice that would decide a verdict that is open: a quiet machine, or what the cost of most of the work needs."""
     load = next((each for each in evidence.analysis.caveats if each.slug in DISTURBED_SLUGS), None)
     return _of_unmodelled(evidence) if load is None else replace(_LOADED, seen=(load.message,))
 
 
 def _of_unmodelled(evidence: Evidence) -> _Anew | None:
-    """What the cost of most of the unmodelled work needs; null where no recording has it."""
+    """Advice on what the cost of most of the unmodelled work needs; null where no recording has it."""
     us: dict[str, float] = {}
     for row in evidence.analysis.kernels:
         if row.bound in {"unknown", *UNMODELLED_ACCOUNTS}:
