@@ -56,6 +56,7 @@ from bottleneck.advice import (
     wasted_work,
     weight_work,
     whole_copies,
+    written_views,
     zero_matrices,
 )
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     *needless_ops.RULES,
     *constants.RULES,
     *whole_copies.RULES,
+    *written_views.RULES,
     *fourier_lengths.RULES,
     *log_domain.RULES,
     *decompositions.RULES,

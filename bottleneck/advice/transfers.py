@@ -22,9 +22,6 @@ from bottleneck.units import ITEM_BYTES, US_PER_S, counted, format_share, format
 
 TRANSFER = "transfer"
 
-# A call that issued such a copy, in the words of an idle row: 'cudaMemcpyAsync (pageable, HtoD)'.
-_CALL = re.compile(r"\((?P<kind>pageable, |pinned, )?HtoD\)$")
-
 _COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda", "aten::_copy_from"})
 _MAKING = re.compile(
     r"^aten::(zeros|ones|full|rand|randn|randint|randperm|arange|eye|linspace|logspace|tril_indices|triu_indices)(_like)?$"
@@ -97,7 +94,7 @@ def copies_to_device(evidence: Evidence) -> DeviceCopies:
         pageable=pageable,
         pinned=pinned,
         steps=evidence.steps,
-        waits_us=_waits_us(evidence, rows, {"pageable, ": pageable, "pinned, ": pinned}),
+        waits_us=_waits_us(evidence, rows, {"pageable": pageable, "pinned": pinned, "": ~(pageable | pinned)}),
         made=made,
         makers=makers,
     )
@@ -111,12 +108,11 @@ def _waits_us(evidence: Evidence, rows: Integers, kinds: Mapping[str, Flags]) ->
     kernels = evidence.linked.kernels
     begin, end = (kernels[name].to_numpy()[rows] for name in ("launch_ts_us", "launch_end_us"))
     idle = np.nan_to_num(_idle_within_us(evidence, begin, end))
-    plain = ~np.logical_or.reduce(list(kinds.values()))
+    kind_of = {f"{kind} to_device".lstrip(): mask for kind, mask in kinds.items()}
     waits: dict[str, Floats] = {}
     for row in evidence.analysis.idle:
-        match = _CALL.search(row.detail or "")
-        mine = kinds.get(match["kind"] or "", plain) if match else plain
-        if match is None or not mine.any():
+        mine = kind_of.get(row.copy or "")
+        if mine is None or not mine.any():
             continue
         parts = np.where(mine, idle if idle[mine].any() else 1.0, 0.0)
         account = f"overhead.{row.cause}"

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.collectives import fold_collectives
+from bottleneck.analysis.faults import find_faults
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
 from bottleneck.analysis.ledger import DECISIVE_LOSS, GROUP_OF_ACCOUNT, LedgerResult, is_wait
 from bottleneck.analysis.memory import measure_memory
@@ -353,8 +354,7 @@ def assemble(
         idle=idle,
         ranks=(),
         caveats=(
-            *linked.trace.caveats,
-            *linked.caveats,
+            *find_faults(linked),
             *caveats,
             *result.caveats,
             *_lost_product_caveats(rows, totals),
@@ -375,10 +375,10 @@ def assemble(
 
 def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
     wall_us = result.ledger.wall_us
-    columns = [result.idle[name].tolist() for name in ("cause", "us", "source", "calls", "detail", "module")]
+    columns = [result.idle[name].tolist() for name in ("cause", "us", "source", "calls", "detail", "module", "copy")]
     return tuple(
-        IdleCause(cause, us, us / wall_us, source, float(calls), detail, module)
-        for cause, us, source, calls, detail, module in zip(*columns, strict=True)
+        IdleCause(cause, us, us / wall_us, source, float(calls), detail, module, copy)
+        for cause, us, source, calls, detail, module, copy in zip(*columns, strict=True)
         if us > 0
     )
 

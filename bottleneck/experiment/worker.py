@@ -19,8 +19,9 @@ from typing import Any, Self, cast
 
 from bottleneck.experiment.variants import Built
 from bottleneck.harness.messages import Program
-from bottleneck.harness.supervise import CHILD, Child, last_line, read_tail
+from bottleneck.harness.supervise import CHILD, last_line, read_tail
 from bottleneck.schema.measurements import Difference, TrialVerdict
+from bottleneck.system.child_process import Child
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
 

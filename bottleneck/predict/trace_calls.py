@@ -63,7 +63,6 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
         origin="trace",
         calls=calls,
         settings=_settings(evidence, calls),
-        device_kind="cuda" if device.kind == "cpu" else device.kind,
         host_ops=int(host_ops.sum()),
         measured_us=evidence.step_us,
         measured_on=device.name or None,

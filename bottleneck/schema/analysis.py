@@ -417,6 +417,10 @@ class IdleCause(Struct, frozen=True):
         str | None, Doc("call, op, data loader or Python frame that the host was in; null where not known")
     ] = None
     module: Annotated[str | None, Doc("path of the nn.Module at which the host was; null when not known")] = None
+    copy: Annotated[
+        str | None,
+        Doc("the copy that this call issued: the host's memory and the way, 'pageable to_device'; else null"),
+    ] = None
 
 
 class Queue(Struct, frozen=True):
@@ -454,6 +458,7 @@ class CollectiveSummary(Struct, frozen=True):
     transfer_us: Annotated[float | None, Doc("time of all calls at the rate of the fastest call of this size", "us")]
     wait_us: Annotated[float | None, Doc("remaining time: waiting for other ranks, or sharing the device", "us")]
     reason: Annotated[str | None, Doc("why bytes or rate are not known")]
+    forward_calls: Annotated[float, Doc("calls issued before the first backward node of their step", "1/step")] = 0.0
 
 
 class Interval(Struct, frozen=True):

@@ -165,7 +165,7 @@ def test_a_wait_belongs_to_the_copy_in_whose_call_it_was(tmp_path: Path) -> None
     case = case_of(tmp_path, [*many, *large])
     small, copies = small_copies(case), copies_to_device(case)
     assert small is not None and copies is not None
-    in_calls = sum(row.us for row in case.analysis.idle if (row.detail or "").endswith("HtoD)"))
+    in_calls = sum(row.us for row in case.analysis.idle if (row.copy or "").endswith("to_device"))
     assert in_calls > 300 and sum(copies.waited_us(copies.small).values()) == pytest.approx(in_calls)
     assert not copies.waited_us(copies.large_pageable)
     assert pageable_copies(case) is None

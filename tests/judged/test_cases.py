@@ -95,3 +95,13 @@ def test_work_on_a_gpu_of_apple_is_not_that_of_a_cpu() -> None:
     assert found.verdict.bound == "inconclusive"
     assert "apple-gpu-not-recorded" in {caveat.slug for caveat in found.caveats}
     assert "item-calls" in slugs(found)
+
+
+def test_the_backward_pass_of_packed_attention_has_a_cost() -> None:
+    """Neither mask nor lengths of sequences were recorded: its bytes are known, its arithmetic from below."""
+    found = judged("q_fa3_bwd")
+    assert found.coverage.modelled_share == pytest.approx(1.0)
+    attention = next(row for row in found.kernels if row.op == "flash_attn_3::bwd")
+    # Eight tensors of 16384 x 6 x 128 in bf16 and the sums of the softmax, per step.
+    assert attention.bytes_low == pytest.approx(attention.calls * (8 * 16384 * 768 * 2 + 4 * 6 * 16384))
+    assert attention.confidence != "high"

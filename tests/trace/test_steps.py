@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bottleneck.analysis.faults import step_caveats
 from bottleneck.schema.linked_trace import Window
-from bottleneck.trace.link import step_caveats
 from bottleneck.trace.steps import find_steps, set_aside_reasons, whole_window
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 from tests.trace.traces import read
