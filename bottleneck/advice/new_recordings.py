@@ -27,11 +27,12 @@ from bottleneck.units import format_share
 
 
 class _Anew(Struct, frozen=True):
-    """What a recording lacks, what to record in its place, and what shows it."""
+    """The lack of a recording, and advice on another one, with what shows it; ``quotes`` where advice holds that."""
 
     title: str
     advice: str
     seen: tuple[str, ...] = ()
+    quotes: bool = False
 
 
 # By the caveat that says it, where that concerns more than half of what was recorded.
@@ -52,7 +53,9 @@ _INSTEAD: Mapping[str, _Anew] = {
         "The window captures a graph that later steps replay",
         "Record later steps, which replay the graph: this window captures it.",
     ),
-    ONE_OFF: _Anew("Most of the window is work that is done once", "Record later steps, after warm-up: {message}."),
+    ONE_OFF: _Anew(
+        "Most of the window is work that is done once", "Record later steps, after warm-up: {message}.", quotes=True
+    ),
 }
 _MOST = 0.5
 _BROKEN = _Anew("The trace is not whole", "Record it again: a few whole steps, after warm-up.")
@@ -108,7 +111,7 @@ def _draft(anew: _Anew) -> Draft:
 
 
 def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
-    """What to record in place of this recording; null where it shows what limits the step.
+    """The recording to make in place of this one; null where it shows what limits the step.
 
     One rank of several does not show why it waits in collectives, unless a finding explains most of that time.
     """
@@ -116,7 +119,7 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
     named = next((each for each in caveats if _shows_something_else(each)), None)
     if named is not None:
         anew = _INSTEAD[named.slug]
-        seen = () if "{" in anew.advice else (named.message,)
+        seen = () if anew.quotes else (named.message,)
         return replace(anew, advice=anew.advice.format(message=named.message), seen=seen)
     broken = next((each for each in caveats if each.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS), None)
     if broken is not None:
@@ -138,7 +141,7 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
 
 
 def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """What to record where most of the step tells nothing, and no draft gains; it stands behind all others."""
+    """The recording to make where most of the step tells nothing, and no draft gains; it stands behind all others."""
     least_us = LITTLE * evidence.step_us
     if any(each.gain_us is not None and each.gain_us.high >= least_us for each in drafts):
         return []
@@ -153,13 +156,13 @@ def _shows_something_else(caveat: Caveat) -> bool:
 
 
 def _where_undecided(evidence: Evidence) -> _Anew | None:
-    """What would decide a verdict that is open: a quiet machine, or what the cost of most of the work needs."""
+    """Advice that would decide a verdict that is open: a quiet machine, or what the cost of most of the work needs."""
     load = next((each for each in evidence.analysis.caveats if each.slug in DISTURBED_SLUGS), None)
     return _of_unmodelled(evidence) if load is None else replace(_LOADED, seen=(load.message,))
 
 
 def _of_unmodelled(evidence: Evidence) -> _Anew | None:
-    """What the cost of most of the unmodelled work needs; null where no recording has it."""
+    """Advice on what the cost of most of the unmodelled work needs; null where no recording has it."""
     us: dict[str, float] = {}
     for row in evidence.analysis.kernels:
         if row.bound in {"unknown", *UNMODELLED_ACCOUNTS}:

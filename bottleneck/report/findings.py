@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
 
-from bottleneck.report.document import Action, ActionSection
+from bottleneck.report.document import Action, ActionSection, LabelledLine
 from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
@@ -104,7 +104,9 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     return Action(
         lead=cut_text(finding.title, max(characters // 2, 60)),
         lines=tuple(
-            (label, text if is_first and label == "do" else cut_text(text, characters)) for label, text in lines if text
+            LabelledLine(label, text if is_first and label == "do" else cut_text(text, characters))
+            for label, text in lines
+            if text
         ),
         code=written if len(written) <= code else (),
         command=finding.verify,
@@ -137,7 +139,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
     )
     return Action(
         lead=finding.title,
-        lines=tuple((label, text) for label, text in lines if text),
+        lines=tuple(LabelledLine(label, text) for label, text in lines if text),
         code=tuple((finding.code or "").rstrip().splitlines()),
         command=finding.verify,
         key=finding.slug,

@@ -262,7 +262,7 @@ def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> No
     other = replace(gaining(1, us=0.4 * WALL_US)[0], slug="other", added_gain_us=Interval(0.0, 0.0))
     brief = first_findings(replace(gpu_overhead(), findings=(first, small, other)), 3, 200, 4)
     assert [action.key for action in brief.items] == ["rule-0", "other", "small"]
-    same = ["another way to save the same time" in dict(action.lines)["gain"] for action in brief.items]
+    same = ["another way to save the same time" in action.lines[0].text for action in brief.items]
     assert same == [False, True, False]
 
 
@@ -295,4 +295,4 @@ def test_the_short_form_shows_the_text_of_a_line_in_its_advice_only() -> None:
     for finding, lines in ((ADVICE[0], ()), (named, ("train.py:91: running_loss += loss.item()",))):
         short = first_findings(replace(gpu_overhead(), findings=(finding,)), 3, 200, 4)
         assert short is not None
-        assert tuple(text for label, text in short.items[0].lines if label == "line") == lines
+        assert tuple(line.text for line in short.items[0].lines if line.label == "line") == lines
