@@ -21,6 +21,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -314,7 +315,13 @@ def faults_of(job: Job, analysis: dict[str, Any]) -> list[str]:
     if (job.cut or job.empty) and "left-out-ranks" not in slugs:
         wrong.append("does not tell what is left out")
     told = slugs.get("missing-ranks", "").partition("given of ")[2]
-    wrong += [f"does not miss rank {rank}" for rank in job.missing if len(job.missing) <= 8 and str(rank) not in told]
+    gone = {*job.missing, *job.empty}
+    named, _, rest = told.partition(" and ") if told.endswith(" more") else (told.replace(" and ", ", "), "", "0")
+    listed = {int(number) for number in re.findall(r"\d+", named)}
+    wrong += [f"misses rank {rank}, which is there" for rank in sorted(listed - gone)]
+    # It names the first few; an empty file has no rank where its name tells none, and then may count as missing.
+    if len(listed) + int(rest.partition(" ")[0]) < len(job.missing):
+        wrong.append(f"does not miss all of {sorted(job.missing)}: {told}")
     return wrong
 
 

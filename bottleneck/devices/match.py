@@ -328,7 +328,8 @@ def device_by_name(name: str) -> Device:
 
 
 def _words(name: str) -> list[str]:
-    return name.lower().replace("-", " ").replace("instinct ", "").split()
+    plain = name.lower().replace("(r)", "").replace("(tm)", "")
+    return plain.replace("-", " ").replace("instinct ", "").split()
 
 
 def _distinct(found: Sequence[Entry]) -> list[Entry]:

@@ -694,6 +694,7 @@ def count(evidence: Evidence, root: Path | None = None) -> Counts:
             for name, each in {**tallies, **named}.items()
             if not each.is_stable
         },
+        lowest={name: tally.low for name, tally in tallies.items() if not tally.is_stable},
         ops=dict(sorted(_agreed(ops).items())),
         modules=by_module(work),
         kernels=dict(sorted(_agreed(kernels).items())),

@@ -110,6 +110,8 @@ def merge_counts(runs: Sequence[Counts]) -> Counts:
     for name in {name for run in runs for name in run.values} & unknown.keys():
         unstable[name] = f"{unknown.pop(name)}: {_NOT_ALWAYS}"
     values = _shared([run.values for run in runs], "", unstable)
+    counted = [{**run.lowest, **run.values} for run in runs]
+    lowest = {name: min(run[name] for run in counted) for name in unstable if all(name in run for run in counted)}
     modules = {name: _equal([run.modules.get(name, {}) for run in runs]) for name in first.modules}
     return replace(
         first,
@@ -120,6 +122,7 @@ def merge_counts(runs: Sequence[Counts]) -> Counts:
         modules={name: counts for name, counts in modules.items() if counts},
         sites=_shared_sites([run.sites for run in runs]),
         unstable=dict(sorted(unstable.items())),
+        lowest=dict(sorted(lowest.items())),
         steps=min(run.steps for run in runs),
         runs=sum(run.runs for run in runs),
         numerics=merge_numerics([run.numerics for run in runs]),

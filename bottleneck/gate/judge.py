@@ -3,7 +3,6 @@
 The summary of a workload's verdict is three lines: what happened, why (with the line of code), and how to fix it.
 """
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -12,12 +11,20 @@ from bottleneck.gate.culprits import find_culprits
 from bottleneck.gate.numerics import judge_numerics
 from bottleneck.gate.settings import MODULE_PREFIX, default_budgets, split_module_metric
 from bottleneck.gate.source_files import Read, read_nothing
-from bottleneck.report.ci.phrases import describe_culprit, describe_output, format_change, time_change_words
+from bottleneck.report.ci.phrases import (
+    accept_command,
+    describe_culprit,
+    describe_output,
+    format_change,
+    time_change_words,
+)
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import COUNTERS, Counts, Lock, Value
 from bottleneck.schema.gate_result import (
     EXIT_CODES,
+    Cause,
     CounterChange,
+    Fix,
     GateSettings,
     GateVerdict,
     Limit,
@@ -171,14 +178,12 @@ def _without_gap(name: str, sides: _Sides) -> CounterChange:
     if theirs is not None:
         return replace(change, verdict="unstable", reason=theirs)
     if ours is not None:
-        return _unstable_now(change, ours)
+        return _unstable_now(change, ours, sides.counts.lowest.get(name))
     return _with_values(change, sides)
 
 
-def _unstable_now(change: CounterChange, spread: str) -> CounterChange:
+def _unstable_now(change: CounterChange, spread: str, lowest: int | None) -> CounterChange:
     """One that was exact and varies now: it is broken if even its lowest value exceeds the budget, else unstable."""
-    low = spread.partition("..")[0]
-    lowest = int(low) if low.isdecimal() and len(low) < 19 else None
     if change.before is None:
         return replace(change, verdict="unstable", reason=spread)
     if lowest is None or change.limit is None or change.limit.allows(change.before, lowest):
@@ -348,42 +353,39 @@ _LISTED = 3
 
 
 # The event, its causes (the largest first), and the fix.
-_Lines = tuple[str, Sequence[str], str]
+_Story = tuple[str, Sequence[Cause], Fix]
 
 
 def with_summary(result: WorkloadResult) -> WorkloadResult:
-    """The result with its three lines, whatever its verdict."""
+    """The result with what happened, why, and the fix, whatever its verdict."""
     what, why, fix = _summarise(result)
     return replace(result, what=what, why=tuple(why[:_LISTED]), fix=fix)
 
 
-def _summarise(result: WorkloadResult) -> _Lines:
+def _summarise(result: WorkloadResult) -> _Story:
     time, gone = result.time, [change for change in result.counters if change.verdict == "gone"]
     if gone:  # which usually means a failed measurement
         what = f"{', '.join(change.metric for change in gone)}: counted before, and no more"
-        fix = "see that the workload still does its work; if it really does without: bottleneck gate --update"
-        return what, [change.reason for change in gone[:_LISTED] if change.reason], fix
+        fix = Fix("see that the workload still does its work; if it really does without:", _UPDATE)
+        return what, [Cause(change.reason) for change in gone[:_LISTED] if change.reason], fix
     if result.verdict == "fail":
         return _summarise_failure(result)
     if result.verdict == "undecided" and time is not None:
-        fix = "run it on a quieter machine, or with more --pairs"
-        return f"undecided: {time_change_words(time)}", [time.reason] if time.reason else [], fix
+        fix = Fix("run it on a quieter machine, or with more --pairs")
+        return f"undecided: {time_change_words(time)}", [Cause(time.reason)] if time.reason else [], fix
     outputs = result.numerics
     if result.verdict == "nothing measured" and not result.is_new and outputs is not None and outputs.verdict == "new":
-        return (
-            "its outputs could not be compared",
-            [outputs.reason or ""],
-            "bottleneck gate --update --numerics, and commit the lock-file",
-        )
+        fix = Fix("write the lock-file anew, and commit it:", f"{_UPDATE} --numerics")
+        return "its outputs could not be compared", [Cause(outputs.reason)] if outputs.reason else [], fix
     if result.verdict == "nothing measured":
         what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
-        update = "bottleneck gate --update, and commit the lock-file"
-        why = [change.reason for change in result.counters if change.reason][:1]
-        return what, why, update if result.lock else "name recordings of the same program"
-    return _pass_sentence(result), (), ""
+        update = Fix("write the lock-file, and commit it:", _UPDATE)
+        why = [Cause(change.reason) for change in result.counters if change.reason][:1]
+        return what, why, update if result.lock else Fix("name recordings of the same program")
+    return _pass_sentence(result), (), Fix()
 
 
-def _summarise_failure(result: WorkloadResult) -> _Lines:
+def _summarise_failure(result: WorkloadResult) -> _Story:
     """The summary of counters beyond their budgets, of a slower step, or of both."""
     broken = [change for change in result.counters if change.verdict == "broken"]
     removed = [change.metric for change in result.counters if change.verdict == "removed"]
@@ -392,7 +394,7 @@ def _summarise_failure(result: WorkloadResult) -> _Lines:
         parts.append(f"{', '.join(removed)}: taken out of the lock-file")
     if result.numerics is not None and result.numerics.changes:
         parts.append(_outputs_words(result.numerics))
-        why += [describe_output(change) for change in result.numerics.changes]
+        why += [Cause(describe_output(change)) for change in result.numerics.changes]
     is_slower = result.time is not None and result.time.verdict == "slower"
     if result.time is not None and is_slower:
         parts.append(time_change_words(result.time))
@@ -400,7 +402,7 @@ def _summarise_failure(result: WorkloadResult) -> _Lines:
     refused = [*broken, *(change for change in result.counters if change.verdict == "removed")]
     is_other = result.numerics is not None and bool(result.numerics.changes)
     fix = _fix(result.name, refused, why, is_slower=is_slower, is_other=is_other)
-    return "; ".join(parts), why, fix if result.lock else "undo that, or raise the budget in pyproject.toml"
+    return "; ".join(parts), why, fix if result.lock else Fix("undo that, or raise the budget in pyproject.toml")
 
 
 def _outputs_words(numerics: NumericsResult) -> str:
@@ -417,9 +419,9 @@ def _counter_changes(broken: Sequence[CounterChange]) -> str:
     return f"{shown}{more} per step{creep}"
 
 
-def _causes(broken: Sequence[CounterChange]) -> list[str]:
-    """One sentence per line of code, the best known first: several counters often change for one and the same line."""
-    found: dict[tuple[str, str], str] = {}
+def _causes(broken: Sequence[CounterChange]) -> list[Cause]:
+    """One cause per line of code, the best known first: several counters often change for one and the same line."""
+    causes: dict[tuple[str, str], Cause] = {}
     ranked = sorted(
         (culprit for change in broken for culprit in change.culprits),
         key=lambda culprit: (culprit.site is None, not culprit.is_touched),
@@ -427,12 +429,11 @@ def _causes(broken: Sequence[CounterChange]) -> list[str]:
     for culprit in ranked:
         place = culprit.site.place if culprit.site is not None else culprit.what
         text = culprit.site.text if culprit.site is not None else ""
-        words = describe_culprit(culprit)
-        found.setdefault((place, text), f"{words}  {text}" if text else words)
-    return list(found.values())
+        causes.setdefault((place, text), Cause(describe_culprit(culprit), text))
+    return list(causes.values())
 
 
-def _rows(comparison: Comparison) -> list[str]:
+def _rows(comparison: Comparison) -> list[Cause]:
     """Rows and waits that take more time, from the recordings of both sides; none if these show no slowdown."""
     if comparison.change_us is None or comparison.change_us <= 0:
         return []
@@ -444,21 +445,20 @@ def _rows(comparison: Comparison) -> list[str]:
         module = f" in {row.module}" if row.module else ""
         place = f" {at_source(row.source)}{', changed here' if row.is_touched else ''}" if row.source else ""
         grown.append((row.change_us, f"+{format_us(row.change_us)} {row.name} ({row.kind}){module}{place}"))
-    return [text for _, text in sorted(grown, reverse=True)[:_LISTED]]
+    return [Cause(text) for _, text in sorted(grown, reverse=True)[:_LISTED]]
 
 
 def _fix(
-    name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_slower: bool, is_other: bool = False
-) -> str:
+    name: str, broken: Sequence[CounterChange], why: Sequence[Cause], *, is_slower: bool, is_other: bool = False
+) -> Fix:
     undo = "undo that" if why else "see what changed: bottleneck compare"
     if not broken and not is_other:
-        return f"{undo}, or raise the budget of step_us in pyproject.toml" if is_slower else undo
+        return Fix(f"{undo}, or raise the budget of step_us in pyproject.toml" if is_slower else undo)
     accepted = {change.metric for change in broken if not change.is_creep} | ({NUMERICS} if is_other else set())
-    metrics = ",".join(sorted(accepted))
-    if not metrics:
-        return f"{undo}, or move the anchor in the lock-file"
+    if not accepted:
+        return Fix(f"{undo}, or move the anchor in the lock-file")
     time = " raise the budget of step_us and:" if is_slower else ":"
-    return f'{undo}, or{time} bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
+    return Fix(f"{undo}, or{time}", accept_command(name, accepted))
 
 
 def _pass_sentence(result: WorkloadResult) -> str:

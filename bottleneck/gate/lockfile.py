@@ -80,9 +80,10 @@ def kept(lock: Lock) -> Lock:
     """The lock with what its file keeps.
 
     A source line is known by its text, and has no number there (0): an import at the top of a file would change all of
-    them. Lines of one file with the same text are one. What each line calls is left out, as are counts of nothing.
+    them. Lines of one file with the same text are one. What each line calls is left out, as are counts of nothing and
+    the least counts of what varies.
     """
-    counts = replace(lock.counts, sites=_kept_sites(lock.counts.sites))
+    counts = replace(lock.counts, sites=_kept_sites(lock.counts.sites), lowest={})
     counted = {*(lock.counted or ()), *counts.values, *counts.unstable, *counts.unknown} & COUNTERS.keys()
     return replace(lock, counts=counts, schema=LOCK_SCHEMA, counted=tuple(sorted(counted)))
 

@@ -45,7 +45,18 @@ from bottleneck.pipeline import examine, finish
 from bottleneck.report.ci.phrases import format_change
 from bottleneck.schema.counters import Counts, Lock
 from bottleneck.schema.evidence import Explanation
-from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Limit, TimeResult, Touched, WorkloadResult
+from bottleneck.schema.gate_result import (
+    Cause,
+    CounterChange,
+    Fix,
+    Gate,
+    GateSettings,
+    GateVerdict,
+    Limit,
+    TimeResult,
+    Touched,
+    WorkloadResult,
+)
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.recording import is_recording
@@ -156,9 +167,9 @@ def gate_program(run: GateRun, program: Program, workloads: int = 1) -> Workload
     try:
         result = _gate(run, program, result, workloads)
     except WorkloadError as error:
-        result = replace(result, verdict="failed", what=error.what, why=_lines(error), fix=error.fix)
+        result = _with_error(result, "failed", error)
     except UndecidedError as error:
-        result = replace(result, verdict="nothing measured", what=error.what, why=_lines(error), fix=error.fix)
+        result = _with_error(result, "nothing measured", error)
     return replace(result, seconds=time.monotonic() - started)
 
 
@@ -301,8 +312,10 @@ def _cases_as_timed(run: GateRun, program: Program, result: WorkloadResult) -> t
     return cases[0], cases[1]
 
 
-def _lines(error: BottleneckError) -> tuple[str, ...]:
-    return tuple(line for line in error.why.splitlines() if line.strip())
+def _with_error(result: WorkloadResult, verdict: GateVerdict, error: BottleneckError) -> WorkloadResult:
+    """The result of a workload that an error ended; each line of the reason is a cause."""
+    why = tuple(Cause(line) for line in error.why.splitlines() if line.strip())
+    return replace(result, verdict=verdict, what=error.what, why=why, fix=Fix(error.fix))
 
 
 def describe_update(path: str, before: Lock | None, after: Lock) -> str:

@@ -556,7 +556,7 @@ class Script:
 
         Short steps are more where the budget allows them: the export before has emptied the caches.
         """
-        most = max(most, min(self._session.wanted_steps, self._budget_steps))
+        most = max(most, min(self._session.wanted_light_steps, self._budget_steps))
         self._allowed_steps = self._session.light_steps(self._windows.detail, most)
         if self._allowed_steps:
             self._windows.lighten()

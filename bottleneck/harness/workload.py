@@ -153,7 +153,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
 
 def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -> None:
     """Profiles steps with the fewest options, which tell how long what takes and not where it is."""
-    wanted = session.light_steps(detail, session.wanted_steps)
+    wanted = session.light_steps(detail, session.wanted_light_steps)
     # As many as the other window had are within the budget, which without frames may allow more.
     steps = min(wanted, max(1, len(session.notes.step_marks_ns) - 1))
     for _ in range(ATTEMPTS if steps else 0):

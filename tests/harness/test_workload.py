@@ -102,5 +102,18 @@ def test_long_steps_are_repeated_only_where_the_profiler_made_them_longer(
     assert session.light_steps(workload.DETAIL, 20) == steps
 
 
+@pytest.mark.parametrize(
+    ("step_us", "full", "light"), [(100.0, 20, 100), (2500.0, 8, 40), (15_000.0, 5, 7), (200_000.0, 5, 5)]
+)
+def test_short_steps_are_repeated_until_they_fill_the_time_of_their_window(
+    session: Session, step_us: float, full: int, light: int
+) -> None:
+    free = Session(replace(session.plan, options=replace(session.options, steps=None)))
+    free.note(unprofiled=timing(step_us))
+    assert (free.wanted_steps, free.wanted_light_steps) == (full, light)
+    session.note(unprofiled=timing(step_us))
+    assert (session.wanted_steps, session.wanted_light_steps) == (4, 4)
+
+
 def timing(us: float) -> Timing:
     return Timing(us, us, us, 5)

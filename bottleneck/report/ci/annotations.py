@@ -18,7 +18,7 @@ from urllib.parse import quote
 from bottleneck.report.ci import phrases
 from bottleneck.report.text import clean
 from bottleneck.schema.counters import COUNTERS, Site
-from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, WorkloadResult
+from bottleneck.schema.gate_result import Cause, CounterChange, CounterVerdict, Gate, WorkloadResult
 from bottleneck.schema.op_names import place_of
 from bottleneck.units import counted
 
@@ -45,7 +45,7 @@ class AlertLocation:
 class Alert:
     """One message at a source line: its workload, rule and severity.
 
-    ``lines`` are the reasons, ``fix`` is how to fix or accept it, ``others`` are further locations. ``fingerprint``
+    ``fix`` is how to fix or accept it, ``others`` are further locations. ``fingerprint``
     stays the same when the line of code moves or the numbers change.
     """
 
@@ -53,11 +53,16 @@ class Alert:
     rule: str
     level: Level
     title: str
-    lines: tuple[str, ...]
+    causes: tuple[Cause, ...]
     place: AlertLocation
     fingerprint: str
     others: tuple[AlertLocation, ...] = ()
     fix: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The causes, each in one line."""
+        return tuple(cause.text for cause in self.causes)
 
 
 def alerts(gate: Gate) -> tuple[Alert, ...]:
@@ -68,8 +73,8 @@ def alerts(gate: Gate) -> tuple[Alert, ...]:
     found = [alert for result in phrases.worst_first(gate.results) for alert in _of(result, gate.exit_code)]
     if gate.exit_code and all(alert.level != "error" for alert in found):
         settings = AlertLocation("pyproject.toml", 1, is_cause=False)
-        mark = _fingerprint(MEASUREMENT)
-        found.append(Alert("all workloads", MEASUREMENT, "error", phrases.closing(gate), gate.warnings, settings, mark))
+        causes, mark = _causes(gate.warnings), _fingerprint(MEASUREMENT)
+        found.append(Alert("all workloads", MEASUREMENT, "error", phrases.closing(gate), causes, settings, mark))
     order = list(_COMMANDS)
     unique: dict[str, Alert] = {}
     for alert in sorted(found, key=lambda alert: order.index(alert.level)):
@@ -110,11 +115,11 @@ def _counter(result: WorkloadResult, change: CounterChange, level: Level | None 
         OTHER if counter is None else counter.name,
         level or _FAILING[change.verdict],
         f"{phrases.describe_change(change)}{' (better)' if level == 'note' else ''}",
-        tuple(phrases.describe_cause(change)),
+        _causes(phrases.describe_cause(change)),
         places[0] if places else stand_in(result),
         _fingerprint(result.name, change.metric, str(change.is_creep), anchor),
         places[1:],
-        result.fix if level is None else "",
+        result.fix.text if level is None else "",
     )
 
 
@@ -123,9 +128,9 @@ def _outputs(result: WorkloadResult) -> list[Alert]:
     changes = () if result.numerics is None else result.numerics.changes
     if not changes:
         return []
-    title, lines = phrases.outputs_in_short(result.numerics), tuple(map(phrases.describe_output, changes))
+    title, causes = phrases.outputs_in_short(result.numerics), _causes(map(phrases.describe_output, changes))
     mark = _fingerprint(result.name, OUTPUTS)
-    return [Alert(result.name, OUTPUTS, "error", title, lines, stand_in(result), mark, fix=result.fix)]
+    return [Alert(result.name, OUTPUTS, "error", title, causes, stand_in(result), mark, fix=result.fix.text)]
 
 
 def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
@@ -136,7 +141,7 @@ def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
     if time is None or time.verdict not in levels:
         return []
     is_cause = time.verdict == "slower" or result.verdict == "undecided"
-    why, fix = (result.why, result.fix) if is_cause else ((), "")
+    why, fix = (result.why, result.fix.text) if is_cause else ((), "")
     place = (_slowest(result) if time.verdict == "slower" else None) or stand_in(result)
     title, mark = f"step {phrases.describe_time(time)}", _fingerprint(result.name, TIME)
     return [Alert(result.name, TIME, levels[time.verdict], title, why, place, mark, fix=fix)]
@@ -146,8 +151,13 @@ def _whole(result: WorkloadResult, exit_code: int) -> Alert:
     """The alert of a workload as a whole, where no counter and no time explains its verdict."""
     rule = RUN if result.verdict == "failed" else MEASUREMENT
     title = result.what or ("there is no lock-file yet" if result.is_new else result.verdict)
-    level, mark, lines = _level(result, exit_code), _fingerprint(result.name, rule), result.why or result.warnings
-    return Alert(result.name, rule, level, title, lines, stand_in(result), mark, fix=result.fix)
+    causes = result.why or _causes(result.warnings)
+    level, mark = _level(result, exit_code), _fingerprint(result.name, rule)
+    return Alert(result.name, rule, level, title, causes, stand_in(result), mark, fix=result.fix.text)
+
+
+def _causes(sentences: Iterable[str]) -> tuple[Cause, ...]:
+    return tuple(map(Cause, sentences))
 
 
 def _slowest(result: WorkloadResult) -> AlertLocation | None:
@@ -218,9 +228,11 @@ def _by_line(found: Iterable[Alert]) -> list[list[Alert]]:
 
 def _annotation(command: str, group: list[Alert], left_out: int) -> str:
     first, lines = group[0], [alert.title for alert in group]
-    known = dict.fromkeys(line for alert in group for line in alert.lines)
-    # Without those that another one begins with: a cause, and the same with its line of code.
-    lines += [line for line in known if not any(other != line and other.startswith(line) for other in known)]
+    causes: dict[str, Cause] = {}
+    for cause in (cause for alert in group for cause in alert.causes):
+        if cause.code or cause.sentence not in causes:  # the same cause is told with and without its line of code
+            causes[cause.sentence] = cause
+    lines += [cause.text for cause in causes.values()]
     lines += dict.fromkeys([alert.fix for alert in group if alert.fix])
     if len(lines) > _LINES:
         lines = [*lines[:_LINES], f"in gate.md: {counted(len(lines) - _LINES, 'more line')}"]
@@ -283,7 +295,7 @@ def render_sarif(gate: Gate) -> str:
     rules = [
         {
             "id": rule,
-            "shortDescription": {"text": meaning.partition(":")[0]},
+            "shortDescription": {"text": f"{COUNTERS[rule].many} per step" if rule in COUNTERS else meaning},
             "fullDescription": {"text": meaning},
             "defaultConfiguration": {"level": "error"},
             "properties": {"tags": ["performance"]},

@@ -97,7 +97,7 @@ def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
         groups.setdefault("modules" if change.metric.startswith("module:") else group, []).append(change)
     cases = [_group_case(name, changes, result) for name, changes in groups.items()]
     if result.numerics is not None:
-        cases.append(_outputs_case(result.numerics, result.fix))
+        cases.append(_outputs_case(result.numerics, result.fix.text))
     if result.time is not None:
         cases.append(_time_case(result.time, result, exit_code))
     return [_run_case(result, exit_code, cases), *cases]
@@ -105,7 +105,7 @@ def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
 
 def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Case:
     """The test case of the run itself: passed where something was measured, skipped where that is optional."""
-    body = (*result.why, result.fix)
+    body = (*(cause.text for cause in result.why), result.fix.text)
     if result.verdict == "failed":
         return _Case("run", "error", result.what, body, result.seconds)
     is_reported = any(case.outcome in {"error", "failure"} for case in cases)
@@ -124,7 +124,7 @@ def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult)
         before, after, _ = phrases.amounts(change)
         body.append(f"{change.metric}: {before} -> {after}, {phrases.CHANGES[change.verdict]}")
         body += [f"  {cause}" for cause in phrases.describe_cause(change)]
-    fix = [result.fix] if worst in {"failure", "error"} and result.fix else []
+    fix = [result.fix.text] if worst in {"failure", "error"} and result.fix.text else []
     return _Case(name, worst, message, (*body, *fix))
 
 
@@ -160,7 +160,7 @@ def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Cas
     outcome = outcomes.get(time.verdict, "skipped")
     if time.verdict == "undecided" and result.verdict == "undecided" and exit_code == 5:
         outcome = "error"
-    story = (*result.why, result.fix) if outcome in {"failure", "error"} else ()
+    story = (*(cause.text for cause in result.why), result.fix.text) if outcome in {"failure", "error"} else ()
     return _Case("step time", outcome, phrases.time_summary(time), (phrases.describe_time(time), *story), time.seconds)
 
 

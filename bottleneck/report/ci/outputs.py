@@ -88,8 +88,8 @@ def _label(text: str) -> str:
 
 
 GATE_FORMATS: Mapping[str, GateFormat] = {
-    "terminal": GateFormat("gate.txt", lazily("ci.gate_terminal", "render")),
-    "markdown": GateFormat("gate.md", lazily("ci.gate_markdown", "render")),
+    "terminal": GateFormat("gate.txt", lazily("ci.gate_document", "to_terminal")),
+    "markdown": GateFormat("gate.md", lazily("ci.gate_document", "to_markdown")),
     "json": GateFormat("gate.json", to_json),
     "html": GateFormat("gate.html", lazily("ci.gate_document", "to_html")),
     "junit": GateFormat("junit.xml", render_junit),

@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from bottleneck.report.document import LabelledLine
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.counters import COUNTERS, Counter
 from bottleneck.schema.gate_result import (
@@ -113,12 +114,10 @@ def count_by_verdict(changes: Sequence[CounterChange], verdicts: Sequence[Counte
     order = list(CHANGES)
     for change in changes:
         worst[change.metric] = min(change.verdict, worst.get(change.metric, "same"), key=order.index)
-    counts = {verdict: list(worst.values()).count(verdict) for verdict in verdicts}
-    phrases = [f"{count} {CHANGES[verdict]}" for verdict, count in counts.items() if count]
-    if not phrases:
-        return ""
-    number, _, words = phrases[0].partition(" ")
-    return ", ".join([f"{number} counter{'' if number == '1' else 's'} {words}", *phrases[1:]])
+    numbers = [(list(worst.values()).count(verdict), CHANGES[verdict]) for verdict in verdicts]
+    shown = [(number, words) for number, words in numbers if number]
+    first = [f"{counted(number, 'counter')} {words}" for number, words in shown[:1]]
+    return ", ".join([*first, *(f"{number} {words}" for number, words in shown[1:])])
 
 
 def differing(result: WorkloadResult) -> list[CounterChange]:
@@ -184,7 +183,8 @@ def time_summary(time: TimeResult | None) -> str:
     if time is None:
         return "time not measured"
     if time.ratio is None:
-        phrase = f"{_steps(time)} ({time.verdict})" if _steps(time) else f"time {time.verdict}"
+        steps = _steps(time)
+        phrase = f"time {time.verdict}" if steps is None else f"{steps} ({time.verdict})"
         return phrase + (f": {time.reason}" if time.reason else "")
     ratio = time.ratio
     phrase = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
@@ -197,13 +197,9 @@ def time_change_words(time: TimeResult) -> str:
     if time.ratio is None:
         return f"step time {time.verdict}"
     ratio = time.ratio
-    parts = []
-    if time.base_us is not None and time.candidate_us is not None:
-        parts.append(f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}")
-    parts.append(f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]")
-    if time.budget is not None:
-        parts.append(f"budget {format_share(time.budget)}")
-    return ", ".join(parts)
+    interval = f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]"
+    budget = None if time.budget is None else f"budget {format_share(time.budget)}"
+    return ", ".join(filter(None, (_steps(time), interval, budget)))
 
 
 def time_in_short(time: TimeResult | None) -> str:
@@ -233,11 +229,10 @@ def describe_time(time: TimeResult) -> str:
 
 
 def _steps(time: TimeResult) -> str | None:
+    """'step 18.2 ms -> 19.6 ms'; null where a side has no time."""
     if time.base_us is None or time.candidate_us is None:
         return None
-    before, after = format_us(time.base_us.median), format_us(time.candidate_us.median)
-    number, _, unit = before.partition(" ")
-    return f"step {number if after.endswith(f' {unit}') else before} -> {after}"
+    return f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}"
 
 
 def _interval(time: TimeResult) -> str | None:
@@ -278,10 +273,15 @@ def verdict_of(gate: Gate) -> GateVerdict:
     return next((verdict for verdict in meant if verdict in found), otherwise)
 
 
+def verdict_and_code(gate: Gate) -> str:
+    """'FAIL, exit code 1'."""
+    return f"{VERDICTS[verdict_of(gate)]}, exit code {gate.exit_code}"
+
+
 def closing(gate: Gate) -> str:
     """'FAIL, exit code 1: 1 of 3 workloads regressed: mlp; 2 workloads passed. Took 41 s.'."""
-    lead = f"{VERDICTS[verdict_of(gate)]}, exit code {gate.exit_code}"
-    return f"{lead}: {gate.sentence.rstrip(' .') or 'no sentence'}. Took {took(gate.seconds)}."
+    sentence = gate.sentence.rstrip(" .") or "no sentence"
+    return f"{verdict_and_code(gate)}: {sentence}. Took {took(gate.seconds)}."
 
 
 def worst_first(results: Iterable[WorkloadResult]) -> list[WorkloadResult]:
@@ -323,48 +323,51 @@ def describe_output(change: OutputChange) -> str:
     return f"{text}, {change.difference:.1e} of its size; rounding explains {change.tolerance:.1e}"
 
 
-def _outputs_asides(numerics: NumericsResult | None) -> list[tuple[str, str]]:
-    """The reason that outputs were not compared, and those that differ from run to run."""
-    if numerics is None:
+def accept_command(workload: str, metrics: Iterable[str]) -> str:
+    """The command that takes these metrics as they are now: from then on, falling back is a regression."""
+    names = ",".join(sorted(metrics))
+    return f'bottleneck accept {shlex.quote(workload)} --metric {shlex.quote(names)} --reason "…"'
+
+
+def story(result: WorkloadResult) -> list[LabelledLine]:
+    """The lines on a failure: what happened, each cause, and how to fix or accept it; none of a pass."""
+    if result.verdict == "pass":
         return []
-    found = [("outputs", f"not compared: {numerics.reason}")] if numerics.reason else []
-    return [*found, *(("not held", f"{name}: {why}") for name, why in numerics.unstable.items())]
+    causes = [LabelledLine("why", cause.sentence, cause.code) for cause in dict.fromkeys(result.why)]
+    fix = LabelledLine("fix", result.fix.sentence, command=result.fix.command)
+    return [line for line in (LabelledLine("what", result.what), *causes, fix) if line.text or line.command]
 
 
-def accept_command(result: WorkloadResult) -> str:
-    """The command that keeps what got better: from then on, falling back is a regression."""
-    metrics = ",".join(sorted({change.metric for change in improved(result)}))
-    return f'bottleneck accept {shlex.quote(result.name)} --metric {shlex.quote(metrics)} --reason "…"'
-
-
-def story(result: WorkloadResult) -> list[tuple[str, str]]:
-    """The three lines, labelled: what happened, why (a line each), and how to fix or accept it; none of a pass."""
-    lines = [("what", result.what), *(("why", why) for why in dict.fromkeys(result.why)), ("fix", result.fix)]
-    return [] if result.verdict == "pass" else [(label, text) for label, text in lines if text]
-
-
-def asides(result: WorkloadResult) -> list[tuple[str, str]]:
-    """Further facts on a workload, each a label and a sentence."""
-    phrases = []
-    if better := improved(result):
-        keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
-        phrases.append(("better", f"{', '.join(map(format_change, better))}{keep}"))
-    for change in result.counters:  # that grew and passes: within its budget, or accepted
-        if result.verdict == "pass" and change.verdict in {"within budget", "accepted"}:
-            reason = f": {change.reason}" if change.reason else ""
-            phrases.append(("allowed", f"{describe_change(change)}{reason}"))
-    phrases += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
-    phrases += [("not compared", text) for text in by_reason(result, "not compared")]
+def asides(result: WorkloadResult) -> list[LabelledLine]:
+    """Further facts on a workload."""
+    facts = [("allowed", text) for text in _allowed(result)]
+    facts += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
+    facts += [("not compared", text) for text in by_reason(result, "not compared")]
     # Never gated, because runs disagree: those too that only the counts of this run know of.
     listed = {change.metric for change in result.counters}
     unstable = {} if result.counts is None else result.counts.unstable
     others = [f"{metric}: {reason}" for metric, reason in unstable.items() if metric not in listed]
-    phrases += [("unstable", text) for text in (*by_reason(result, "unstable"), *others)]
-    phrases += _outputs_asides(result.numerics)
-    return [*phrases, *(("warning", warning) for warning in result.warnings)]
+    facts += [("unstable", text) for text in (*by_reason(result, "unstable"), *others)]
+    numerics = result.numerics
+    if numerics is not None:
+        facts += [("outputs", f"not compared: {numerics.reason}")] if numerics.reason else []
+        facts += [("not held", f"{name}: {why}") for name, why in numerics.unstable.items()]
+    facts += [("warning", warning) for warning in result.warnings]
+    return [*_better(result), *(LabelledLine(label, text) for label, text in facts)]
 
 
-def split_command(text: str) -> tuple[str, str]:
-    """A sentence and the command that it ends in, which must stay whole to be copied; '' where it ends in none."""
-    before, mark, after = text.rpartition("bottleneck accept ")
-    return (before.rstrip(), f"{mark}{after}") if mark else (text, "")
+def _better(result: WorkloadResult) -> list[LabelledLine]:
+    """Names the counters that got better, with the command that keeps them so."""
+    changes = improved(result)
+    words = ", ".join(map(format_change, changes))
+    if not changes or not result.lock:
+        return [LabelledLine("better", words)] if changes else []
+    command = accept_command(result.name, {change.metric for change in changes})
+    return [LabelledLine("better", f"{words}; to keep it:", command=command)]
+
+
+def _allowed(result: WorkloadResult) -> list[str]:
+    """Names the counters that grew and pass: within their budgets, or accepted."""
+    allowed: tuple[CounterVerdict, ...] = ("within budget", "accepted")
+    changes = [change for change in result.counters if result.verdict == "pass" and change.verdict in allowed]
+    return [f"{describe_change(change)}{f': {change.reason}' if change.reason else ''}" for change in changes]
