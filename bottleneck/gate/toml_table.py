@@ -1,4 +1,4 @@
-"""Reads TOML files that people and merges edit, with errors that name the file, the key and the remedy."""
+"""Reads TOML files that people edit; errors name key and remedy."""
 
 import difflib
 import re
@@ -39,7 +39,7 @@ class TomlTable:
         return self.failure(f"{self.file} is not valid: {place}", why=why, fix=fix or self.fix)
 
     def refuse_others(self, known: Iterable[str], fix: str = "") -> None:
-        """Fails at the first key that is not among the known ones, and names the nearest."""
+        """Fails at the first unknown key, and names the nearest."""
         names = list(known)
         for key in self.data:
             if key not in names:
@@ -76,7 +76,10 @@ class TomlTable:
         return tuple(value)
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number from 0 to 2^63 - 1; without a default it has to be there."""
+        """Reads a whole number from 0 to 2^63 - 1.
+
+        Without a default it has to be there.
+        """
         value = self.data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
             raise self.error(key, _expected("a whole number, 0 or more", value))
@@ -99,7 +102,9 @@ class TomlTable:
 
 
 def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int | None = None) -> TomlTable:
-    """The root table of a file; ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
+    """Reads the root table of a file.
+
+    ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
 
     ``parts`` is the largest number of dots outside quotes in a line: tomllib takes time by the square of a key's parts.
     """
@@ -123,13 +128,13 @@ def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int |
 def _bare_dots(line: str) -> int:
     quote, dots = "", 0
     for match in _QUOTES_AND_DOTS.finditer(line):
-        found = match[0] if quote != "'" else match[0][-1]
+        mark = match[0] if quote != "'" else match[0][-1]
         if quote:
-            quote = "" if found == quote else quote
-        elif found in "\"'":
-            quote = found
+            quote = "" if mark == quote else quote
+        elif mark in "\"'":
+            quote = mark
         else:
-            dots += found[-1] == "."
+            dots += mark[-1] == "."
     return dots
 
 
@@ -149,7 +154,7 @@ def _is_bare(key: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value of a file in an error: short, and without control characters."""
+    """Shows a value in an error, short and without control characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, a table of thousands of levels
