@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import cast, get_args
+from typing import Annotated
+
+import msgspec
 
 from bottleneck.errors import UsageError
 from bottleneck.gate.toml_table import TomlTable, read_toml, shown
@@ -176,6 +178,8 @@ _KEYS = (
     "workloads", "against", "lock", "alpha", "on_undecided", "on_new", "time_limit", "setup", "seed", "env", "budget",
     "creep", "numerics",
 )  # fmt: skip
+_Alpha = Annotated[float, msgspec.Meta(gt=0, le=0.2)]
+_POLICIES = "pass, warn or fail"
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|min|h)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -224,16 +228,16 @@ def read_settings(pyproject: Path | None) -> GateSettings:
         workloads=_workloads(section),
         against=_against(section, usual.against),
         lock=_lock(section, usual.lock),
-        alpha=_alpha(section, usual.alpha),
-        on_undecided=_policy(section, "on_undecided", usual.on_undecided),
-        on_new=_policy(section, "on_new", "warn") if "on_new" in section.data else usual.on_new,
+        alpha=section.value("alpha", _Alpha, "the chance of a false alarm, above 0, at most 0.2", usual.alpha),
+        on_undecided=section.value("on_undecided", Policy, _POLICIES, usual.on_undecided),
+        on_new=section.value("on_new", Policy | None, _POLICIES, usual.on_new),
         time_limit_s=_seconds(section, "time_limit", usual.time_limit_s),
         setup=section.text("setup", usual.setup),
         seed=section.whole("seed", usual.seed),
         environment=_environment(section.section("env")),
         budgets={**default_budgets(), **read_limits(section.section("budget"))},
         creep=read_limits(section.section("creep"), of_anchor=True),
-        numerics=_switch(section, "numerics"),
+        numerics=section.value("numerics", bool, "true or false", usual.numerics),
     )
 
 
@@ -309,28 +313,6 @@ def _lock(section: TomlTable, usual: str) -> str:
         why = f"this has to be a path inside the repository whose last part holds {_PLACEHOLDER}, and is {shown(text)}"
         raise section.error("lock", why, f'write lock = "{usual}"')
     return text
-
-
-def _alpha(section: TomlTable, usual: float) -> float:
-    value = section.data.get("alpha", usual)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 0.2:
-        why = f"this is the chance of a false alarm, above 0, at most 0.2, and is {shown(value)}"
-        raise section.error("alpha", why)
-    return float(value)
-
-
-def _policy(section: TomlTable, key: str, usual: Policy) -> Policy:
-    text = section.text(key, usual)
-    if text in get_args(Policy):
-        return cast("Policy", text)
-    raise section.error(key, f"this has to be pass, warn or fail, and is {shown(text)}")
-
-
-def _switch(section: TomlTable, key: str) -> bool:
-    value = section.data.get(key, False)
-    if not isinstance(value, bool):
-        raise section.error(key, f"this has to be true or false, and is {shown(value)}", f"write {key} = true")
-    return value
 
 
 def _seconds(section: TomlTable, key: str, usual: float) -> float:
