@@ -17,6 +17,7 @@ from bottleneck.errors import TraceError
 from bottleneck.report.findings import findings as all_findings
 from bottleneck.report.findings import first_findings
 from bottleneck.schema.analysis import Analysis, Finding, Fold, Interval, Phase, is_certain
+from bottleneck.schema.finding_order import LITTLE
 from bottleneck.schema.records import replace
 from tests import trace_cache
 from tests.report.samples import analysis, kernel
@@ -81,13 +82,15 @@ def check_pieces(analysed: Analysis) -> None:
 
 
 def check_order(analysed: Analysis) -> None:
-    """A gain that may be a loss stands behind those that are certain."""
+    """A gain that may be a loss stands behind those that are certain and add 2 % of the step or more."""
     ranked = [each for each in analysed.findings if each.predicted_speedup is not None and not each.corrects_results]
     sure = [each.predicted_speedup is not None and is_certain(each.predicted_speedup) for each in ranked]
     hurts = [each.predicted_gain_us is not None and each.predicted_gain_us.low <= 0 for each in ranked]
+    added = (each.added_gain_us or each.predicted_gain_us for each in ranked)
+    least_us = 2 * LITTLE * analysed.steps.wall_us
     gains = [
-        is_sure and each.predicted_gain_us is not None and each.predicted_gain_us.low + each.predicted_gain_us.high > 0
-        for each, is_sure in zip(ranked, sure, strict=True)
+        is_sure and gain is not None and gain.low + gain.high >= least_us
+        for gain, is_sure in zip(added, sure, strict=True)
     ]
     last = max((at for at, is_gain in enumerate(gains) if is_gain), default=0)
     assert not any(hurt and not is_sure for hurt, is_sure in list(zip(hurts, sure, strict=True))[:last])
