@@ -254,3 +254,23 @@ def test_changes_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]
     assert "set-to-none" in listed and "zero_grad(set_to_none=True)" in listed
     assert _run(["verify", "--list", "--format", "json"]) == 0
     assert {"compile", "bf16-autocast"} <= {row["name"] for row in json.loads(capsys.readouterr().out)["changes"]}
+
+
+@pytest.mark.parametrize("other", [["--try", "compile"], ["--best"]])
+def test_what_would_bring_nothing_is_tried_alone(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["verify", "--no-gain", *other, str(EXAMPLES / "mlp.py")]) == 2
+    assert "--no-gain tries what would bring nothing" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_what_would_bring_nothing_is_tried_and_what_cannot_be_is_told(tmp_path: Path) -> None:
+    program = Path(__file__).parents[1] / "benchmarks" / "no_gain" / "projections.py"
+    (tmp_path / "projections.py").write_text(program.read_text())
+    small = ("--set", "batch_size=256", "--set", "width=512", "--budget", "2", "--format", "json")
+    done = verify("--no-gain", *small, "projections.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["tried"] == "no-gain"
+    trials = {trial["change"]: trial for trial in document["trials"]}
+    assert trials["read-later"]["verdict"] == "not applicable"
+    assert 1.0 <= trials["read-later"]["predicted_most"] <= 1.03

@@ -40,6 +40,7 @@ from bottleneck.units import counted
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
     from bottleneck.harness.messages import Notes, Program
+    from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.trials import Verification
 
@@ -79,6 +80,9 @@ def verify_command(
     best: Annotated[
         bool, typer.Option("--best", help="Then add up the winners, and measure each combination on the way.")
     ] = False,
+    no_gain: Annotated[
+        bool, typer.Option("--no-gain", help="Try what the report lists as bringing nothing, in place of advice.")
+    ] = False,
     settings: Settings = None,
     train: Train = False,
     budget: Annotated[
@@ -112,6 +116,7 @@ def verify_command(
     bottleneck verify --try compile,bf16-autocast --set batch_size=64 model.py
     bottleneck verify --best bottleneck-runs/model-1
     bottleneck verify --within 300 model.py
+    bottleneck verify --no-gain model.py
     bottleneck verify --list
 
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
@@ -121,7 +126,7 @@ def verify_command(
     if show_list:
         return _list_changes(form)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
-    from bottleneck.experiment.verify import add_best, tries_of, verify
+    from bottleneck.experiment.verify import add_best, verify, with_untried
     from bottleneck.pipeline import explain
     from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
@@ -129,6 +134,11 @@ def verify_command(
 
     if target is None:
         raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
+    if no_gain and (tries or best):
+        raise UsageError(
+            "--no-gain tries what would bring nothing, which --try and --best do not name",
+            fix="leave them out, or run verify once for each",
+        )
     is_recorded = is_recording(Path(target))
     if is_recorded:
         if settings or train or arguments:
@@ -151,7 +161,9 @@ def verify_command(
         folder = Path(scratch)
         with _progress(timer, quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
-            analysis = _with_pieces(explain([recording]), probe_budget, timer, names, say).analysis
+            explained = explain([recording])
+            # What would not help is that of the report, which times no pieces for it.
+            analysis = (explained if no_gain else _with_pieces(explained, probe_budget, timer, names, say)).analysis
             setup = TrialSetup(
                 program,
                 folder,
@@ -161,12 +173,13 @@ def verify_command(
                 tell=lambda text: say(text, is_stage=True),
                 until=timer.until(),
             )
-            known = tuple(name for name in tries_of(analysis.findings) if name in setup.changes)
+            chosen = names or tuple(name for name in _named_by(analysis, no_gain=no_gain) if name in setup.changes)
 
             def announce(name: str, number: int, total: int) -> None:
                 say(f"trying {name} ({number + 1} of {total})", number / max(total, 1))
 
-            done = verify(setup, names or known, analysis, announce)
+            done = verify(setup, chosen, analysis, announce)
+            done = with_untried(done, analysis.no_gain) if no_gain else done
             if best:
                 done = add_best(setup, done, analysis, announce)
             done = _with_what_is_left_out(done, within)
@@ -175,6 +188,13 @@ def verify_command(
         _say(_interrupted(done))
         raise typer.Exit(_INTERRUPTED)
     return None
+
+
+def _named_by(analysis: "Analysis", *, no_gain: bool) -> tuple[str, ...]:
+    """The changes that findings name, or those that would bring nothing."""
+    from bottleneck.experiment.verify import tries_of, tries_without_gain
+
+    return tries_without_gain(analysis.no_gain) if no_gain else tries_of(analysis.findings)
 
 
 def _with_pieces(

@@ -1,4 +1,4 @@
-"""Judges the counters of a step against its lock-file and budgets, and decides the verdict and exit code.
+"""Judges a step's counters against its lock-file and budgets.
 
 The summary of a workload's verdict is three lines: what happened, why (with the line of code), and how to fix it.
 """
@@ -52,7 +52,10 @@ _LISTED_LAST = (
 
 @dataclass(frozen=True)
 class _Sides:
-    """Both sides, and why they, or only what depends on the device, cannot be compared; empty where they can."""
+    """Both sides, with the gaps that keep them from being compared.
+
+    A gap is the reason, empty where there is none.
+    """
 
     lock: Lock
     counts: Counts
@@ -73,7 +76,7 @@ def judge_counts(
     touched: Touched | None = None,
     read: Read = read_nothing,
 ) -> tuple[CounterChange, ...]:
-    """The change of each counter: those that fail the gate first, with their culprits, then all others.
+    """Judges each counter; failures come first, with their culprits.
 
     ``touched`` are the lines of the diff to the base, ``read`` gives the text of a file of the program.
 
@@ -94,7 +97,10 @@ def judge_counts(
 
 
 def judge_outputs(lock: Lock | None, counts: Counts) -> NumericsResult:
-    """The outputs of a step held against the lock-file, where that is of the same torch, libraries and arguments."""
+    """Holds a step's outputs against those of a comparable lock-file.
+
+    That is one of the same torch, libraries and arguments.
+    """
     if lock is None:
         return judge_numerics(None, counts)
     sides = _sides(lock, counts, {})
@@ -112,7 +118,7 @@ def is_compared(changes: Sequence[CounterChange]) -> bool:
 
 
 def with_accepted(changes: Sequence[CounterChange], lock: Lock, base: Lock | None) -> tuple[CounterChange, ...]:
-    """The changes, with 'accepted' where the lock-file is as counted because it was edited since that of the base."""
+    """Marks changes as 'accepted' where the lock-file was edited since the base."""
     if base is None:
         return tuple(changes)
     reasons = {row.metric: row.reason for row in lock.accepted if row not in base.accepted}
@@ -139,7 +145,10 @@ def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:
 
 
 def _gap(before: Mapping[str, Value], after: Mapping[str, Value], advice: str = "") -> str:
-    """'the lock-file is of torch 2.12, this is torch 2.13', and the advice; empty where they are equal."""
+    """Words how facts differ, with the advice; empty where equal.
+
+    'the lock-file is of torch 2.12, this is torch 2.13'.
+    """
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     if not names:
         return ""
@@ -183,7 +192,10 @@ def _without_gap(name: str, sides: _Sides) -> CounterChange:
 
 
 def _unstable_now(change: CounterChange, spread: str, lowest: int | None) -> CounterChange:
-    """One that was exact and varies now: it is broken if even its lowest value exceeds the budget, else unstable."""
+    """Judges a counter that was exact and varies now.
+
+    It is broken if even its lowest value exceeds the budget, else unstable.
+    """
     if change.before is None:
         return replace(change, verdict="unstable", reason=spread)
     if lowest is None or change.limit is None or change.limit.allows(change.before, lowest):
@@ -224,14 +236,17 @@ def _with_input_gap(change: CounterChange, gap: str) -> CounterChange:
 
 
 def _judge_modules(sides: _Sides) -> Iterator[CounterChange]:
-    """Each module that a limit names, on its own; one that is not there counts nothing."""
+    """Judges each module that a limit names.
+
+    One that is not there counts nothing.
+    """
     for metric, limit in sides.limits.items():
         parts = split_module_metric(metric)
         if parts is None:
             continue
         pattern, counter = parts
-        known = {*sides.lock.counts.modules, *sides.counts.modules}
-        paths = sorted(path for path in known if fnmatchcase(path, pattern))
+        all_modules = {*sides.lock.counts.modules, *sides.counts.modules}
+        paths = sorted(path for path in all_modules if fnmatchcase(path, pattern))
         gap = _module_gap(counter, sides) or ("" if paths else f"no module matches {pattern}")
         if gap:
             yield CounterChange(metric, None, None, "not compared", limit, gap)
@@ -243,7 +258,7 @@ def _judge_modules(sides: _Sides) -> Iterator[CounterChange]:
 
 
 def _module_gap(counter: str, sides: _Sides) -> str:
-    """The reason that no module can be compared by a counter, such as the step itself not being comparable."""
+    """Finds why a counter cannot be compared by modules, if so."""
     both = (sides.lock.counts, sides.counts)
     lacking = next((side for side in both if counter not in side.values), None)
     if lacking is None:
@@ -298,7 +313,7 @@ def verdict_of(
 
 
 def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_strict: bool = False) -> int:
-    """The exit code: that of a regression before that of a crash, and both before that of an undecided result.
+    """Decides the exit code: regression, then crash, then undecided.
 
     The policies of the settings let what is undecided, or has no baseline yet, pass; where they do not name the latter,
     it passes if its time was measured. ``is_strict`` lets nothing pass that was not measured, nor a time that was to be
@@ -386,7 +401,7 @@ def _summarise(result: WorkloadResult) -> _Story:
 
 
 def _summarise_failure(result: WorkloadResult) -> _Story:
-    """The summary of counters beyond their budgets, of a slower step, or of both."""
+    """Summarises counters beyond budgets, a slower step, or both."""
     broken = [change for change in result.counters if change.verdict == "broken"]
     removed = [change.metric for change in result.counters if change.verdict == "removed"]
     parts, why = [_counter_changes(broken)] if broken else [], _causes(broken)
@@ -420,7 +435,10 @@ def _counter_changes(broken: Sequence[CounterChange]) -> str:
 
 
 def _causes(broken: Sequence[CounterChange]) -> list[Cause]:
-    """One cause per line of code, the best known first: several counters often change for one and the same line."""
+    """Gives one cause per line of code, the best known first.
+
+    Several counters often change for one and the same line.
+    """
     causes: dict[tuple[str, str], Cause] = {}
     ranked = sorted(
         (culprit for change in broken for culprit in change.culprits),
@@ -434,7 +452,10 @@ def _causes(broken: Sequence[CounterChange]) -> list[Cause]:
 
 
 def _rows(comparison: Comparison) -> list[Cause]:
-    """Rows and waits that take more time, from the recordings of both sides; none if these show no slowdown."""
+    """Lists rows and waits that take more time in the recordings.
+
+    None if these show no slowdown.
+    """
     if comparison.change_us is None or comparison.change_us <= 0:
         return []
     rows = [row for row in comparison.rows if row.change_us > 0 and row.kind != "same"]
@@ -462,9 +483,9 @@ def _fix(
 
 
 def _pass_sentence(result: WorkloadResult) -> str:
-    kept = sum(change.verdict in {"same", "within budget", "accepted"} for change in result.counters)
+    within_budget = sum(change.verdict in {"same", "within budget", "accepted"} for change in result.counters)
     better = sum(change.verdict == "improved" for change in result.counters)
-    parts = [f"{counted(kept, 'counter')} within budget"] if kept else []
+    parts = [f"{counted(within_budget, 'counter')} within budget"] if within_budget else []
     parts += [f"{better} better"] if better else []
     numerics = result.numerics
     parts += [f"{counted(numerics.compared, 'output')} the same"] if numerics and numerics.verdict == "same" else []

@@ -586,6 +586,45 @@ class Finding(Struct, frozen=True):
         return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
 
 
+# The kind of evidence of a bound: a replay of the recorded steps, times measured for it, or the recorded time of all
+# that the change could take away.
+BoundBasis = Literal["replayed", "timed", "recorded"]
+
+NoGainCode = Literal[
+    "read-later",
+    "compile",
+    "graph",
+    "fused-optimizer",
+    "workers",
+    "pin-memory",
+    "channels-last",
+    "larger-batch",
+    "faster-arithmetic",
+]
+
+
+class NoGain(Struct, frozen=True):
+    """A change that people try first, that no finding advises, and that would bring next to nothing here.
+
+    ``cause`` and ``numbers`` are why; times among the numbers are microseconds per step. ``tries`` names the changes
+    that `bottleneck verify --no-gain` applies, none where it has none of the kind.
+    """
+
+    code: Annotated[NoGainCode, Doc("the change")]
+    most_share: Annotated[float, Doc("gain at most, of the step (of a larger batch: of the time per sample)", "share")]
+    basis: Annotated[
+        BoundBasis, Doc("evidence of the bound: a replay, timed steps, or recorded time that it is part of")
+    ]
+    cause: Annotated[str, Doc("why it brings nothing, as a code")]
+    numbers: Annotated[Mapping[str, float], Doc("amounts that the cause is told with: ..._us, ..._share, ratio")] = (
+        field(default_factory=dict)
+    )
+    source: Annotated[str | None, Doc("line that it is about; null where it is not about one, or none is known")] = None
+    tries: Annotated[
+        tuple[str, ...], Doc("names of the changes that `bottleneck verify --no-gain` applies for it")
+    ] = ()
+
+
 class RankSummary(Struct, frozen=True):
     """One rank of several: its own ledger, and its mean delay at collectives."""
 
@@ -746,3 +785,7 @@ class Analysis(StepAnalysis, frozen=True, kw_only=True):
 
     verdict: Annotated[Verdict, Doc("the resource that limits the step")]
     findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()
+    no_gain: Annotated[
+        tuple[NoGain, ...],
+        Doc("changes that people try first and that would bring nothing here, at most three; empty in older analyses"),
+    ] = ()

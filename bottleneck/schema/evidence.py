@@ -203,8 +203,19 @@ class ShorterKernels:
     spared: "npt.NDArray[np.bool_] | None" = None
 
 
-# The time per step that some changes save: in words that `bottleneck whatif` takes, or of kernels.
-Predict = Callable[[Evidence, Sequence[str] | ShorterKernels], float | None]
+@dataclass(frozen=True, eq=False)
+class AtAnyPace:
+    """Changes together whose largest gain is asked for: with the host as recorded, or as quick as without the profiler.
+
+    ``changes`` are in words that `bottleneck whatif` takes.
+    """
+
+    changes: tuple[str, ...] = ()
+    kernels: ShorterKernels | None = None
+
+
+# The time per step that some changes save: in words that `bottleneck whatif` takes, of kernels, or both at any pace.
+Predict = Callable[[Evidence, Sequence[str] | ShorterKernels | AtAnyPace], float | None]
 
 
 @dataclass(frozen=True, eq=False)

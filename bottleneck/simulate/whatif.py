@@ -11,7 +11,7 @@ import pandas as pd
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
-from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
+from bottleneck.schema.evidence import AtAnyPace, Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, tally
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.records import replace
@@ -175,6 +175,19 @@ def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
 def gain_of_kernels_us(evidence: Evidence, change: ShorterKernels) -> float:
     """The time per step that shorter kernels save; on a device of which the steps show the order, if not the times."""
     return _gain_us(evidence, shorten(evidence, change))
+
+
+def most_gain_us(evidence: Evidence, asked: AtAnyPace) -> float | None:
+    """The time per step that changes save at most, over the paces of the host; null where nothing can be predicted."""
+    if check_replay(evidence).reason is not None:
+        return None
+    try:
+        change = change_of(asked.changes, evidence)
+    except UsageError:
+        return None
+    if asked.kernels is not None:
+        change &= shorten(evidence, asked.kernels)
+    return max(1.0 - 1.0 / speedup_of(evidence, change).high, 0.0) * evidence.analysis.steps.wall_us
 
 
 def _gain_us(evidence: Evidence, change: GraphChange) -> float:

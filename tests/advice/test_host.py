@@ -86,6 +86,25 @@ def test_a_wait_for_the_whole_device_is_a_call_of_synchronize_and_no_value(tmp_p
     assert timed.gain_us == read.gain_us
 
 
+def request(number: int) -> list[dict[str, object]]:
+    """A step of 3 ms: 1 ms of Python, 2 ms of a kernel, and the wait for its result."""
+    at = 3000 * number
+    return [
+        step(number, at, 3000),
+        op("aten::mm", at + 1000, 8, external_id=number),
+        launch(100 + number, at + 1002, 4),
+        kernel(100 + number, at + 1012, 1900),
+        op("aten::item", at + 1020, 1900, external_id=number),
+        launch(200 + number, at + 1022, 1895, "cudaStreamSynchronize"),
+    ]
+
+
+def test_a_wait_for_the_result_of_a_single_step_can_not_be_spared(tmp_path: Path) -> None:
+    assert host.host_sync(case_of(tmp_path / "one", request(0))) is None
+    several = host.host_sync(case_of(tmp_path / "several", [each for number in range(4) for each in request(number)]))
+    assert several is not None and several.gain_us is not None and several.gain_us.high > 500
+
+
 CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
@@ -110,25 +129,6 @@ def test_a_read_beside_no_scaler_is_a_value_that_is_kept(tmp_path: Path) -> None
     called = frame("torch/amp/grad_scaler.py(370): _maybe_opt_step", 11, 2100)
     draft = host.host_sync(case_of(tmp_path, [*waiting(2000), called]))
     assert draft is not None and "scaler" not in draft.advice
-
-
-def request(number: int) -> list[dict[str, object]]:
-    """A step of 3 ms: 1 ms of Python, 2 ms of a kernel, and the wait for its result."""
-    at = 3000 * number
-    return [
-        step(number, at, 3000),
-        op("aten::mm", at + 1000, 8, external_id=number),
-        launch(100 + number, at + 1002, 4),
-        kernel(100 + number, at + 1012, 1900),
-        op("aten::item", at + 1020, 1900, external_id=number),
-        launch(200 + number, at + 1022, 1895, "cudaStreamSynchronize"),
-    ]
-
-
-def test_a_wait_for_the_result_of_a_single_step_can_not_be_spared(tmp_path: Path) -> None:
-    assert host.host_sync(case_of(tmp_path / "one", request(0))) is None
-    several = host.host_sync(case_of(tmp_path / "several", [each for number in range(4) for each in request(number)]))
-    assert several is not None and several.gain_us is not None and several.gain_us.high > 500
 
 
 def test_a_wait_behind_a_busy_device_is_worth_nothing(tmp_path: Path) -> None:

@@ -131,8 +131,9 @@ def test_a_file_that_was_cut_off_lacks_its_device_for_that_reason(tmp_path: Path
     assert "recorded without its GPU" in analyse([whole]).verdict.sentence
     assert "recorded without its GPU" not in found.verdict.sentence
     assert found.findings[0].advice == "Record it again, and let the program end by itself."
-    row = next(row for row in check_trace(explain([cut_off]).linked, found) if row.slug == "no-device-events")
-    assert "cut off" in row.fact
+    explained = explain([cut_off])
+    (row,) = [each for each in check_trace(explained.linked, explained.analysis) if each.slug == "no-device-events"]
+    assert "cut off" in f"{row.fact} {row.why}"
 
 
 def test_a_wait_names_the_kernel_that_it_is_for_and_the_op_that_comes_next(tmp_path: Path) -> None:

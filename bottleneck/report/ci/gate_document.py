@@ -1,4 +1,6 @@
-"""Builds the document of the gate's result: the workloads, the worst first, then the evidence for each failure.
+"""Builds the document of a gate, the worst workload first.
+
+Behind the workloads stands the evidence for each that does not pass.
 
 As markdown it is short enough for a comment, and its first line is a mark by which the comment is found again.
 """
@@ -37,7 +39,10 @@ _COMMENT_ROWS = 5
 
 
 def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
-    """The document of a gate; ``rows`` of each comparison of times are shown, none of which without."""
+    """Builds the document of a gate.
+
+    ``rows`` is how many rows of each comparison of times are shown; with 0 there is none.
+    """
     results = phrases.worst_first(gate.results)
     sides = (("base", gate.base), ("candidate", gate.candidate), ("took", phrases.took(gate.seconds)))
     verdict = phrases.verdict_of(gate)
@@ -59,7 +64,10 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
 
 
 def to_terminal(gate: Gate, style: TerminalStyle = PLAIN) -> str:
-    """The gate as text, without the comparisons of times, of which the causes are in the workloads' own lines."""
+    """Renders the gate as text, without the comparisons of times.
+
+    Their causes are in the workloads' own lines.
+    """
     return render_document(build(gate, rows=0), "terminal", style)
 
 
@@ -69,7 +77,10 @@ def to_html(gate: Gate) -> str:
 
 
 def to_markdown(gate: Gate) -> str:
-    """The gate as markdown of at most ``MOST_BYTES``: where it gets longer, evidence is left out, then workloads."""
+    """Renders the gate as markdown of at most ``MOST_BYTES``.
+
+    Where it gets longer, evidence is left out, then workloads.
+    """
     document = build(gate, rows=_COMMENT_ROWS)
     actions = [
         action for section in document.sections if isinstance(section, ActionSection) for action in section.items
@@ -87,7 +98,10 @@ def to_markdown(gate: Gate) -> str:
 
 
 def _fitting(blocks: Iterable[Sequence[str]], room: int) -> tuple[int, int]:
-    """The number of first blocks that have room together, and the room that is left; no block is made after those."""
+    """Counts the first blocks that fit, and the room left.
+
+    No block is made after those.
+    """
     number = 0
     for block in blocks:
         size = _size(block)
@@ -102,13 +116,13 @@ def _size(lines: Iterable[str]) -> int:
 
 
 def _cut(workloads: int, tables: int) -> str:
-    """A note on what was left out, and the file that has it."""
+    """Notes what was left out, and which file has it."""
     left_out = f"{counted(workloads, 'workload')} and {counted(tables, 'table')} of evidence"
     return f"cut to fit into a comment: {left_out} only in gate.json"
 
 
 def _action(result: WorkloadResult) -> Action:
-    """A workload with its story, its time and its base, and further facts."""
+    """Builds the action of a workload: story, time, base, facts."""
     lead = f"{phrases.VERDICTS[result.verdict]} {result.name}: {phrases.headline(result)}"
     if result.verdict == "pass":
         return Action(lead, tuple(phrases.asides(result)))
@@ -118,7 +132,10 @@ def _action(result: WorkloadResult) -> Action:
 
 
 def _evidence(result: WorkloadResult, rows: int) -> list[FoldedSection]:
-    """The counters that differ and the comparison of the times of a workload that does not pass."""
+    """Builds the evidence on a workload that does not pass.
+
+    The counters that differ, and the comparison of the times.
+    """
     if result.verdict == "pass":
         return []
     changes = phrases.differing(result)
@@ -132,7 +149,10 @@ def _evidence(result: WorkloadResult, rows: int) -> list[FoldedSection]:
 
 
 def _counter_table(changes: Sequence[CounterChange]) -> TableSection:
-    """Four columns, as many as a phone shows; a cause that several counters share stands beneath the first of them."""
+    """Builds four columns, as many as a phone shows.
+
+    A cause that several counters share stands beneath the first of them.
+    """
     causes = [tuple(phrases.describe_cause(change)) for change in changes]
     rows = []
     for change, cause, before in zip(changes[:_MOST_COUNTERS], causes, [(), *causes], strict=False):

@@ -1,4 +1,7 @@
-"""Phrases on counters, time and verdicts that all formats of the gate share; nothing in them is escaped."""
+"""Words counters, time and verdicts for all formats of the gate.
+
+Nothing is escaped here.
+"""
 
 import math
 import shlex
@@ -26,12 +29,18 @@ _EXACT_BELOW, _EXACT_FROM = 10_000, 10**18
 
 
 def counter_of(metric: str) -> Counter | None:
-    """The counter that a metric counts: of the whole step ('launches'), or of modules ('module:decoder.*.launches')."""
+    """Finds the counter that a metric counts.
+
+    Of the whole step ('launches'), or of modules ('module:decoder.*.launches').
+    """
     return COUNTERS.get(metric.rpartition(".")[2] if metric.startswith("module:") else metric)
 
 
 def amounts(change: CounterChange) -> tuple[str, str, str]:
-    """Before, after and the difference of a counter; both in one unit, exact where rounding would hide what differs."""
+    """Words before, after and the difference of a counter.
+
+    Exact where rounding would hide what differs.
+    """
     before, after = change.before, change.after
     shown = [amount(change.metric, value) for value in (before, after)]
     if before != after and shown[0] == shown[1]:
@@ -42,14 +51,14 @@ def amounts(change: CounterChange) -> tuple[str, str, str]:
 
 
 def format_change(change: CounterChange) -> str:
-    """'syncs 0 -> 1', with units where the counter has one; 'syncs unknown -> 1'."""
+    """Words a change: 'syncs 0 -> 1', 'syncs unknown -> 1'."""
     values, shown = (change.before, change.after), amounts(change)[:2]
     before, after = ("unknown" if value is None else text for value, text in zip(values, shown, strict=True))
     return f"{change.metric} {before} -> {after}"
 
 
 def amount(metric: str, value: int | None) -> str:
-    """A count: exact, but large numbers of bytes and FLOPs with a prefix."""
+    """Words a count; many bytes or FLOPs have a prefix."""
     counter = counter_of(metric)
     if value is None or counter is None or counter.unit is None:
         return _exact(value)
@@ -72,14 +81,14 @@ def describe_culprit(culprit: Culprit) -> str:
 
 
 def growth(ratio: float) -> str:
-    """A ratio as growth, '+7.6 %'; one that would show as nothing is '-<0.01 %'."""
+    """Words a ratio as growth: '+7.6 %', '-<0.01 %'."""
     if not math.isfinite(ratio):
         return "unknown"
     return f"{'-' if ratio < 1 else '+'}{share(abs(ratio - 1))}"
 
 
 def share(value: float) -> str:
-    """A share as a percentage, '2.4 %', with two decimals where one would show it as nothing."""
+    """Words a share: '2.4 %', or '0.04 %' where it is small."""
     if not math.isfinite(value):
         return "unknown"
     decimals = 2 if 0 < abs(value) < 0.0005 else 1
@@ -109,7 +118,10 @@ VERDICT_ORDER: tuple[CounterVerdict, ...] = (
 
 
 def count_by_verdict(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = VERDICT_ORDER) -> str:
-    """'15 counters equal, 1 within budget': how many there are of each verdict; a metric counts once, as its worst."""
+    """Counts verdicts: '15 counters equal, 1 within budget'.
+
+    A metric counts once, as its worst.
+    """
     worst: dict[str, CounterVerdict] = {}
     order = list(CHANGES)
     for change in changes:
@@ -121,7 +133,10 @@ def count_by_verdict(changes: Sequence[CounterChange], verdicts: Sequence[Counte
 
 
 def differing(result: WorkloadResult) -> list[CounterChange]:
-    """The counters that a table shows, the worst first: those that differ or that only one side knows."""
+    """Selects the counters that differ, the worst first.
+
+    Those too that only one side knows.
+    """
     order = list(CHANGES)
     shown = [
         change
@@ -140,7 +155,7 @@ def describe_limit(change: CounterChange) -> str:
 
 
 def describe_change(change: CounterChange) -> str:
-    """'launches 303 -> 311 per step, limit +0', 'launches 311 per step, without baseline'."""
+    """Words a change: 'launches 303 -> 311 per step, limit +0'."""
     if change.before is None and change.after is not None:
         return f"{change.metric} {amounts(change)[1]} per step, without baseline"
     limit = f", limit {describe_limit(change)}" if change.limit is not None else ""
@@ -148,14 +163,16 @@ def describe_change(change: CounterChange) -> str:
 
 
 def describe_cause(change: CounterChange) -> list[str]:
-    """The first few causes of a counter's change, and the reason where none is known."""
+    """Words the first causes of a change, and its reason."""
     phrases = [describe_culprit(culprit) for culprit in change.culprits[:_CULPRITS]]
     left = len(change.culprits) - len(phrases)
     return [*phrases, *([f"{left} more"] if left else []), *([change.reason] if change.reason else [])]
 
 
 def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
-    """'peak_bytes, allocations: the baseline is of another device': the counters of one verdict, by their reasons.
+    """Words the counters of one verdict, by their reasons.
+
+    'peak_bytes, allocations: the baseline is of another device'.
 
     What neither side can know is left out where all is well.
     """
@@ -168,7 +185,7 @@ def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
 
 
 def is_nowhere(change: CounterChange, result: WorkloadResult) -> bool:
-    """True for a counter that neither side can know, such as kernels on a CPU: nothing is missing."""
+    """Tells counters that neither side can know, as kernels on CPUs."""
     unknown = {} if result.counts is None else result.counts.unknown
     return change.before is None and change.after is None and change.metric in unknown
 
@@ -179,7 +196,10 @@ def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
 
 
 def time_summary(time: TimeResult | None) -> str:
-    """'step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more'; why there is none where the time was not measured."""
+    """Words a time, or why it was not measured.
+
+    'step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more'.
+    """
     if time is None:
         return "time not measured"
     if time.ratio is None:
@@ -193,7 +213,10 @@ def time_summary(time: TimeResult | None) -> str:
 
 
 def time_change_words(time: TimeResult) -> str:
-    """'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'; the verdict in words where there is no time."""
+    """Words the change of a time, else its verdict.
+
+    'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'.
+    """
     if time.ratio is None:
         return f"step time {time.verdict}"
     ratio = time.ratio
@@ -203,7 +226,10 @@ def time_change_words(time: TimeResult) -> str:
 
 
 def time_in_short(time: TimeResult | None) -> str:
-    """'step +7.6 %', 'step +2.1 % (undecided)', 'time not run'; nothing where the workload came to no time at all."""
+    """Words a time in short: 'step +2.1 % (undecided)'.
+
+    Nothing where the workload came to no time at all.
+    """
     if time is None:
         return ""
     if time.ratio is None:
@@ -229,14 +255,17 @@ def describe_time(time: TimeResult) -> str:
 
 
 def _steps(time: TimeResult) -> str | None:
-    """'step 18.2 ms -> 19.6 ms'; null where a side has no time."""
+    """Words both steps: '18.2 ms -> 19.6 ms'; null without both."""
     if time.base_us is None or time.candidate_us is None:
         return None
     return f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}"
 
 
 def _interval(time: TimeResult) -> str | None:
-    """The growth between bounds that each hold at 99 %, over so many pairs, and how many of them confirmed it."""
+    """Words the growth between bounds that each hold at 99 %.
+
+    With the number of pairs, and how many of them confirmed it.
+    """
     if time.ratio is None:
         return None
     ratio = time.ratio
@@ -266,11 +295,11 @@ VERDICTS: Mapping[GateVerdict, str] = {
 
 
 def verdict_of(gate: Gate) -> GateVerdict:
-    """The verdict on all workloads together: the one that the exit code stands for."""
-    found = {result.verdict for result in gate.results}
+    """Finds the verdict that the exit code stands for."""
+    verdicts = {result.verdict for result in gate.results}
     meant = [verdict for verdict in VERDICTS if EXIT_CODES[verdict] == gate.exit_code]
     otherwise: GateVerdict = meant[-1] if meant and gate.results else "nothing measured"
-    return next((verdict for verdict in meant if verdict in found), otherwise)
+    return next((verdict for verdict in meant if verdict in verdicts), otherwise)
 
 
 def verdict_and_code(gate: Gate) -> str:
@@ -279,7 +308,10 @@ def verdict_and_code(gate: Gate) -> str:
 
 
 def closing(gate: Gate) -> str:
-    """'FAIL, exit code 1: 1 of 3 workloads regressed: mlp; 2 workloads passed. Took 41 s.'."""
+    """Words the whole gate in a line.
+
+    'FAIL, exit code 1: 1 of 3 workloads regressed: mlp; 2 workloads passed. Took 41 s.'.
+    """
     sentence = gate.sentence.rstrip(" .") or "no sentence"
     return f"{verdict_and_code(gate)}: {sentence}. Took {took(gate.seconds)}."
 
@@ -291,7 +323,9 @@ def worst_first(results: Iterable[WorkloadResult]) -> list[WorkloadResult]:
 
 
 def headline(result: WorkloadResult) -> str:
-    """The text beside the verdict and the name: counters, time and duration, each in a phrase.
+    """Words what stands beside a workload's name.
+
+    Counters, outputs, time and duration, each in a phrase.
 
     It is short for a failure, as the story and the time follow in lines of their own.
     """
@@ -307,7 +341,7 @@ def headline(result: WorkloadResult) -> str:
 
 
 def outputs_in_short(numerics: NumericsResult | None) -> str:
-    """'9 outputs the same', '2 of 9 outputs differ'; nothing where none were compared."""
+    """Words outputs: '9 outputs the same'; nothing where none compared."""
     if numerics is None or numerics.verdict not in {"same", "differs"}:
         return ""
     if numerics.verdict == "same":
@@ -316,7 +350,7 @@ def outputs_in_short(numerics: NumericsResult | None) -> str:
 
 
 def describe_output(change: OutputChange) -> str:
-    """'returned of step 1: norm 2.3026 -> 2.3101, 3.3e-03 of its size; rounding explains 2.1e-05'."""
+    """Words an output that differs, and what rounding explains."""
     text = f"{change.name}: {change.what}"
     if change.difference is None or change.tolerance is None:
         return text
@@ -324,13 +358,16 @@ def describe_output(change: OutputChange) -> str:
 
 
 def accept_command(workload: str, metrics: Iterable[str]) -> str:
-    """The command that takes these metrics as they are now: from then on, falling back is a regression."""
+    """Words the command that takes these metrics as they are.
+
+    From then on, falling back is a regression.
+    """
     names = ",".join(sorted(metrics))
     return f'bottleneck accept {shlex.quote(workload)} --metric {shlex.quote(names)} --reason "…"'
 
 
 def story(result: WorkloadResult) -> list[LabelledLine]:
-    """The lines on a failure: what happened, each cause, and how to fix or accept it; none of a pass."""
+    """Lists what happened, each cause, and the fix of a failure."""
     if result.verdict == "pass":
         return []
     causes = [LabelledLine("why", cause.sentence, cause.code) for cause in dict.fromkeys(result.why)]
@@ -357,7 +394,7 @@ def asides(result: WorkloadResult) -> list[LabelledLine]:
 
 
 def _better(result: WorkloadResult) -> list[LabelledLine]:
-    """Names the counters that got better, with the command that keeps them so."""
+    """Names the counters that got better, with the command to keep them."""
     changes = improved(result)
     words = ", ".join(map(format_change, changes))
     if not changes or not result.lock:
