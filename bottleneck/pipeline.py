@@ -35,7 +35,7 @@ from bottleneck.analysis.telemetry import (
     samples_of_trace,
     tell_profiler_from_load,
 )
-from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
+from bottleneck.analysis.verdict import decide, describe_sides, find_bound, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.cost.fusion import find_loops
@@ -186,7 +186,14 @@ def explain(
         reduced = reduce_ranks([one for one, _ in digests], left_out, sharing)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
+    evidence = _with_bound(evidence)
     return finish_with_advice(_with_critical_path(evidence) if options.critical_path else evidence)
+
+
+def _with_bound(evidence: Evidence) -> Evidence:
+    decided = replace(evidence, bound=find_bound(grounds_of(evidence)).bound)
+    decided.cache.update(evidence.cache)
+    return decided
 
 
 def _is_replayed(linked: Linked) -> bool:

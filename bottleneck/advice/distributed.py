@@ -157,6 +157,7 @@ _REMEDIES: Mapping[str, tuple[str, str]] = {
     "all_to_all": ("Start the exchange early, compute what does not need it, and wait for it late.", _LATER),
     "": ("Start it early, compute what does not need it, and wait for it late.", _LATER),
 }
+_OF_GRADIENTS = frozenset({"all_reduce", "reduce_scatter"})
 _TOGETHER = (
     "Send these few bytes together with others or less often: a message so small mostly waits for its latency.",
     "sent = torch.cat([each.flatten() for each in few])  # one message for all of them",
@@ -231,6 +232,7 @@ def _remedy(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> tup
     """Advice for the kind of collective that is exposed longest, and for the size of its messages.
 
     Weights are gathered in messages of megabytes: what is known to be smaller, or has no known size, is something else.
+    Without a backward pass nothing reduces gradients.
     """
     us: dict[str, float] = {}
     for one in collectives:
@@ -245,6 +247,8 @@ def _remedy(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> tup
         return _REMEDIES[""]
     if name == "all_reduce" and longest is not None and _is_of_split_layers(evidence, longest):
         return _SPLIT_LAYERS[0].format("" if longest.dtype in _NARROW else _HALVED), _SPLIT_LAYERS[1]
+    if name in _OF_GRADIENTS and not has_backward_pass(evidence):
+        return _REMEDIES[""]
     if name == "all_reduce" and all(one.dtype in _NARROW for one in mine):
         return _LESS_OFTEN
     return _REMEDIES.get(name, _REMEDIES[""])

@@ -34,6 +34,7 @@ from bottleneck.schema.accounts import PAGES, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers, Spans, union
+from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.serving import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
@@ -85,7 +86,8 @@ def host_sync(evidence: Evidence) -> Draft | None:
 
     The gain is what a replay without the waits saves, never the calls' own length: a wait behind a busy device only
     moves. Where the steps cannot be replayed, it is the idle time during the waits. Waits in the calls of copies to
-    the device are those of the rules of copies.
+    the device are those of the rules of copies. Nor do waits at the end of a single step count, because nothing shows
+    that another follows, which the device could begin with.
     """
     copying, calls = waits_in_copies(evidence)
     waited_us = max(evidence.idle_us("sync") - copying.get("overhead.sync", 0.0), 0.0)
@@ -94,6 +96,8 @@ def host_sync(evidence: Evidence) -> Draft | None:
     change = Transformation(("remove sync",), accounts=_SYNC_ACCOUNTS)
     saved_us = None if evidence.predict is None else evidence.predict(evidence, change.changes)
     high_us = waited_us if saved_us is None else min(saved_us, evidence.account_us(*_SYNC_ACCOUNTS))
+    if evidence.steps == 1 and not _launches_go_on(evidence):
+        high_us = min(high_us, waited_us)
     is_late = evidence.share_of_step(waited_us) < _LEAST_SYNC
     if evidence.share_of_step(high_us) < (_LEAST_LATE if is_late else _LEAST_SYNC):
         return None
@@ -119,6 +123,15 @@ def host_sync(evidence: Evidence) -> Draft | None:
     )
 
 
+def _launches_go_on(evidence: Evidence) -> bool:
+    """True if the host launches kernels both before and after a wait for the device."""
+    start_us = evidence.linked.trace.events["ts_us"].to_numpy()
+    launched_us = start_us[_calls(evidence, "launch", "graph_launch")]
+    waits_us = start_us[_calls(evidence, *WAITS)]
+    low, high = launched_us.min(initial=np.inf), launched_us.max(initial=-np.inf)
+    return bool(((waits_us > low) & (waits_us < high)).any())
+
+
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     """Advice and code by the calls in which most of the waiting is: synchronize(), a gradient scaler, other reads."""
     # Reading a value waits for a stream, or in a copy.
@@ -134,7 +147,8 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     if dur_us[waits][_scaler_reads(evidence).hold(start)].sum() > dur_us[waits].sum() / 2:
         return _WITH_SCALER
     return (
-        "Keep the value on the device, and read it every so many steps or one step later.",
+        "Keep on the device what .item(), .cpu() or nonzero() reads in each step, and read it every so many steps or "
+        "one step later.",
         "losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
     )
 
@@ -416,7 +430,8 @@ def python_call(evidence: Evidence) -> Draft | None:
             *_sampled(evidence, rows),
         ),
         advice=(
-            "Record with Python calls to see what it is (profile(with_stack=True)), then take it out of the step."
+            "Record with Python calls (profile(with_stack=True)) to see what the host does there, then take that out "
+            "of the step."
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
@@ -580,7 +595,8 @@ def _places(rows: list[IdleCause]) -> tuple[str, ...]:
 
 def _place(row: IdleCause) -> str:
     what = f" in {row.detail}" if row.detail else ""
-    return f"{row.source or 'at no known line'}: {format_us(row.us)}{what}"
+    around = between(row.before, row.after, is_waited_for=row.cause == "sync")
+    return f"{row.source or 'at no known line'}: {format_us(row.us)}{what}{around}"
 
 
 RULES = (

@@ -26,6 +26,7 @@ from bottleneck.schema.intervals import (
 )
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, LAUNCH_LATENCY_US, Linked
 from bottleneck.schema.op_names import BACKWARD_NODE, BUILT_IN_CALL
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers
 from bottleneck.system.working_memory import return_freed_memory
 
@@ -233,6 +234,7 @@ def _with_copy(name: str | None, copy: str | None) -> str | None:
 _LONG_SILENCE_US, SILENCE = 1000.0, "long stretches without any record"
 
 IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops", "lightly_us")
+NEIGHBOURS = ("before", "after")
 IDLE_FIELDS = (*IDLE_TEXTS, "copy")
 _SYNC, _INPUT, _ALLOCATOR, _PYTHON, _LAUNCH = (
     IDLE_CAUSES.index(cause) for cause in ("sync", "input", "allocator", "python", "launch")
@@ -273,7 +275,8 @@ class Waits(Struct, frozen=True):
     """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, copy, length, and the occasion of each.
 
     ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.
-    ``lightly_us`` is how long each takes in a window with the fewest options; null where none tells.
+    ``lightly_us`` is how long each takes in a window with the fewest options; null where none tells. ``before`` is the
+    kernel whose end left the device idle, ``after`` the op whose work ended that; null on a host.
     """
 
     cause: Codes
@@ -286,6 +289,8 @@ class Waits(Struct, frozen=True):
     frames: Floats | None = None
     ops: Floats | None = None
     lightly_us: Floats | None = None
+    before: Coded | None = None
+    after: Coded | None = None
 
 
 def fold(waits: Waits) -> pd.DataFrame:
@@ -296,10 +301,12 @@ def fold(waits: Waits) -> pd.DataFrame:
     causes = [IDLE_CAUSES[code] for code in waits.cause[first].tolist()]
     texts: dict[str, Coded] = {name: getattr(waits, name) for name in IDLE_FIELDS}
     counts = {name: getattr(waits, name) for name in RECORDS}
+    neighbours = {name: _longest(getattr(waits, name), group, waits.us, first.size) for name in NEIGHBOURS}
     frame = pd.DataFrame(
         {
             "cause": pd.Series(causes, dtype=object),
             **{name: pd.Series(each.on(first).texts(), dtype=object) for name, each in texts.items()},
+            **{name: pd.Series(texts, dtype=object) for name, texts in neighbours.items()},
             "us": np.bincount(group, weights=waits.us, minlength=first.size).astype(np.float64),
             "calls": np.bincount(group[occasions], minlength=first.size).astype(np.float64),
             **{
@@ -309,6 +316,19 @@ def fold(waits: Waits) -> pd.DataFrame:
         }
     )
     return frame.sort_values("us", ascending=False, kind="stable", ignore_index=True)
+
+
+def _longest(texts: Coded | None, group: Integers, us: Floats, count: int) -> list[str | None]:
+    """The text with most of the time of each group; null where none is known."""
+    found: list[str | None] = [None] * count
+    if texts is None or not texts.labels:
+        return found
+    pair, first = numbered(group, texts.code)
+    pair_us = np.bincount(pair, weights=us, minlength=first.size)
+    for row in np.argsort(pair_us, kind="stable").tolist():
+        code = int(texts.code[first[row]])
+        found[int(group[first[row]])] = texts.labels[code] if code >= 0 else None
+    return found
 
 
 def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
@@ -321,7 +341,19 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     return_freed_memory()
     detail, copy = _details(pieces, (pieces.start + pieces.end) / 2, frame, linked, host)
     return_freed_memory()
-    return Waits(pieces.cause, source, module, detail, copy, pieces.us, pieces.gap, *_count_records(pieces, linked))
+    told = Waits(pieces.cause, source, module, detail, copy, pieces.us, pieces.gap, *_count_records(pieces, linked))
+    return told if gaps.preceding is None else replace(told, **_neighbours(pieces, gaps, gaps.preceding, linked))
+
+
+def _neighbours(pieces: Pieces, gaps: Gaps, preceding: Integers, linked: Linked) -> dict[str, Coded]:
+    """The kernel that each piece follows directly, and the op whose work ends its gap."""
+    kernels, ops = linked.kernels, linked.ops
+    is_first = pieces.start - gaps.start[pieces.gap] < RESOLUTION_US
+    before = np.where(is_first, preceding[pieces.gap], -1)
+    following = gaps.following[pieces.gap]
+    issued = np.where(following >= 0, as_integers(kernels["op"])[following], -1)
+    after = coded(ops["name"]).on(issued).or_else(coded(kernels["name"]).on(following))
+    return {"before": coded(kernels["name"]).on(before), "after": after}
 
 
 def _places_of(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> tuple[Coded, Coded, Coded]:

@@ -17,7 +17,7 @@ from bottleneck.analysis.ledger import DECISIVE_LOSS, GROUP_OF_ACCOUNT, LedgerRe
 from bottleneck.analysis.memory import measure_memory
 from bottleneck.analysis.phases import divide
 from bottleneck.analysis.queue import measure_queue
-from bottleneck.analysis.verdict import describe_sides, name_in_sentence
+from bottleneck.analysis.verdict import describe_sides
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
@@ -37,6 +37,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Integers, tally
+from bottleneck.schema.kernel_names import name_in_sentence
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
@@ -375,10 +376,11 @@ def assemble(
 
 def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
     wall_us = result.ledger.wall_us
-    columns = [result.idle[name].tolist() for name in ("cause", "us", "source", "calls", "detail", "module", "copy")]
+    names = ("cause", "us", "source", "calls", "detail", "module", "copy", "before", "after")
+    columns = [result.idle[name].tolist() for name in names]
     return tuple(
-        IdleCause(cause, us, us / wall_us, source, float(calls), detail, module, copy)
-        for cause, us, source, calls, detail, module, copy in zip(*columns, strict=True)
+        IdleCause(cause, us, us / wall_us, source, float(calls), *texts)
+        for cause, us, source, calls, *texts in zip(*columns, strict=True)
         if us > 0
     )
 

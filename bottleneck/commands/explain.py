@@ -92,9 +92,9 @@ def _account_text(key: str) -> str:
 
     account = ACCOUNTS[key]
     lines = [f"{key}: an account of the ledger", "", f"Time: {account.meaning}."]
-    lines.append(f"First thing to try: {account.advice.format(at='')}.")
+    lines.append(f"First thing to try: {account.advice}.")
     if account.host_advice is not None:
-        lines.append(f"Without a device: {account.host_advice.format(at='')}.")
+        lines.append(f"Without a device: {account.host_advice}.")
     return "\n".join(_filled(line) for line in lines) + "\n"
 
 

@@ -8,11 +8,11 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -53,7 +53,14 @@ _BUDGET_S = 30.0
 _PIECES_PART = 6
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
-_Say = Callable[[str, float | None], None]
+
+
+class _Say(Protocol):
+    """Shows what is done now, and the share of the work before it; a stage is a part of what was shown last."""
+
+    def __call__(self, text: str, share: float | None = None, *, is_stage: bool = False) -> None:
+        """Shows it."""
+        ...
 
 
 def verify_command(
@@ -163,7 +170,7 @@ def verify_command(
                 TrialEffort(budget or _BUDGET_S, math.log1p(precision), seed),
                 # A program that compiles for itself would do it anew for each change.
                 is_cold=not (recording / compiled_file(0)).exists(),
-                tell=lambda text: say(f"  {text}", None),
+                tell=lambda text: say(text, is_stage=True),
                 until=timer.until(),
             )
             chosen = names or tuple(name for name in _named_by(analysis, no_gain=no_gain) if name in setup.changes)
@@ -178,7 +185,7 @@ def verify_command(
             done = _with_what_is_left_out(done, within)
     write_report(render(done, form, output_style(output)), output)
     if done.is_interrupted:
-        _say(_interrupted(done), None)
+        _say(_interrupted(done))
         raise typer.Exit(_INTERRUPTED)
     return None
 
@@ -202,8 +209,8 @@ def _with_pieces(
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
 
     most_s = math.inf if timer.within is None else max(timer.until() - time.monotonic(), 0.0) / _PIECES_PART
-    budget = PieceBudget(min(budget_s, most_s), tell=lambda text, _share: say(f"  {text}", None))
-    return measure_pieces(explained, None, budget, lambda line: say(line, None), names)
+    budget = PieceBudget(min(budget_s, most_s), tell=lambda text, _share: say(text, is_stage=True))
+    return measure_pieces(explained, None, budget, say, names)
 
 
 def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verification":
@@ -309,14 +316,14 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
     from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder
     from bottleneck.harness.messages import RecordOptions
 
-    say(f"recording {program.target}", None)
+    say(f"recording {program.target}")
     target = folder / "recording"
     target.mkdir()
 
     def find_ceilings(notes: "Notes") -> "Calibration | None":
         # Those that are kept will do, disturbed or not: the time is for the trials.
         kept = None if notes.device_facts else read_calibration(notes.threads)
-        return kept or find_calibration(notes.device_facts, notes.threads, lambda text: say(text, None), is_quiet=quiet)
+        return kept or find_calibration(notes.device_facts, notes.threads, say, is_quiet=quiet)
 
     recorder = Recorder(os.environ, ceilings=Ceilings(find_ceilings), telemetry_s=TELEMETRY_S)
     try:
@@ -357,21 +364,21 @@ class _Timer:
 def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
     """Shows progress: a bar on a terminal, a line for each trial elsewhere, or nothing."""
     if quiet:
-        yield lambda _text, _share: None
+        yield lambda *_, **__: None
     elif sys.stderr.isatty():
         with ProgressBar() as bar:
             yield _bar_teller(bar, timer)
     else:
 
-        def tell(text: str, share: float | None) -> None:
+        def tell(text: str, share: float | None = None, *, is_stage: bool = False) -> None:
             left = "" if share is None else timer.left(share)
-            _say(f"{text}, {left}" if left else text, share)
+            _say(f"{text}, {left}" if left else text, share, is_stage=is_stage)
 
         yield tell
 
 
-def _say(text: str, _share: float | None) -> None:
-    if not text.startswith(" "):
+def _say(text: str, share: float | None = None, *, is_stage: bool = False) -> None:  # noqa: ARG001 - no bar here
+    if not is_stage:
         write_note(text)
 
 
@@ -379,11 +386,11 @@ def _bar_teller(bar: ProgressBar, timer: _Timer) -> _Say:
     """A function that draws the stage of a trial behind the time that is left."""
     trial, done = "", 0.0
 
-    def tell(text: str, share: float | None) -> None:
+    def tell(text: str, share: float | None = None, *, is_stage: bool = False) -> None:
         nonlocal trial, done
-        trial = trial if text.startswith(" ") else text
+        trial = trial if is_stage else text
         done = done if share is None else share
-        stage = f": {text.strip()}" if text.startswith(" ") else ""
+        stage = f": {text}" if is_stage else ""
         # The time left comes first: what is too long for the line is cut.
         bar.show(f"{left}: {trial}{stage}" if (left := timer.left(done)) else f"{trial}{stage}", share)
 

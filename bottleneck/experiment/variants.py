@@ -29,7 +29,13 @@ from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import prefer_roots
-from bottleneck.harness.program import describe_error, leave_at_once, load_file, show_only_their_frames
+from bottleneck.harness.program import (
+    describe_error,
+    leave_at_once,
+    load_file,
+    says_out_of_memory,
+    show_only_their_frames,
+)
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.harness.torch_private import loader_iterator, prefetched_by
 from bottleneck.schema.measurements import TrialVerdict
@@ -181,7 +187,8 @@ def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
         return _refusal(state.verdict, str(state))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's code, or what a library makes of it
         traceback.print_exc()
-        return _refusal("failed", describe_error(error))
+        description = describe_error(error)
+        return _refusal("failed", description, is_for_memory=says_out_of_memory(description))
     return {"value": asdict(value) if isinstance(value, Built) else value}
 
 
@@ -219,8 +226,9 @@ def loosest(precisions: Sequence[Precision]) -> Precision:
     return max(precisions, key=_LOOSER.index, default="same")
 
 
-def _refusal(verdict: TrialVerdict, reason: str) -> dict[str, str]:
-    return {"verdict": verdict, "reason": " ".join(reason.split())[:_LONGEST_REASON]}
+def _refusal(verdict: TrialVerdict, reason: str, *, is_for_memory: bool = False) -> dict[str, Any]:
+    shown = " ".join(reason.split())[:_LONGEST_REASON]
+    return {"verdict": verdict, "reason": shown, "is_for_memory": is_for_memory}
 
 
 def _peak_bytes(subject: Subject) -> int | None:

@@ -32,6 +32,7 @@ from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import board_of
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 from bottleneck.units import US_PER_S, counted, format_share
@@ -48,7 +49,7 @@ _DEVIATIONS = 1.28
 _MOST_UNPRICED = 0.25
 
 
-def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[str, int]]:
+def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Reason, int]]:
     """The groups of kernels that a step launches with a backend, and how many calls have none for each reason."""
     is_eager = backend in ("eager", "cudagraphs")
     groups, unknown = _eager(step) if is_eager else fuse(step, backend)
@@ -58,12 +59,12 @@ def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[str
     return groups, unknown
 
 
-def _eager(step: StepCalls) -> tuple[list[KernelGroup], dict[str, int]]:
+def _eager(step: StepCalls) -> tuple[list[KernelGroup], dict[Reason, int]]:
     groups: list[KernelGroup] = []
-    unknown: dict[str, int] = {}
+    unknown: dict[Reason, int] = {}
     for position, call in enumerate(step.calls):
         kernels = split(call, position)
-        if isinstance(kernels, str):
+        if isinstance(kernels, Reason):
             unknown[kernels] = unknown.get(kernels, 0) + 1
         else:
             groups.append(KernelGroup((position,), kernels))
@@ -250,9 +251,11 @@ def _no_graph(calls: StepCalls, backend: Backend) -> tuple[str, ...]:
 
 
 def _reasons(
-    calls: StepCalls, device: Device, unknown: Mapping[str, int], engines: set[str], host_pace_us: float | None
+    calls: StepCalls, device: Device, unknown: Mapping[Reason, int], engines: set[str], host_pace_us: float | None
 ) -> list[str]:
-    reasons = [f"{counted(count, 'call')} without a predicted time: {reason}" for reason, count in unknown.items()]
+    reasons = [
+        f"{counted(count, 'call')} without a predicted time: {reason.words}" for reason, count in unknown.items()
+    ]
     if device.name not in board_of(device.name).timed:
         reasons.append(f"no program was timed on {device.name}: its efficiencies are those of other NVIDIA GPUs")
     if host_pace_us is None:

@@ -8,6 +8,7 @@ import pandas as pd
 from bottleneck.predict.step_kernels import split
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
 from bottleneck.units import counted, format_share, format_us
 
@@ -95,7 +96,7 @@ def _unpriced_share(
     priced = [
         op
         for position, (op, call) in enumerate(zip(ops.tolist(), calls, strict=True))
-        if not isinstance(split(call, position), str)
+        if not isinstance(split(call, position), Reason)
     ]
     is_priced = work["op"].isin(priced) & work["signature"].notna()
     total = float(work["us"].sum())

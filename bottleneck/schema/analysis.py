@@ -237,6 +237,7 @@ ClauseRole = Literal[
     "doubt",
     "start_up",
     "sides",
+    "unanswered",
     "first",
 ]
 
@@ -247,9 +248,7 @@ class Clause(Struct, frozen=True):
     role: Annotated[ClauseRole, Doc("what it tells: the bound, its place, a doubt, the first action …")]
     text: Annotated[str, Doc("the words")]
     joiner: Annotated[Literal[". ", "; ", ", ", ": "], Doc("what stands before it, unless it is the first")] = ". "
-    source: Annotated[
-        str | None, Doc("slug of the finding, or account, whose advice it is; null where it is of neither")
-    ] = None
+    source: Annotated[str | None, Doc("slug of the finding whose advice it is; null where it is of none")] = None
 
 
 def join_clauses(clauses: Sequence[Clause]) -> str:
@@ -266,7 +265,8 @@ class Verdict(Struct, frozen=True):
     sentence: Annotated[str, Doc("the verdict in words, with the first action")]
     shares: Annotated[Mapping[str, float], Doc("of the step, by group of the ledger", "share")]
     first_step: Annotated[
-        str | None, Doc("the first action, which ends the sentence: that of the first finding where there is one")
+        str | None,
+        Doc("the first action, which ends the sentence: that of finding 1; null where there is none"),
     ] = None
     clauses: Annotated[tuple[Clause, ...], Doc("the sentence in its parts; empty in older analyses")] = ()
 
@@ -421,6 +421,12 @@ class IdleCause(Struct, frozen=True):
         str | None,
         Doc("the copy that this call issued: the host's memory and the way, 'pageable to_device'; else null"),
     ] = None
+    before: Annotated[
+        str | None, Doc("kernel whose end left the device idle in most of this time; null where another cause did")
+    ] = None
+    after: Annotated[str | None, Doc("op (without one, kernel) that came next in most of this time; null if none")] = (
+        None
+    )
 
 
 class Queue(Struct, frozen=True):
@@ -573,7 +579,8 @@ class Finding(Struct, frozen=True):
         if self.predicted_speedup is None:
             return None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
-        interval = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+        ends = ((f"{low:.{digits}f}", f"{high:.{digits}f}") for digits in (2, 3, 4))
+        interval = next((f"{first} to {last}" for first, last in ends if first != last), f"{low:.2f}")
         times = f"at least {low:.2f}" if self.is_open else interval
         words = f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
         return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"

@@ -98,6 +98,13 @@ def test_the_remedy_is_that_of_the_longest_kind(tmp_path: Path, one: CollectiveS
     assert draft is not None and word in (draft.code or "")
 
 
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter"])
+def test_without_a_backward_pass_nothing_reduces_gradients(tmp_path: Path, name: str) -> None:
+    draft = exposed_communication(case_with(tmp_path, collective(name), ranks=BOTH, trains=False))
+    assert draft is not None and "backward" not in draft.advice and "gradients" not in draft.advice
+    assert "no_sync" not in (draft.code or "") and "comm_hook" not in (draft.code or "")
+
+
 def test_many_all_reduces_of_few_bytes_are_better_bucketed(tmp_path: Path) -> None:
     # 40 of 100 KB: 10 us each, 4 us at the quickest; a bucket would hold all of them.
     small = collective(calls=40.0, bytes=40 * 1e5, us=400.0, exposed_us=300.0, transfer_us=160.0)

@@ -81,9 +81,28 @@ def test_a_wait_for_the_whole_device_is_a_call_of_synchronize_and_no_value(tmp_p
     """A loop that timed its steps was told to keep a value on the device; it read none."""
     read = host.host_sync(case_of(tmp_path / "read", waiting(2000)))
     timed = host.host_sync(case_of(tmp_path / "timed", waiting(2000, "cudaDeviceSynchronize")))
-    assert read is not None and "Keep the value" in read.advice
+    assert read is not None and read.advice.startswith("Keep on the device what .item()")
     assert timed is not None and "torch.cuda.synchronize()" in timed.advice and "Event" in (timed.code or "")
     assert timed.gain_us == read.gain_us
+
+
+def request(number: int) -> list[dict[str, object]]:
+    """A step of 3 ms: 1 ms of Python, 2 ms of a kernel, and the wait for its result."""
+    at = 3000 * number
+    return [
+        step(number, at, 3000),
+        op("aten::mm", at + 1000, 8, external_id=number),
+        launch(100 + number, at + 1002, 4),
+        kernel(100 + number, at + 1012, 1900),
+        op("aten::item", at + 1020, 1900, external_id=number),
+        launch(200 + number, at + 1022, 1895, "cudaStreamSynchronize"),
+    ]
+
+
+def test_a_wait_for_the_result_of_a_single_step_can_not_be_spared(tmp_path: Path) -> None:
+    assert host.host_sync(case_of(tmp_path / "one", request(0))) is None
+    several = host.host_sync(case_of(tmp_path / "several", [each for number in range(4) for each in request(number)]))
+    assert several is not None and several.gain_us is not None and several.gain_us.high > 500
 
 
 CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"

@@ -6,6 +6,7 @@ import pytest
 
 from bottleneck.advice.host import host_sync
 from bottleneck.advice.transfers import (
+    copied_bytes,
     copies_not_overlapped,
     copies_to_device,
     made_on_host,
@@ -132,6 +133,17 @@ def test_a_copy_that_kernels_wait_for_could_run_before(tmp_path: Path) -> None:
     assert draft.gain_us.high == pytest.approx(3_000, rel=0.02)
     assert "train() (train.py:12)" in draft.evidence
     assert not any("pageable" in line for line in draft.evidence)
+
+
+def test_where_a_step_is_its_copies_fewer_bytes_are_left_to_try(tmp_path: Path) -> None:
+    case = copying_case(tmp_path / "most", 8_000.0, 40_000_000, kind="DtoH (Device -> Pinned)")
+    draft = copied_bytes(case)
+    assert draft is not None and draft.gain_us is None and draft.advice.startswith("Copy fewer bytes")
+    assert "run at 5.00 GB/s" in draft.evidence[0]
+    part = copying_case(tmp_path / "part", 3_000.0, 40_000_000, kind="DtoH (Device -> Pinned)")
+    # Those that can be pinned, or run beside work, are those of other rules.
+    pageable = copying_case(tmp_path / "pageable", 8_000.0, 40_000_000)
+    assert copied_bytes(part) is None and copied_bytes(pageable) is None
 
 
 def test_a_step_cannot_become_shorter_than_its_copies(tmp_path: Path) -> None:
