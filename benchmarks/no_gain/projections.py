@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-def workload(batch_size: int = 256, width: int = 512, layers: int = 8) -> Callable[[], torch.Tensor]:
+def workload(batch_size: int = 256, width: int = 512, layers: int = 12) -> Callable[[], torch.Tensor]:
     model = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
     rows = torch.randn(batch_size, width)
     means: list[float] = []

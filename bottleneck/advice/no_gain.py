@@ -37,9 +37,8 @@ _MOST_LINES = 3
 _NOTHING = 0.02
 # Of arithmetic that becomes faster, where nearly all of the step moves bytes.
 _HARDLY_ANY = 0.05
-# With more of the step in collectives, what one rank gains is another rank's wait: a replay of one cannot tell. With
-# more in compiling or taking memory, the step is a first one, and the next ones are another matter.
-_MOST_ELSEWHERE = 0.1
+# With more of the step in collectives, what one rank gains is another rank's wait: a replay of one cannot tell.
+_MOST_COLLECTIVES = 0.1
 # Fewer kernels (CPU: ops) per step are a benchmark of them, and no program to compile or to replay.
 _FEW = 10
 # Of the device's time, from which on convolutions are in the way of a bound: a compiler lays their images otherwise.
@@ -104,7 +103,8 @@ def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
     """
     bound = analysis.verdict.bound
     is_open = bound == "inconclusive" or evidence.is_broken or evidence.is_elsewhere
-    if is_open or any(evidence.share_of_step(us) > _MOST_ELSEWHERE for us in _elsewhere_us(evidence)):
+    is_shared = evidence.share_of_step(evidence.group_us("communication")) > _MOST_COLLECTIVES
+    if is_open or is_shared or _is_first(evidence):
         return ()
     order = dict.fromkeys((*_FIRST.get(bound, ()), *_MAKERS))
     listed: list[NoGain] = []
@@ -115,10 +115,10 @@ def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
     return tuple(listed)
 
 
-def _elsewhere_us(evidence: Evidence) -> tuple[float, float]:
-    """Time per step in collectives, and in what first steps do: start, compile, take memory."""
+def _is_first(evidence: Evidence) -> bool:
+    """True for a step of a device that starts, compiles or takes memory: a replay keeps that where it is."""
     starts_us = evidence.account_us("overhead.compile", "overhead.allocator", "overhead.start_up")
-    return evidence.group_us("communication"), 0.0 if evidence.is_host_only else starts_us
+    return not evidence.is_host_only and evidence.share_of_step(starts_us) > _NOTHING
 
 
 def _is_advised(code: NoGainCode, findings: Sequence[Finding]) -> bool:
