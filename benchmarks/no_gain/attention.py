@@ -23,7 +23,7 @@ class Block(nn.Module):
         return self.outwards(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
-def workload(batch_size: int = 1, length: int = 1024, width: int = 512, layers: int = 2) -> Callable[[], torch.Tensor]:
+def workload(batch_size: int = 1, length: int = 512, width: int = 256, layers: int = 2) -> Callable[[], torch.Tensor]:
     model = nn.Sequential(*[Block(width, 8) for _ in range(layers)])
     rows = torch.randn(batch_size, length, width)
     largest: list[float] = []

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-def workload(batch_size: int = 8, channels: int = 64, size: int = 32) -> Callable[[], torch.Tensor]:
+def workload(batch_size: int = 4, channels: int = 32, size: int = 32) -> Callable[[], torch.Tensor]:
     convolutions = [nn.Conv2d(channels, channels, 3, padding=1) for _ in range(4)]
     model = nn.Sequential(nn.Conv2d(3, channels, 3, padding=1), *convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     head = nn.Linear(channels, 10)

@@ -21,7 +21,7 @@ class Tagger(nn.Module):
         return self.head(states)
 
 
-def workload(batch_size: int = 32, length: int = 32, width: int = 128) -> Callable[[], torch.Tensor]:
+def workload(batch_size: int = 16, length: int = 32, width: int = 128) -> Callable[[], torch.Tensor]:
     model = Tagger(5000, width, 17)
     sentences = torch.randint(0, 5000, (batch_size, length))
 

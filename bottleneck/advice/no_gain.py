@@ -14,9 +14,9 @@ from bottleneck.advice.data_loading import LOADER, SEVERAL_PROCESSES, loader_kin
 from bottleneck.advice.kernel_work import KernelWork, work_of
 from bottleneck.advice.optimizers import FUSABLE, fused_bytes, issued_within
 from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
     event_spans,
     is_compiled,
-    issue_us,
     optimizer_names,
     outermost,
     outermost_spans,
@@ -37,9 +37,8 @@ _MOST_LINES = 3
 _NOTHING = 0.02
 # Of arithmetic that becomes faster, where nearly all of the step moves bytes.
 _HARDLY_ANY = 0.05
-# With more of the step in collectives, what one rank gains is another rank's wait: a replay of one cannot tell. With
-# more in compiling or taking memory, the step is a first one, and the next ones are another matter.
-_MOST_ELSEWHERE = 0.1
+# With more of the step in collectives, what one rank gains is another rank's wait: a replay of one cannot tell.
+_MOST_COLLECTIVES = 0.1
 # Fewer kernels (CPU: ops) per step are a benchmark of them, and no program to compile or to replay.
 _FEW = 10
 # Of the device's time, from which on convolutions are in the way of a bound: a compiler lays their images otherwise.
@@ -104,7 +103,8 @@ def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
     """
     bound = analysis.verdict.bound
     is_open = bound == "inconclusive" or evidence.is_broken or evidence.is_elsewhere
-    if is_open or any(evidence.share_of_step(us) > _MOST_ELSEWHERE for us in _elsewhere_us(evidence)):
+    is_shared = evidence.share_of_step(evidence.group_us("communication")) > _MOST_COLLECTIVES
+    if is_open or is_shared or _is_first(evidence):
         return ()
     order = dict.fromkeys((*_FIRST.get(bound, ()), *_MAKERS))
     listed: list[NoGain] = []
@@ -115,10 +115,10 @@ def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
     return tuple(listed)
 
 
-def _elsewhere_us(evidence: Evidence) -> tuple[float, float]:
-    """Time per step in collectives, and in what only first steps do: compiling, and memory taken from the device."""
-    starts_us = evidence.account_us("overhead.compile", "overhead.allocator")
-    return evidence.group_us("communication"), 0.0 if evidence.is_host_only else starts_us
+def _is_first(evidence: Evidence) -> bool:
+    """True for a step of a device that starts, compiles or takes memory: a replay keeps that where it is."""
+    starts_us = evidence.account_us("overhead.compile", "overhead.allocator", "overhead.start_up")
+    return not evidence.is_host_only and evidence.share_of_step(starts_us) > _NOTHING
 
 
 def _is_advised(code: NoGainCode, findings: Sequence[Finding]) -> bool:
@@ -152,7 +152,7 @@ def _bounded(
 def _replayed(
     evidence: Evidence, changes: tuple[str, ...] = (), kernels: ShorterKernels | None = None
 ) -> tuple[float | None, BoundBasis]:
-    """What a replay with these changes saves at most; null where the steps cannot be replayed."""
+    """Returns the most that a replay with these changes saves; null without one."""
     if evidence.predict is None:
         return None, "replayed"
     return evidence.predict(evidence, AtAnyPace(changes, kernels)), "replayed"
@@ -237,9 +237,14 @@ def _without(work: KernelWork, rows: Flags, part: float = 1.0) -> ShorterKernels
 
 
 def _with_gaps(evidence: Evidence, told: tuple[float | None, BoundBasis]) -> tuple[float | None, BoundBasis]:
-    """The bound with the gaps between queued kernels, of which a replay keeps the usual length."""
+    """The bound with all that the device waits for the host, and the gaps between queued kernels.
+
+    A replay without launches keeps stretches of the host that are too long for issuing an op, and the usual gaps.
+    """
     most_us, basis = told
-    return None if most_us is None else most_us + evidence.account_us("overhead.kernel_gap"), basis
+    if most_us is None:
+        return None, basis
+    return max(most_us, evidence.account_us(*ISSUE_ACCOUNTS)) + evidence.account_us("overhead.kernel_gap"), basis
 
 
 def _graph(evidence: Evidence) -> NoGain | None:
@@ -249,7 +254,7 @@ def _graph(evidence: Evidence) -> NoGain | None:
     if evidence.is_host_only or not is_able or evidence.kernels_per_step < _FEW:
         return None
     told = _with_gaps(evidence, _replayed(evidence, ("graph",)))
-    idle_us = issue_us(evidence) + evidence.account_us("overhead.kernel_gap")
+    idle_us = evidence.account_us(*ISSUE_ACCOUNTS, "overhead.kernel_gap")
     return _bounded(evidence, "graph", told, "launched_in_time", {"idle_us": idle_us})
 
 

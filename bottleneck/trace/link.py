@@ -107,7 +107,7 @@ def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Integ
     first_of_name = np.isin(rows, rows[np.unique(name, return_index=True)[1]])
     first_of_kernel = np.isin(rows, rows[np.unique(launched[rows], return_index=True)[1]]) & (launched[rows] >= 0)
     is_launch = are_calls(trace, "launch")[rows]
-    is_unusual = dur_us > _TIMES_USUAL * usual_us.loc[name].to_numpy()
+    is_unusual = dur_us > _TIMES_USUAL * usual_us.reindex(name).to_numpy()
     long &= np.where(is_launch, first_of_kernel | (first_of_name & is_unusual), first_of_name & is_unusual)
     busy = union(kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy())
     beside_us = busy.covered_between(start_us[long], start_us[long] + dur_us[long])

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import advise
+from bottleneck.advice import advise, no_gain
 from bottleneck.advice.no_gain import find_no_gain
 from bottleneck.pipeline import finish, finish_with_advice
 from bottleneck.schema.analysis import NoGain
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, Ratio, Timing
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of, two_steps, with_analysis
-from tests.advice.programs import Call, on_cpu
+from tests.advice.cases import case_of, gpu_events, two_steps, with_analysis
+from tests.advice.programs import Call, on_cpu, on_gpu
 from tests.builders import Event, complete, frame, kernel, launch, memcpy, op, step
 from tests.simulate.test_whatif import syncing_events
 
@@ -193,3 +193,57 @@ def test_twice_the_batch_was_tried_and_took_twice_as_long(tmp_path: Path, low: f
     if is_listed:
         assert lines["larger-batch"].basis == "timed"
         assert lines["larger-batch"].most_share == pytest.approx(0.01)
+
+
+def test_a_graph_is_not_listed_where_the_device_waits_for_launches(tmp_path: Path) -> None:
+    assert "graph" not in listed(case_of(tmp_path, gpu_events(30, 5, 100, steps=3)))
+
+
+def copied(folder: Path, copy_us: float) -> Evidence:
+    """Queued products with a copy from pageable memory beside them, on a stream of its own."""
+    copy = memcpy(500, 250, copy_us, 8_000_000, "HtoD (Pageable -> Device)")
+    copy = {**copy, "tid": 8, "args": {**copy["args"], "stream": 8}}
+    events = []
+    length = 20 * 1001 + 20
+    for number in range(STEPS):
+        at, own = length * number, number * 1000 + 500
+        events += queued_step(number, PRODUCTS, (), length)
+        issue = launch(own, at + 201, 2, "cudaMemcpyAsync")
+        events += [op("aten::copy_", at + 200, 4, external_id=own), issue]
+        events.append({**copy, "ts": copy["ts"] + at, "args": {**copy["args"], "correlation": own}})
+    return case_of(folder, [frame("train.py(12): train", 0, length * STEPS), *events])
+
+
+def test_pinned_memory_brings_nothing_to_a_copy_beside_kernels(tmp_path: Path) -> None:
+    case = copied(tmp_path, 300.0)
+    made = no_gain._pin_memory(case)
+    assert made is not None
+    assert made.numbers["copied_us"] == pytest.approx(300) and made.most_share < 0.01
+    assert no_gain._pin_memory(queued(tmp_path / "without", PRODUCTS)) is None
+
+
+def convolved(folder: Path, groups: int) -> Evidence:
+    """A step of convolutions with so many groups, and one product."""
+    dims = [[32, 512, 28, 28], [512, 512 // groups, 3, 3], [], [], [], [], [], [], []]
+    concrete = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", str(groups)]
+    call = Call("aten::convolution", 5000, dims, "implicit_convolve_sgemm", more={"concrete": concrete})
+    return on_gpu(folder, [*[call] * 6, Call("aten::mm", 3000, SQUARE, PRODUCT)], steps=3)
+
+
+@pytest.mark.parametrize(("groups", "is_listed"), [(32, True), (1, False)])
+def test_grouped_convolutions_gain_nothing_by_channels_last(tmp_path: Path, groups: int, is_listed: bool) -> None:
+    made = no_gain._channels_last(convolved(tmp_path, groups))
+    assert (made is not None) is is_listed
+    if made is not None:
+        assert made.numbers["grouped_share"] == pytest.approx(1.0) and made.tries == ("channels-last",)
+
+
+@pytest.mark.parametrize(("us", "is_listed"), [(650.0, True), (5000.0, False)])
+def test_faster_arithmetic_brings_nothing_where_bytes_move_at_their_pace(
+    tmp_path: Path, us: float, is_listed: bool
+) -> None:
+    tensors = [[2**27], [2**27], []]
+    made = no_gain._faster_arithmetic(on_gpu(tmp_path, [Call("aten::add", us, tensors)] * 12, steps=3))
+    assert (made is not None) is is_listed
+    if made is not None:
+        assert made.numbers["moves_share"] > 0.95 and made.tries == ()
