@@ -152,7 +152,7 @@ def _bounded(
 def _replayed(
     evidence: Evidence, changes: tuple[str, ...] = (), kernels: ShorterKernels | None = None
 ) -> tuple[float | None, BoundBasis]:
-    """The time that a replay with these changes saves at most; null where the steps cannot be replayed."""
+    """Returns the most that a replay with these changes saves; null without one."""
     if evidence.predict is None:
         return None, "replayed"
     return evidence.predict(evidence, AtAnyPace(changes, kernels)), "replayed"

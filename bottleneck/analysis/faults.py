@@ -18,6 +18,8 @@ from bottleneck.units import counted, format_share, format_us
 TOLERATED_SHARE = 0.02
 # The profiler numbers its ops from one to the next; of an excerpt of them few ids follow one another.
 _WHOLE_DENSITY = 0.5
+# Of the window: less start-up is not worth a caveat.
+_WORTH_A_CAVEAT = 0.1
 
 
 def find_faults(linked: Linked) -> tuple[Caveat, ...]:
@@ -145,18 +147,19 @@ def _of_launches(measured: Integrity) -> Iterator[Caveat]:
 
 
 def _of_one_offs(linked: Linked) -> Iterator[Caveat]:
-    """A caveat on calls that are paid once, with their share of the window."""
+    """A caveat on calls that are paid once, with their share of the window, where that is worth one."""
     calls, events = list(linked.one_offs), linked.trace.events
-    if not calls:
-        return
     dur_us = events["dur_us"].to_numpy()[calls]
+    share = min(1.0, float(dur_us.sum()) / linked.window.wall_us) if calls else 0.0
+    if share < _WORTH_A_CAVEAT:
+        return
     longest = int(dur_us.argmax())
-    share = min(1.0, float(dur_us.sum()) / linked.window.wall_us)
     label = events["name"].iloc[calls[longest]]
     others = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+    take, are = ("take", "are") if others else ("takes", "is")
     message = (
-        f"one call of {label} ({format_us(float(dur_us[longest]))}){others} takes {format_share(share)} of the window,"
-        " and is paid once: start-up of a context or a library, loading of a kernel, or memory that is kept"
+        f"one call of {label} ({format_us(float(dur_us[longest]))}){others} {take} {format_share(share)} of the window,"
+        f" and {are} paid once: start-up of a context or a library, loading of a kernel, or memory that is kept"
     )
     yield Caveat(ONE_OFF, message, share)
 

@@ -80,6 +80,12 @@ def verify_command(
     best: Annotated[
         bool, typer.Option("--best", help="Then add up the winners, and measure each combination on the way.")
     ] = False,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device", metavar="A,B", help="Predict what each change brings on devices that are not here; repeatable."
+        ),
+    ] = None,
     no_gain: Annotated[
         bool, typer.Option("--no-gain", help="Try what the report lists as bringing nothing, in place of advice.")
     ] = False,
@@ -116,6 +122,7 @@ def verify_command(
     bottleneck verify --try compile,bf16-autocast --set batch_size=64 model.py
     bottleneck verify --best bottleneck-runs/model-1
     bottleneck verify --within 300 model.py
+    bottleneck verify --device 'H100 SXM',A100 model.py
     bottleneck verify --no-gain model.py
     bottleneck verify --list
 
@@ -132,14 +139,19 @@ def verify_command(
     from bottleneck.schema.compiled_kernels import compiled_file
     from bottleneck.schema.recording import is_recording
 
-    if target is None:
-        raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
-    if no_gain and (tries or best):
-        raise UsageError(
-            "--no-gain tries what would bring nothing, which --try and --best do not name",
-            fix="leave them out, or run verify once for each",
-        )
+    target = _checked_target(target, no_gain=no_gain, excluded=bool(tries or best))
     is_recorded = is_recording(Path(target))
+    if devices:
+        given = {
+            "--best": best,
+            "--no-gain": no_gain,
+            "--budget": budget,
+            "--within": within,
+            "a recording": is_recorded,
+        }
+        _refuse_with_device([name for name, value in given.items() if value])
+        program = _program(target, arguments or (), settings or (), train=train, seed=seed, may_be_script=True)
+        return write_report(_elsewhere(program, devices, tries or (), form, output, quiet=quiet), output)
     if is_recorded:
         if settings or train or arguments:
             raise UsageError(
@@ -188,6 +200,41 @@ def verify_command(
         _say(_interrupted(done))
         raise typer.Exit(_INTERRUPTED)
     return None
+
+
+def _checked_target(target: str | None, *, no_gain: bool, excluded: bool) -> str:
+    """The program or recording that is named; UsageError without one, and for options that exclude one another."""
+    if target is None:
+        raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
+    if no_gain and excluded:
+        raise UsageError(
+            "--no-gain tries what would bring nothing, which --try and --best do not name",
+            fix="leave them out, or run verify once for each",
+        )
+    return target
+
+
+def _refuse_with_device(given: Sequence[str]) -> None:
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with --device",
+            why="nothing is measured: each change is priced on a device that is not here",
+            fix="leave it out, and name the program's file",
+        )
+
+
+def _elsewhere(
+    program: "Program", devices: Sequence[str], tries: Sequence[str], form: str, output: Path | None, *, quiet: bool
+) -> str:
+    """The text on what each change would bring on devices that are not here."""
+    from bottleneck.commands.elsewhere import predict_elsewhere
+    from bottleneck.commands.predict import devices_of
+    from bottleneck.report.predicted_changes import render
+
+    names = _checked([name.strip() for text in tries for name in text.split(",") if name.strip() not in ("", _ALL)])
+    with _progress(_Timer(time.monotonic(), None), quiet=quiet) as say:
+        answer = predict_elsewhere(program, devices_of(devices), names, lambda text: say(f"pricing {text}", None))
+    return render(answer, form, output_style(output))
 
 
 def _named_by(analysis: "Analysis", *, no_gain: bool) -> tuple[str, ...]:
@@ -251,7 +298,15 @@ def _list_changes(form: str) -> None:
     send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
 
 
-def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
+def _program(
+    target: str,
+    arguments: Sequence[str],
+    settings: Sequence[str],
+    *,
+    train: bool,
+    seed: int,
+    may_be_script: bool = False,
+) -> "Program":
     """The program that the command line names; UsageError states what is missing."""
     from bottleneck.harness.target import check_source, make_program
 
@@ -262,7 +317,7 @@ def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, 
         )
     check_source(Path(target))
     program = make_program(target, arguments, settings, train=train, seed=seed)
-    if program.form == "script":
+    if program.form == "script" and not may_be_script:
         raise _is_a_script(target)
     return program
 

@@ -127,3 +127,10 @@ def serve_variants(text: str, descriptor: str) -> NoReturn:
         serve_script(requested, descriptor)
     else:
         serve(requested, descriptor, CHANGES)
+
+
+def serve_fakes(text: str, descriptor: str) -> NoReturn:
+    """Records the step of a workload or a model with changes, under fake tensors."""
+    from bottleneck.experiment.fake_variants import serve_steps
+
+    serve_steps(Program.from_values(json.loads(text)), descriptor, CHANGES)

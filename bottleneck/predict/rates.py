@@ -188,8 +188,11 @@ def ceilings_of(
     engines = [engine_of(kernel, settings, device) for kernel in kernels]
     peaks, board = device.peaks_flops_per_s, board_of(device.name)
     tensor_share = generation_of(device.architecture).tensor_share
-    is_fp32_attention = (kernel.kind == "attention" and kernel.dtype == "fp32" for kernel in kernels)
-    passes = np.array([FP32_ATTENTION_PASSES if is_slow else 1.0 for is_slow in is_fp32_attention])
+    is_split = (
+        kernel.kind == "attention" and kernel.dtype == "fp32" and engine == "tf32_tensor"
+        for kernel, engine in zip(kernels, engines, strict=True)
+    )
+    passes = np.array([FP32_ATTENTION_PASSES if is_slow else 1.0 for is_slow in is_split])
     return (
         KernelCeilings(
             peak=np.array([peaks.get(engine, np.nan) * _PER_US for engine in engines]) / passes,

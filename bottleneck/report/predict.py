@@ -91,7 +91,12 @@ _MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel |\(R\) )+")
 
 def short_name(prediction: DevicePrediction) -> str:
     """The name of the device without that of its maker."""
-    return _MAKERS.sub("", prediction.device.name)
+    return without_maker(prediction.device.name)
+
+
+def without_maker(name: str) -> str:
+    """The name of a device without that of its maker."""
+    return _MAKERS.sub("", name)
 
 
 def build(answer: Prediction) -> Document:

@@ -15,10 +15,10 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.intervals import Flags, Integers
+from bottleneck.schema.intervals import Flags, Integers, union
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, text_matches
+from bottleneck.schema.tables import CAPTURED, KERNELS, are_calls, as_integers, category, text_matches
 from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.integrity import find_losses, have_run, launches_of_kind, measure_integrity
@@ -78,12 +78,10 @@ def _kernels(trace: Trace, rows: Integers) -> dict[str, object]:
     }
 
 
-# A call that takes more than half of the time of all calls of its name, and so much of the window, is paid once:
-# creation of a context, start of a library, loading of a kernel, memory that the allocator keeps.
-_MOST_OF_ITS_KIND = 0.5
-_WORTH_SETTING_ASIDE = 0.1
 # A launch takes 3 to 10 us; loading a kernel or starting a library takes milliseconds.
 _SHORTEST_START_UP_US = 1000.0
+# The first call of another kind is start-up where it takes so many times what most calls of its name take.
+_TIMES_USUAL = 10.0
 # A call beside which the device works for most of its time is a wait for it, whatever its name.
 _DEVICE_RESTS = 0.5
 
@@ -91,31 +89,29 @@ _DEVICE_RESTS = 0.5
 def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Integers:
     """Rows in EVENTS of calls into the driver that are paid once and not in every step, in the order of the trace.
 
-    Each is the first of its name, or the first that launches its kernel, and long beside a device that rests.
+    Each is the first launch of its kernel, or the first call of its name and far longer than others of that, and takes
+    milliseconds beside a device that rests: creation of a context, start of a library, loading of a kernel, memory that
+    the allocator keeps. How long the window is does not matter, so that all ranks of a job call it the same.
     """
     rows = np.flatnonzero((trace.events["category"] == "runtime").to_numpy())
     start_us, dur_us = (trace.events[column].to_numpy()[rows] for column in ("ts_us", "dur_us"))
-    inside = (start_us >= window.host_us[0]) & (start_us < window.host_us[1]) & (dur_us > 0)
+    inside = (start_us >= window.host_us[0]) & (start_us < window.host_us[1])
     name = trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
-    spent_us = np.bincount(name[inside], dur_us[inside], minlength=int(name.max(initial=0)) + 1)
-    calls = np.bincount(name, minlength=len(spent_us))
-    long = inside & (dur_us > max(_WORTH_SETTING_ASIDE * window.wall_us, _SHORTEST_START_UP_US))
-    long &= (dur_us > _MOST_OF_ITS_KIND * spent_us[name]) & (calls[name] > 1)
+    long = inside & (dur_us > _SHORTEST_START_UP_US)
     if not long.any():
         return np.zeros(0, dtype=np.int64)
+    usual_us = pd.Series(dur_us).groupby(name).quantile(0.5, interpolation="lower")
     launched = np.full(len(trace.events), -1, dtype=np.int64)
     issued = np.flatnonzero(kernels["launch"].notna().to_numpy())
     launched[as_integers(kernels["launch"])[issued]] = kernels["name"].cat.codes.to_numpy()[issued]
     first_of_name = np.isin(rows, rows[np.unique(name, return_index=True)[1]])
     first_of_kernel = np.isin(rows, rows[np.unique(launched[rows], return_index=True)[1]]) & (launched[rows] >= 0)
-    busy_from, busy_to = kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy()
-    found = []
-    for row in np.flatnonzero(long & (first_of_name | first_of_kernel)):
-        low, high = start_us[row], start_us[row] + dur_us[row]
-        beside_us = np.maximum(np.minimum(busy_to, high) - np.maximum(busy_from, low), 0.0).sum()
-        if beside_us < _DEVICE_RESTS * dur_us[row]:
-            found.append(row)
-    return rows[np.array(found, dtype=np.int64)]
+    is_launch = are_calls(trace, "launch")[rows]
+    is_unusual = dur_us > _TIMES_USUAL * usual_us.loc[name].to_numpy()
+    long &= np.where(is_launch, first_of_kernel | (first_of_name & is_unusual), first_of_name & is_unusual)
+    busy = union(kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy())
+    beside_us = busy.covered_between(start_us[long], start_us[long] + dur_us[long])
+    return rows[long][beside_us < _DEVICE_RESTS * dur_us[long]]
 
 
 _REASONS = ["graph_replay", "outside_op", "no_launches", "launched_before", "no_correlation"]

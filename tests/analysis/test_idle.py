@@ -215,10 +215,9 @@ def test_computing_inside_a_data_loader_is_input() -> None:
     assert _idle(loader, Event("op", "aten::stack", 25, 30)) == {"input": 40.0, "python": 35.0, "launch": 5.0}
 
 
-def test_kernel_launch_of_milliseconds_is_loading_code() -> None:
-    slow, fast = (Kernel(90e3, 10, launch=(0, dur)) for dur in (80e3, 800))
-    assert _idle(kernels=(slow,), wall=100e3)["compile"] == 80e3
-    assert "compile" not in _idle(kernels=(fast,), wall=100e3)
+def test_a_launch_of_milliseconds_that_is_not_paid_once_is_a_launch() -> None:
+    idle = _idle(kernels=(Kernel(90e3, 10, launch=(0, 80e3)),), wall=100e3)
+    assert idle["launch"] >= 80e3 and "compile" not in idle
 
 
 def test_graph_launch_of_milliseconds_is_not_loading_code() -> None:

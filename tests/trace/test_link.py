@@ -294,6 +294,25 @@ def test_a_call_that_dwarfs_its_kind_beside_an_idle_device_is_a_one_off(tmp_path
     assert caveats(linked(tmp_path, [op("aten::x", 0, 10000), *steady])) == []
 
 
+@pytest.mark.parametrize(("stalls", "wall"), [(0, 20e3), (4, 60e3), (0, 500e3)], ids=["most", "a quarter", "little"])
+def test_a_first_launch_of_milliseconds_is_start_up_whatever_its_share_of_the_window(
+    tmp_path: Path, stalls: int, wall: float
+) -> None:
+    """Two ranks of a job were told start-up at 52.8 % of the window, and compiling at 52.4 %."""
+    first = [launch(99, 100, 12_000), kernel(99, 12_120, 20)]
+    steady = [
+        event for at in range(1, 9) for event in (launch(at, 13e3 + 100 * at, 5), kernel(at, 13e3 + 100 * at, 20))
+    ]
+    late = [
+        event
+        for at in range(stalls)
+        for event in (launch(200 + at, 15e3 + 9e3 * at, 8e3), kernel(200 + at, 23.1e3 + 9e3 * at, 20))
+    ]
+    result = linked(tmp_path, [op("aten::x", 0, wall), *first, *steady, *late])
+    assert result.trace.events["dur_us"].iloc[list(result.one_offs)].tolist() == [12_000]
+    assert caveats(result) == ([] if wall > 120e3 else ["one-off"])
+
+
 def test_a_call_of_microseconds_is_no_start_up_however_short_the_window(tmp_path: Path) -> None:
     steady = [event for at in range(1, 20) for event in (launch(at, 60 + at, 0.5), kernel(at, 60.8 + at, 0.2))]
     first = [launch(99, 1, 50), kernel(99, 51.2, 0.2)]
