@@ -34,10 +34,11 @@ import numpy as np
 from benchmarks.pages import write_between_markers
 from bottleneck.harness.finish import SensorReading
 from bottleneck.harness.messages import Plan, RecordOptions
-from bottleneck.harness.supervise import Child, supervise
+from bottleneck.harness.supervise import supervise
 from bottleneck.harness.target import make_program
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.statistics import summarise_durations
+from bottleneck.system.child_process import Child
 
 HERE = Path(__file__).parent
 SCRIPT, HELD_CHILD = HERE / "stamped.py", HERE / "held_child.py"

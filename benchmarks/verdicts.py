@@ -15,7 +15,6 @@ from pathlib import Path
 
 from bottleneck.errors import BottleneckError
 from bottleneck.pipeline import analyse
-from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Analysis, join_clauses
 
 JUDGEMENTS = Path(__file__).with_name("expert_verdicts.toml")
@@ -87,8 +86,7 @@ def read_judgements(path: Path = JUDGEMENTS) -> tuple[Judgement, ...]:
 def answer_of(analysis: Analysis) -> Answer:
     """Our verdict in the terms of a judgement."""
     verdict = analysis.verdict
-    source = next((clause.source for clause in verdict.clauses if clause.role == "first"), None) or ""
-    slug = f"account {source}" if source in ACCOUNTS else source
+    slug = next((clause.source for clause in verdict.clauses if clause.role == "first"), None) or ""
     cause = join_clauses([clause for clause in verdict.clauses if clause.role in {"cause", "place"}])
     return Answer(verdict.bound, verdict.share, verdict.first_step or "", slug, verdict.sentence, cause)
 
@@ -171,7 +169,7 @@ def _table(judgements: Sequence[Judgement], found: Mapping[str, Answer | str]) -
         answer = found[judgement.file]
         link = f"[{_short(judgement.file)}](#{number}-{_anchor(_short(judgement.file))})"
         bounds = " or ".join([judgement.bound, *judgement.also])
-        ours = f"{answer.bound} | {answer.slug or 'record anew'}" if isinstance(answer, Answer) else "refused | "
+        ours = f"{answer.bound} | {answer.slug or 'none'}" if isinstance(answer, Answer) else "refused | "
         lines.append(f"| {number} | {link} | {judgement.kind} | {bounds} | {ours} | {_agreement(judgement, answer)} |")
     return "\n".join(lines)
 

@@ -7,6 +7,9 @@ BottleneckError            70  a broken promise of ours
 └── UndecidedError          5  nothing was measured, or the measurement cannot decide
 """
 
+# Begins the first line of an error on standard error, also that of a helper of ours.
+ERROR_MARK = "error: "
+
 
 class BottleneckError(Exception):
     """Three short lines for the user: what happened and where, why, and what to do next.
@@ -28,7 +31,7 @@ class BottleneckError(Exception):
     def lines(self) -> list[str]:
         """The lines that the user reads."""
         parts = (("  why", self.why), ("  fix", self.fix))
-        return [f"error: {self.what}", *(f"{label}: {text}" for label, text in parts if text)]
+        return [f"{ERROR_MARK}{self.what}", *(f"{label}: {text}" for label, text in parts if text)]
 
 
 class UsageError(BottleneckError):

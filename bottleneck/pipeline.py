@@ -11,6 +11,7 @@ import pandas as pd
 
 from bottleneck import __version__
 from bottleneck.advice import advise
+from bottleneck.advice.no_gain import find_no_gain
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
@@ -34,7 +35,7 @@ from bottleneck.analysis.telemetry import (
     samples_of_trace,
     tell_profiler_from_load,
 )
-from bottleneck.analysis.verdict import decide, describe_sides, grounds_of
+from bottleneck.analysis.verdict import decide, describe_sides, find_bound, grounds_of
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.cost.fusion import find_loops
@@ -49,7 +50,15 @@ from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, Rec
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.device import Device
 from bottleneck.schema.digest import RankDigest, StepSharing
-from bottleneck.schema.evidence import Annotations, Evidence, Explanation, ShorterKernels, TwoSided, conclude
+from bottleneck.schema.evidence import (
+    Annotations,
+    AtAnyPace,
+    Evidence,
+    Explanation,
+    ShorterKernels,
+    TwoSided,
+    conclude,
+)
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
@@ -177,7 +186,14 @@ def explain(
         reduced = reduce_ranks([one for one, _ in digests], left_out, sharing)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    return finish(_with_critical_path(evidence) if options.critical_path else evidence, advise(evidence))
+    evidence = _with_bound(evidence)
+    return finish_with_advice(_with_critical_path(evidence) if options.critical_path else evidence)
+
+
+def _with_bound(evidence: Evidence) -> Evidence:
+    decided = replace(evidence, bound=find_bound(grounds_of(evidence)).bound)
+    decided.cache.update(evidence.cache)
+    return decided
 
 
 def _is_replayed(linked: Linked) -> bool:
@@ -194,12 +210,14 @@ def _with_critical_path(evidence: Evidence) -> Evidence:
     return replace(evidence, analysis=replace(evidence.analysis, critical_path=find_critical_path(evidence)))
 
 
-def _predict(evidence: Evidence, change: Sequence[str] | ShorterKernels) -> float | None:
+def _predict(evidence: Evidence, change: Sequence[str] | ShorterKernels | AtAnyPace) -> float | None:
     # Imported for findings that need a replay only.
-    from bottleneck.simulate.whatif import gain_of_kernels_us, predict_gain_us  # noqa: PLC0415
+    from bottleneck.simulate.whatif import gain_of_kernels_us, most_gain_us, predict_gain_us  # noqa: PLC0415
 
     if isinstance(change, ShorterKernels):
         return gain_of_kernels_us(evidence, change)
+    if isinstance(change, AtAnyPace):
+        return most_gain_us(evidence, change) if _is_replayed(evidence.linked) else None
     return predict_gain_us(evidence, change) if _is_replayed(evidence.linked) else None
 
 
@@ -413,6 +431,13 @@ def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmo
     if light.is_host_only is not linked.is_host_only:
         return None
     return measure_light(light, source.unprofiled, device.launch_floor_us)
+
+
+def finish_with_advice(evidence: Evidence) -> Explanation:
+    """The evidence with findings, the verdict, and what would not help."""
+    explained = finish(evidence, advise(evidence))
+    no_gain = find_no_gain(evidence, explained.analysis)
+    return replace(explained, analysis=replace(explained.analysis, no_gain=no_gain)) if no_gain else explained
 
 
 def finish(evidence: Evidence, findings: tuple[Finding, ...] = ()) -> Explanation:

@@ -1,6 +1,7 @@
 """Scales, item sizes and the one place where numbers become text for people."""
 
 import math
+import re
 from collections.abc import Sequence
 
 US_PER_S = 1e6
@@ -94,6 +95,14 @@ def format_share(share: float) -> str:
     if 99.95 <= percent < 100 - 1e-7:
         return ">99.9 %"
     return f"{percent:.1f} %"
+
+
+_ZEROS = re.compile(r"\.(\d*?)0+(?!\d)")
+
+
+def trimmed(amount: str) -> str:
+    """An amount as formatted here without decimals that are 0, as ticks of an axis have it: '2.5 us', '10 G'."""
+    return _ZEROS.sub(lambda decimals: f".{decimals[1]}" if decimals[1] else "", amount).strip()
 
 
 def apportion_groups(groups: Sequence[Sequence[float]]) -> list[list[int]]:

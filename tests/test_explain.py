@@ -62,7 +62,7 @@ def test_every_account_and_cause_has_a_text() -> None:
 # The slugs of tables, which the code gives by a variable.
 CAVEATS_OF_DAMAGE = {slug for slug, _ in KINDS.values()}
 LINKING_CAVEATS = {"orphans", "launched-outside-ops", "graph-replay", "clock-skew"}
-BY_VARIABLE = {"trace/link.py", "trace/damage.py", "devices/match.py"}
+BY_VARIABLE = {"analysis/faults.py", "trace/damage.py", "devices/match.py"}
 
 
 def test_no_other_caveat_is_given_by_a_variable() -> None:

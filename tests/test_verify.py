@@ -248,9 +248,83 @@ def test_what_cannot_be_asked_is_exit_2_and_says_why(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--best"], "--best does not go with --device"),
+        (["--budget", "5"], "--budget does not go with --device"),
+        (["--try", "pad"], "pad has no price for a device that is not here"),
+        (["--try", "no-such-change"], "there is no change called no-such-change"),
+    ],
+)
+def test_what_is_measured_does_not_go_with_a_device_that_is_not_here(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(["verify", "--device", "A100", *words, str(EXAMPLES / "mlp.py")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_device_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["verify", "--device", "toaster", str(EXAMPLES / "mlp.py")]) == 2
+    assert "toaster" in capsys.readouterr().err
+
+
+def test_changes_are_priced_on_devices_that_are_not_here(tmp_path: Path) -> None:
+    answer, page = tmp_path / "changes.json", tmp_path / "changes.md"
+    words = [
+        "verify",
+        "-q",
+        "--device",
+        "A100,T4",
+        "--try",
+        "tf32,fused-optimizer,channels-last",
+        str(EXAMPLES / "mlp.py"),
+    ]
+    assert _run([*words, "-o", str(answer)]) == 0
+    found = json.loads(answer.read_text())
+    assert found["schema"] == "bottleneck/predicted-changes/1" and len(found["devices"]) == 2
+    first, second = found["devices"]
+    assert {change["change"] for change in first["alone"]} == {"tf32", "fused-optimizer"}
+    assert [change["change"] for change in second["refused"]] == ["tf32"]
+    assert [change["change"] for change in found["refused"]] == ["channels-last"]
+    assert _run([*words, "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "Each change alone on A100" in text and "channels-last: needs a module with convolutions" in text
+
+
+def test_a_program_that_depends_on_its_data_has_no_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "choosing.py"
+    file.write_text(
+        "import torch\n\n\ndef workload():\n    x = torch.randn(4)\n    return lambda: 1 if x.sum() > 0 else 2\n"
+    )
+    assert _run(["verify", "-q", "--device", "A100", str(file)]) == 4
+    told = capsys.readouterr().err
+    assert "choosing.py:6" in told and "has no price" in told
+
+
 def test_changes_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(["verify", "--list"]) == 0
     listed = capsys.readouterr().out
     assert "set-to-none" in listed and "zero_grad(set_to_none=True)" in listed
     assert _run(["verify", "--list", "--format", "json"]) == 0
     assert {"compile", "bf16-autocast"} <= {row["name"] for row in json.loads(capsys.readouterr().out)["changes"]}
+
+
+@pytest.mark.parametrize("other", [["--try", "compile"], ["--best"]])
+def test_what_would_bring_nothing_is_tried_alone(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["verify", "--no-gain", *other, str(EXAMPLES / "mlp.py")]) == 2
+    assert "--no-gain tries what would bring nothing" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_what_would_bring_nothing_is_tried_and_what_cannot_be_is_told(tmp_path: Path) -> None:
+    program = Path(__file__).parents[1] / "benchmarks" / "no_gain" / "projections.py"
+    (tmp_path / "projections.py").write_text(program.read_text())
+    small = ("--set", "batch_size=256", "--set", "width=512", "--budget", "2", "--format", "json")
+    done = verify("--no-gain", *small, "projections.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["tried"] == "no-gain"
+    trials = {trial["change"]: trial for trial in document["trials"]}
+    assert trials["read-later"]["verdict"] == "not applicable"
+    assert 1.0 <= trials["read-later"]["predicted_most"] <= 1.03

@@ -31,6 +31,7 @@ from bottleneck.advice import (
     memory_capacity,
     memory_growth,
     needless_ops,
+    new_recordings,
     optimizers,
     parallel_modules,
     parameter_penalties,
@@ -56,6 +57,7 @@ from bottleneck.advice import (
     wasted_work,
     weight_work,
     whole_copies,
+    written_views,
     zero_matrices,
 )
 from bottleneck.advice.measured import with_measured_gain, with_replayed_gain
@@ -75,6 +77,7 @@ RULES: tuple[Rule, ...] = (
     *needless_ops.RULES,
     *constants.RULES,
     *whole_copies.RULES,
+    *written_views.RULES,
     *fourier_lengths.RULES,
     *log_domain.RULES,
     *decompositions.RULES,
@@ -126,11 +129,17 @@ def advise(evidence: Evidence, *, with_unmeasured: bool = False) -> tuple[Findin
     """The findings of all rules on this evidence, ranked by the time that each would save.
 
     A draft ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the
-    others too, for those who choose what to time. There are none on the start of a program whose work is in other
-    processes.
+    others too, for those who choose what to time. On the start of a program whose work is in other processes there is
+    only advice to record those.
     """
-    if evidence.is_elsewhere:
-        return ()
+    drafts = [] if evidence.is_elsewhere else _drafts(evidence, with_unmeasured=with_unmeasured)
+    drafts = new_recordings.with_new_recording(evidence, drafts)
+    # Learned on CPUs: what such trials say of a GPU is not known.
+    return rank(drafts, evidence.analysis, _program(evidence.recording), ON_CPU if evidence.is_host_only else {})
+
+
+def _drafts(evidence: Evidence, *, with_unmeasured: bool) -> list[Draft]:
+    """The drafts of all rules, without those that others replace."""
     drafts = [
         draft
         for rule in RULES
@@ -140,9 +149,7 @@ def advise(evidence: Evidence, *, with_unmeasured: bool = False) -> tuple[Findin
     drafts = compilation.join_compiled(evidence, drafts)
     drafts = [draft for draft in drafts if with_unmeasured or not draft.only_measured or _is_answered(draft)]
     drafts = servers.fit_to_server(evidence, slow_calls.without_general(drafts))
-    drafts = dominant_line.with_dominant_line(evidence, put_general_behind(drafts, evidence.step_us))
-    # Learned on CPUs: what such trials say of a GPU is not known.
-    return rank(drafts, evidence.analysis, _program(evidence.recording), ON_CPU if evidence.is_host_only else {})
+    return dominant_line.with_dominant_line(evidence, put_general_behind(drafts, evidence.step_us))
 
 
 def _is_answered(draft: Draft) -> bool:

@@ -18,6 +18,7 @@ from bottleneck.advice.dispatch import (
 from bottleneck.advice.fusion import chain_passes_us, part_between_ops
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.measured import measured_layout_us
+from bottleneck.advice.no_gain import compile_without_gain
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -403,6 +404,7 @@ def other_backends(evidence: Evidence) -> Draft | None:
     if has_backward_pass(evidence) or is_compiled(evidence) or work.share(rows) < _MOST_OF_STEP:
         return None
     backends = _BACKENDS_CPU if evidence.is_host_only else _BACKENDS_GPU
+    inductor = ("compile",) if compile_without_gain(evidence) is None else ()
     return Draft(
         slug="other-backends",
         title="Other compilers may run these products faster",
@@ -413,7 +415,7 @@ def other_backends(evidence: Evidence) -> Draft | None:
         advice="Compare the whole-program compilers that are installed, over the batch sizes that you serve.",
         gain_reason="not predicted: what a compiler makes of these shapes is only known once it has run them",
         code="bottleneck sweep model.py --param batch_size=1,4,16,64 --backends eager,inductor,torchscript",
-        tries=("compile", *backends),
+        tries=(*inductor, *backends),
         confidence="low",
         on_request=True,
     )

@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -29,7 +30,7 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, union
+from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.op_names import BACKWARD_NODE
 from bottleneck.schema.tables import text_matches
@@ -51,6 +52,10 @@ _MOST_SAVED = 0.8
 _LEAST_SHARE = 0.02
 # A step of fewer kernels is a benchmark of them, and no program to compile.
 _FEW = 4
+# Of the step: from this part on, ops that compute on the CPU are no leftovers.
+_ON_CPU = 0.05
+# Of the ops of a step: so many with other sizes than in the step before are no single buffer that grows.
+_OTHER_SIZES = 0.1
 
 
 def late_launches(evidence: Evidence) -> Draft | None:
@@ -58,7 +63,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
 
     The gain is the idle time in which the host dispatched, ran Python or launched, less one launch and the gap that a
     graph leaves between two kernels; half of it at least. With waiting calls inside, only the stretches between them
-    can be replayed, each with a launch of its own.
+    can be replayed, each with a launch of its own. Silent where ops compute on the CPU or sizes change from step to
+    step: no graph holds such a step.
     """
     late_us = issue_us(evidence)
     if (
@@ -70,7 +76,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
     ):
         return None
     is_program = evidence.kernels_per_step >= _FEW or is_compiled(evidence)
-    if evidence.linked.trace.flavour not in {"cuda", "rocm"} or not is_program:
+    graph = graph_name(evidence)
+    if graph is None or not is_program or _has_no_graph(evidence):
         return None
     waits = evidence.analysis.totals.sync_count
     high_us = late_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
@@ -88,7 +95,10 @@ def late_launches(evidence: Evidence) -> Draft | None:
             *(() if empty is None else (f"no kernel was queued in {format_share(empty)} of the idle time",)),
             *idle_lines(evidence, "dispatch", "python", "launch"),
         ),
-        advice="Replay the step as a CUDA graph, so that one call launches all of its kernels.",
+        advice=f"Replay the step as a {graph}, so that one call launches all of its kernels."
+        if not waits
+        else f"Take the calls that wait for the device ({format_count(waits)} per step) out of the step, then replay "
+        f"it as a {graph}, so that one call launches all of its kernels.",
         code='model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables',
         gain_us=Interval(high_us * (0.25 if waits else 0.5), high_us),
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
@@ -96,6 +106,31 @@ def late_launches(evidence: Evidence) -> Draft | None:
         confidence="low" if waits else timing_confidence(evidence),
         transformation=Transformation(("graph",), least=0.25 if waits else 0.5),
     )
+
+
+def graph_name(evidence: Evidence) -> str | None:
+    """'CUDA graph' or 'HIP graph', as the device's vendor calls it; null where it has none."""
+    return {"cuda": "CUDA graph", "rocm": "HIP graph"}.get(evidence.linked.trace.flavour)
+
+
+def _has_no_graph(evidence: Evidence) -> bool:
+    """True where ops compute on the CPU within the step, or its sizes change from one step to the next."""
+    on_cpu_us = evidence.account_us("overhead.host_compute")
+    return evidence.share_of_step(on_cpu_us) >= _ON_CPU or _sizes_change(evidence)
+
+
+def _sizes_change(evidence: Evidence) -> bool:
+    """True if the same ops get other sizes in most steps than in the step before; by what was recorded of them."""
+    ops = evidence.linked.ops
+    ops = ops[(ops["step"].notna() & ops["signature"].notna()).to_numpy()]
+    names, sizes = ops["name"].cat.codes.to_numpy(), ops["signature"].to_numpy(dtype=np.int64)
+    rows = [mine for _, mine in grouped(ops["step"].to_numpy(dtype=np.int64))]
+    changed = [
+        float(np.mean(sizes[one] != sizes[next_one]))
+        for one, next_one in pairwise(rows)
+        if np.array_equal(names[one], names[next_one])
+    ]
+    return len(changed) > 0 and float(np.median(changed)) >= _OTHER_SIZES
 
 
 def _replays_graphs(evidence: Evidence) -> bool:

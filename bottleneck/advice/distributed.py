@@ -157,10 +157,18 @@ _REMEDIES: Mapping[str, tuple[str, str]] = {
     "all_to_all": ("Start the exchange early, compute what does not need it, and wait for it late.", _LATER),
     "": ("Start it early, compute what does not need it, and wait for it late.", _LATER),
 }
+_OF_GRADIENTS = frozenset({"all_reduce", "reduce_scatter"})
 _TOGETHER = (
     "Send these few bytes together with others or less often: a message so small mostly waits for its latency.",
     "sent = torch.cat([each.flatten() for each in few])  # one message for all of them",
 )
+# Sums of a layer that is split over ranks: no gradients, and needed at once.
+_SPLIT_LAYERS = (
+    "These sums belong to layers that are split over ranks, and the next layer needs them at once: {}run other work "
+    "beside them (sequence parallelism, two halves of the batch in turns), or split layers over fewer ranks.",
+    "parallelize_module(block, mesh, plan)  # with SequenceParallel(): reduce-scatter and all-gather in place of each",
+)
+_HALVED = "keep activations in bf16, which halves the bytes, "
 _LESS_OFTEN = ("Reduce while the backward pass still runs, or less often.", _SELDOM)
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
 _ONE_RANK = "one rank does not show how much of it is waiting for late ranks: give the traces of all"
@@ -188,7 +196,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(hideable_us) < _LEAST_SHARE:
         return None
     alone = not evidence.analysis.ranks
-    advice, code = _ALL_RANKS if alone and not is_known else _remedy(others)
+    advice, code = _ALL_RANKS if alone and not is_known else _remedy(evidence, others)
     return Draft(
         slug="exposed-communication",
         title="The device waits for collectives that nothing hides",
@@ -220,10 +228,11 @@ def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[Co
     return [one for one in ranked[:most] if one.exposed_us > 0]
 
 
-def _remedy(collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
+def _remedy(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
     """Advice for the kind of collective that is exposed longest, and for the size of its messages.
 
     Weights are gathered in messages of megabytes: what is known to be smaller, or has no known size, is something else.
+    Without a backward pass nothing reduces gradients.
     """
     us: dict[str, float] = {}
     for one in collectives:
@@ -236,9 +245,21 @@ def _remedy(collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
         return _TOGETHER
     if size is None and _REMEDIES.get(name, _REMEDIES[""])[1] == _PREFETCH:
         return _REMEDIES[""]
+    if name == "all_reduce" and longest is not None and _is_of_split_layers(evidence, longest):
+        return _SPLIT_LAYERS[0].format("" if longest.dtype in _NARROW else _HALVED), _SPLIT_LAYERS[1]
+    if name in _OF_GRADIENTS and not has_backward_pass(evidence):
+        return _REMEDIES[""]
     if name == "all_reduce" and all(one.dtype in _NARROW for one in mine):
         return _LESS_OFTEN
     return _REMEDIES.get(name, _REMEDIES[""])
+
+
+def _is_of_split_layers(evidence: Evidence, one: CollectiveSummary) -> bool:
+    """True for an all-reduce of a size that is also summed before the backward pass of a step, or where there is none.
+
+    Gradients are summed during the backward pass or after it.
+    """
+    return not has_backward_pass(evidence) or bool(one.forward_calls)
 
 
 def _message_bytes(one: CollectiveSummary) -> float | None:
@@ -287,7 +308,11 @@ def _small_all_reduces(evidence: Evidence) -> list[CollectiveSummary]:
     if not has_backward_pass(evidence):
         return []
     reduces = [(one, _message_bytes(one)) for one in evidence.analysis.collectives if one.name == "all_reduce"]
-    small = [one for one, size in reduces if size is not None and size < _SMALL_MESSAGE_BYTES]
+    small = [
+        one
+        for one, size in reduces
+        if size is not None and size < _SMALL_MESSAGE_BYTES and not _is_of_split_layers(evidence, one)
+    ]
     return small if math.fsum(one.calls for one in small) >= _MANY else []
 
 

@@ -455,16 +455,20 @@ def _inside_attention(work: KernelWork, rows: Flags) -> bool:
 
 
 _LOSS = re.compile(r"^aten::(?:_log_softmax|_log_softmax_backward_data|nll_loss\w*|cross_entropy\w*)$")
+_CASTS_LOGITS = re.compile(r"^aten::(?:to|_to_copy|copy_)$")
 _VOCABULARY = 8192
 _LARGE_PART = 0.2
+# Of the step's time, where other work moves more bytes.
+_LARGE_TIME = 0.08
 
 
 @requires_gain
 def vocabulary_loss(evidence: Evidence) -> Draft | None:
-    """Rule 23: cross-entropy over a large vocabulary, where the logits are more than a fifth of the step's bytes.
+    """Rule 23: cross-entropy over a large vocabulary: a fifth of the step's bytes, or 8 % of its time.
 
-    The loss reads and writes as many numbers as logits four times and more; in parts that stay in cache, or in one
-    kernel with the product, once at most. Gain: between half of the loss ops' time and all but one read.
+    Casts of tensors as large as the logits count with it. The loss reads and writes as many numbers as logits four
+    times and more; in parts that stay in cache, or in one kernel with the product, once at most. Gain: between half of
+    the loss ops' time and all but one read.
     """
     work = work_of(evidence)
     # Classes of a loss: the second size of its first tensor with as many, the last one of a softmax.
@@ -472,9 +476,10 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
         work.op_like(_LOSS),
         lambda each: any(size[-1] >= _VOCABULARY for size in work.sizes_of(each) if len(size) >= 2),
     )
+    rows |= _casts_of_logits(work, rows)
     moved, total = np.nan_to_num(work.roof("bytes_low")), evidence.analysis.totals.bytes_low or 0.0
     part = float(moved[rows].sum()) / evidence.steps / total if total else 0.0
-    if part <= _LARGE_PART or work.share(rows) < _LEAST_SHARE:
+    if work.share(rows) < (_LEAST_SHARE if part > _LARGE_PART else _LARGE_TIME):
         return None
     high = np.where(rows, work.us - work.memory_us() / 4, 0.0)
     return Draft(
@@ -491,6 +496,22 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
         claims=work.claims(high),
         code=_CHUNKED if has_backward_pass(evidence) else None,
         confidence="low",
+    )
+
+
+def _casts_of_logits(work: KernelWork, loss: Flags) -> Flags:
+    """Mask of casts of tensors with as many numbers as the logits of these rows, and as many classes."""
+    logits = {
+        (math.prod(size), size[-1])
+        for signature in np.unique(work.signature[loss]).tolist()
+        for size in work.sizes_of(signature)
+        if len(size) >= 2 and size[-1] >= _VOCABULARY
+    }
+    if not logits:
+        return loss & False
+    return work.calls_that(
+        work.op_like(_CASTS_LOGITS),
+        lambda call: any((math.prod(size), size[-1]) in logits for size in work.sizes_of(call) if len(size) >= 2),
     )
 
 

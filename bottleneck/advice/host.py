@@ -19,7 +19,9 @@ from bottleneck.advice.quantities import (
     idle_lines,
     idle_rows,
     issue_us,
+    line_at,
     op_calls_per_step,
+    ops_in_window,
     outermost_frames,
     outermost_us,
     rows_of_events,
@@ -31,7 +33,8 @@ from bottleneck.advice.transfers import waits_in_copies
 from bottleneck.schema.accounts import PAGES, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Integers
+from bottleneck.schema.intervals import Flags, Integers, Spans, union
+from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.serving import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
@@ -83,7 +86,8 @@ def host_sync(evidence: Evidence) -> Draft | None:
 
     The gain is what a replay without the waits saves, never the calls' own length: a wait behind a busy device only
     moves. Where the steps cannot be replayed, it is the idle time during the waits. Waits in the calls of copies to
-    the device are those of the rules of copies.
+    the device are those of the rules of copies. Nor do waits at the end of a single step count, because nothing shows
+    that another follows, which the device could begin with.
     """
     copying, calls = waits_in_copies(evidence)
     waited_us = max(evidence.idle_us("sync") - copying.get("overhead.sync", 0.0), 0.0)
@@ -92,6 +96,8 @@ def host_sync(evidence: Evidence) -> Draft | None:
     change = Transformation(("remove sync",), accounts=_SYNC_ACCOUNTS)
     saved_us = None if evidence.predict is None else evidence.predict(evidence, change.changes)
     high_us = waited_us if saved_us is None else min(saved_us, evidence.account_us(*_SYNC_ACCOUNTS))
+    if evidence.steps == 1 and not _launches_go_on(evidence):
+        high_us = min(high_us, waited_us)
     is_late = evidence.share_of_step(waited_us) < _LEAST_SYNC
     if evidence.share_of_step(high_us) < (_LEAST_LATE if is_late else _LEAST_SYNC):
         return None
@@ -117,8 +123,17 @@ def host_sync(evidence: Evidence) -> Draft | None:
     )
 
 
+def _launches_go_on(evidence: Evidence) -> bool:
+    """True if the host launches kernels both before and after a wait for the device."""
+    start_us = evidence.linked.trace.events["ts_us"].to_numpy()
+    launched_us = start_us[_calls(evidence, "launch", "graph_launch")]
+    waits_us = start_us[_calls(evidence, *WAITS)]
+    low, high = launched_us.min(initial=np.inf), launched_us.max(initial=-np.inf)
+    return bool(((waits_us > low) & (waits_us < high)).any())
+
+
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
-    """Advice and code by the calls in which most of the waiting is: synchronize() itself, or reads of values."""
+    """Advice and code by the calls in which most of the waiting is: synchronize(), a gradient scaler, other reads."""
     # Reading a value waits for a stream, or in a copy.
     waits, all_waits = _calls(evidence, *WAITS), _calls(evidence, "synchronise_device")
     waits[others] = False
@@ -128,10 +143,42 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
             "Take torch.cuda.synchronize() out of the loop; to time steps, record events.",
             "event = torch.cuda.Event(enable_timing=True); event.record()  # read the times after the loop",
         )
+    start = evidence.linked.trace.events["ts_us"].to_numpy()[waits]
+    if dur_us[waits][_scaler_reads(evidence).hold(start)].sum() > dur_us[waits].sum() / 2:
+        return _WITH_SCALER
     return (
-        "Keep the value on the device, and read it every so many steps or one step later.",
+        "Keep on the device what .item(), .cpu() or nonzero() reads in each step, and read it every so many steps or "
+        "one step later.",
         "losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
     )
+
+
+# GradScaler reads whether a gradient overflowed before it calls the optimizer, unless that looks for itself.
+_UNSCALES, _READS_FLAG = "aten::_amp_foreach_non_finite_check_and_unscale_", "aten::item"
+_SCALER_FRAME = re.compile(r"grad_scaler\.py\(\d+\): _maybe_opt_step$")
+_WITH_SCALER = (
+    "The gradient scaler reads whether a gradient overflowed before each optimizer step. A fused optimizer looks "
+    "on the device; under bf16 autocast no scaler is needed.",
+    "optimizer = torch.optim.AdamW(parameters, fused=True)  # scaler.step(optimizer) then reads nothing\n"
+    'with torch.autocast("cuda", dtype=torch.bfloat16):  # or this, without GradScaler',
+)
+
+
+def _scaler_reads(evidence: Evidence) -> Spans:
+    """The reads of GradScaler before an optimizer step: by its frames, else those that follow a check for overflow."""
+    if _UNSCALES not in evidence.op_sums:
+        return union(np.zeros(0), np.zeros(0))
+    frames = outermost_frames(evidence, _SCALER_FRAME)
+    if frames.start.size:
+        return frames
+    ops = evidence.linked.ops
+    rows = np.flatnonzero(ops_in_window(evidence) & (ops["depth"] == 0).to_numpy())
+    names = ops["name"].astype(object).to_numpy()[rows]
+    read = names == _READS_FLAG
+    before = np.maximum.accumulate(np.where(read, -1, np.arange(rows.size)))
+    after_check = rows[read & (before >= 0) & (names[np.maximum(before, 0)] == _UNSCALES)]
+    start = ops["ts_us"].to_numpy()[after_check]
+    return union(start, start + ops["dur_us"].to_numpy()[after_check])
 
 
 def _calls(evidence: Evidence, *kinds: str) -> Flags:
@@ -210,6 +257,9 @@ def gc_pauses(evidence: Evidence) -> Draft | None:
     )
 
 
+_EMPTIES = re.compile(r"torch[/\\]cuda[/\\]memory\.py\(\d+\): empty_cache$")
+
+
 def device_allocations(evidence: Evidence) -> Draft | None:
     """Rule 10: memory is taken from the driver, or given back to it, in steps that should reuse what they have."""
     waited_us = evidence.idle_us("allocator")
@@ -218,16 +268,27 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         return None
     if _is_uncached(evidence):
         return None
+    emptied = outermost_frames(evidence, _EMPTIES)
+    line = line_at(evidence, float(emptied.start[0])) if emptied.start.size >= evidence.steps else None
     return Draft(
         slug="device-allocations",
         title="The driver allocates device memory during the step",
         evidence=(
             f"{counted(format_count(calls), 'call')} of the driver's allocator per step; the device idles "
             f"{format_us(waited_us)} ({format_share(evidence.share_of_step(waited_us))}) for them",
+            *(
+                [f"{counted(format_count(emptied.start.size / evidence.steps), 'call')} of empty_cache() per step"]
+                if emptied.start.size
+                else []
+            ),
             *idle_lines(evidence, "allocator"),
         ),
-        advice="Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow.",
-        code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        advice="Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow."
+        if line is None
+        else f"Take torch.cuda.empty_cache() {at_source(line)} out of the step: what it gives back is taken again.",
+        code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        if line is None
+        else "if number % 1000 == 0:\n    torch.cuda.empty_cache()  # or not at all: it makes no room for your tensors",
         gain_us=up_to(waited_us),
         claims=claims_of(evidence, "overhead.allocator"),
         confidence="medium" if evidence.steps > 1 else "low",
@@ -369,7 +430,8 @@ def python_call(evidence: Evidence) -> Draft | None:
             *_sampled(evidence, rows),
         ),
         advice=(
-            "Record with Python calls to see what it is (profile(with_stack=True)), then take it out of the step."
+            "Record with Python calls (profile(with_stack=True)) to see what the host does there, then take that out "
+            "of the step."
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
@@ -533,7 +595,8 @@ def _places(rows: list[IdleCause]) -> tuple[str, ...]:
 
 def _place(row: IdleCause) -> str:
     what = f" in {row.detail}" if row.detail else ""
-    return f"{row.source or 'at no known line'}: {format_us(row.us)}{what}"
+    around = between(row.before, row.after, is_waited_for=row.cause == "sync")
+    return f"{row.source or 'at no known line'}: {format_us(row.us)}{what}{around}"
 
 
 RULES = (

@@ -75,7 +75,8 @@ _FILLED_ENOUGH = 0.75
 _TILE, _SPLIT = re.compile(r"^Cijk_\w*?_MT(\d{1,3})x(\d{1,3})x"), re.compile(r"_GSU(\d{1,3})_")
 _FEWEST_SMS = 32  # a small part has so many; an MI300X has 304
 _TUNE_TILES = (
-    "Let the library choose other tiles, or share each sum out among more of them (tuning: TunableOp, hipBLASLt)."
+    "Let the library choose smaller tiles or split the inner dimension among more of them, by tuning (TunableOp, "
+    "hipBLASLt)."
 )
 
 

@@ -58,7 +58,8 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
             f"{format_si(peak_bytes, 'B')} of {format_si(capacity_bytes, 'B')}",
             *pages,
         ),
-        advice="Raise the batch size while memory lasts, and the learning rate with it when training.",
+        advice="Raise the batch size while memory lasts"
+        + (", and the learning rate with it." if has_backward_marks(evidence) else "."),
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
         gain_us=Interval(low_us, high_us),
         tries=("batch-x2",),

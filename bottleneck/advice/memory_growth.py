@@ -37,7 +37,7 @@ def memory_grows(evidence: Evidence) -> Draft | None:
     if growth is None:
         return None
     graphs = [keeper for keeper in growth.keepers if keeper.has_graph]
-    grown_bytes, where = _grown(growth)
+    grown_bytes, is_on_device = _grown(growth)
     if not graphs and not (grown_bytes >= _LEAST_BYTES and grown_bytes * growth.steps >= _LEAST_TOTAL_BYTES):
         return None
     trains = _trains(evidence)
@@ -46,7 +46,7 @@ def memory_grows(evidence: Evidence) -> Draft | None:
     return Draft(
         slug="memory-grows",
         title=_title(named, grown_bytes, has_graphs=bool(graphs)),
-        evidence=(*_seen(growth, grown_bytes, where), *_held(named)),
+        evidence=(*_seen(growth, grown_bytes, is_on_device=is_on_device), *_held(named)),
         advice=_advice(graphs, named, trains=trains),
         code=_code(graphs, trains=trains),
         gain_us=gain,
@@ -83,11 +83,11 @@ def _traced(evidence: Evidence) -> MemoryGrowth | None:
     return MemoryGrowth(steps=len(steps), host_bytes=host, device_bytes=device)
 
 
-def _grown(growth: MemoryGrowth) -> tuple[float, str]:
-    """Bytes per step that are kept, and of what memory: the device's where that grows."""
+def _grown(growth: MemoryGrowth) -> tuple[float, bool]:
+    """Bytes per step that are kept, and whether they are the device's, as where its memory grows."""
     if growth.device_bytes is not None and growth.device_bytes > 0:
-        return growth.device_bytes, "memory of the device"
-    return max(growth.host_bytes or 0.0, 0.0), "memory of the host"
+        return growth.device_bytes, True
+    return max(growth.host_bytes or 0.0, 0.0), False
 
 
 def _trains(evidence: Evidence) -> bool:
@@ -103,10 +103,11 @@ def _title(named: list[Keeper], grown_bytes: float, *, has_graphs: bool) -> str:
     return f"{names} {'holds' if len(named) == 1 else 'hold'} the {what} of every step: memory grows"
 
 
-def _seen(growth: MemoryGrowth, grown_bytes: float, where: str) -> tuple[str, ...]:
+def _seen(growth: MemoryGrowth, grown_bytes: float, *, is_on_device: bool) -> tuple[str, ...]:
     """Evidence of the growth, with the number of steps after which memory is full."""
-    left_bytes = growth.device_left_bytes if where.endswith("device") else growth.left_bytes
-    words = f"{where} grew by {format_si(grown_bytes, 'B')} per step in {counted(growth.steps, 'step')}"
+    left_bytes = growth.device_left_bytes if is_on_device else growth.left_bytes
+    memory = f"memory of the {'device' if is_on_device else 'host'}"
+    words = f"{memory} grew by {format_si(grown_bytes, 'B')} per step in {counted(growth.steps, 'step')}"
     if grown_bytes < _LEAST_BYTES / 100:
         return ()
     if not left_bytes or left_bytes / grown_bytes > _MOST_STEPS:

@@ -40,9 +40,9 @@ _FUSED_BYTES_ELSE = 7 / 19
 # its whole step (torch 2.13, EPYC, one thread, fused=True against foreach=False).
 _LESS_OVERHEAD = (0.4, 0.85)
 # Optimizers with a fused step on a device; Adagrad has one on a CPU only.
-_FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
+FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
 # Those of torch, which take lists of tensors on a device of themselves.
-_OF_TORCH = _FUSABLE | {"Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS", "Muon"}
+_OF_TORCH = FUSABLE | {"Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS", "Muon"}
 _OF_TORCH |= {"Adafactor", "SparseAdam"}
 _LISTS = (
     "Have this optimizer update lists of tensors (torch._foreach_*), or compile its step; where it computes what one "
@@ -101,7 +101,7 @@ def holds_only_optimizer(evidence: Evidence) -> bool:
     marks = outermost_spans(evidence, OPTIMIZER_STEP)
     if evidence.is_host_only or not marks.start.size:
         return False
-    ours, all_of_them = _issued_within(evidence, marks), evidence.kernels_in_window
+    ours, all_of_them = issued_within(evidence, marks), evidence.kernels_in_window
     return bool(ours.sum() >= _NEARLY_ALL * all_of_them.sum() > 0)
 
 
@@ -118,13 +118,13 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     parameters = _parameters(evidence) or (_repeats_within(evidence, marks) if holds_only_optimizer(evidence) else 0)
     if not marks.start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
         return None
-    fusable = _FUSABLE | {"Adagrad"} if evidence.is_host_only else _FUSABLE
+    fusable = FUSABLE | {"Adagrad"} if evidence.is_host_only else FUSABLE
     # On a CPU a disturbance stretches the optimizer and the rest alike, and its share of the step stays.
     is_unknown = evidence.is_incomplete if evidence.is_host_only else evidence.is_broken
     is_own = not evidence.is_host_only and bool(names) and not any(name in _OF_TORCH for name in names)
     if is_unknown or not (is_own or all(name in fusable for name in names)):
         return None
-    rows = np.flatnonzero(_issued_within(evidence, marks))
+    rows = np.flatnonzero(issued_within(evidence, marks))
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()
     count = rows.size / evidence.steps
     if count / parameters < _PER_PARAMETER:
@@ -154,13 +154,18 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     )
 
 
-def _issued_within(evidence: Evidence, marks: Spans) -> Flags:
+def issued_within(evidence: Evidence, marks: Spans) -> Flags:
     """Mask of the kernels of the window that were issued (CPU: ran) in these spans of the host."""
     kernels = evidence.linked.kernels
     if evidence.is_host_only:
         return work_in_window(evidence) & marks.hold(kernels["ts_us"].to_numpy())
     at_us = np.nan_to_num(kernels["launch_ts_us"].to_numpy(), nan=-1.0)
     return np.asarray(evidence.kernels_in_window & (at_us >= 0) & marks.hold(at_us))
+
+
+def fused_bytes(names: tuple[str, ...]) -> float:
+    """Part of the bytes of an update by single ops that a fused one of these optimizers still moves (0-1)."""
+    return max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
 
 
 def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: float) -> Interval:
@@ -175,8 +180,7 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
     step_part = marks.total() / max(outermost_spans(evidence, _MARK).total(), 1e-9)
     per_call = evidence.account_us(*ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part * gone
     low, high = _LESS_OVERHEAD
-    kept = max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
-    memory_us = min(share.work_us, evidence.analysis.totals.busy_us) * (1 - kept)
+    memory_us = min(share.work_us, evidence.analysis.totals.busy_us) * (1 - fused_bytes(names))
     return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, evidence.step_us))
 
 

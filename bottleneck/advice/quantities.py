@@ -14,6 +14,7 @@ import pandas as pd
 from bottleneck.schema.analysis import Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
+from bottleneck.schema.kernel_names import between
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, place_of
 from bottleneck.schema.tables import after_backward, text_matches
@@ -82,17 +83,19 @@ def idle_rows(evidence: Evidence, *causes: str) -> tuple[IdleCause, ...]:
 
 
 def idle_lines(evidence: Evidence, *causes: str, most: int = 3) -> tuple[str, ...]:
-    """Descriptions of the lines at which the device waited for these causes, longest first."""
-    folded: dict[tuple[str | None, str | None], list[float]] = {}
+    """Descriptions of the lines at which the device waited for these causes, longest first.
+
+    Of a line whose place is known, with the kernel that is waited for and the op that comes next.
+    """
+    folded: dict[tuple[str | None, str | None], list[IdleCause]] = {}
     for row in idle_rows(evidence, *causes):
-        total = folded.setdefault((row.source, row.detail), [0.0, 0.0])
-        total[0] += row.us
-        total[1] += row.calls
-    ranked = sorted(folded.items(), key=lambda item: -item[1][0])[:most]
+        folded.setdefault((row.source, row.detail), []).append(row)
+    ranked = sorted(folded.items(), key=lambda item: -math.fsum(row.us for row in item[1]))[:most]
     return tuple(
-        f"{source or 'at no known line'}: {format_us(us)} per step{f' in {detail}' if detail else ''}, "
-        f"{format_gaps(calls)}"
-        for (source, detail), (us, calls) in ranked
+        f"{source or 'at no known line'}: {format_us(math.fsum(row.us for row in rows))} per step"
+        f"{f' in {detail}' if detail else ''}, {format_gaps(math.fsum(row.calls for row in rows))}"
+        f"{between(rows[0].before, rows[0].after, is_waited_for=rows[0].cause == 'sync')}"
+        for (source, detail), rows in ranked
     )
 
 

@@ -120,6 +120,8 @@ _LEAST_LEFT = 0.01
 # Step times do not show a gain below this share of the step: the same build differs by as much from run to run.
 _LEAST_SHOWN = 0.005
 _WHOLE = "step"
+# No prediction is exact: two ends nearer than the first of these are parted by the second.
+_A_POINT, _LEAST_OF_A_POINT = 0.99, 0.95
 
 
 def rank(
@@ -260,11 +262,15 @@ def _most_us(draft: Draft, analysis: StepAnalysis) -> float:
 def _bounded(
     draft: Draft, claims: Mapping[str, float], most_us: float, accounts: Mapping[str, float]
 ) -> Interval | None:
-    """The gain, no more than the step holds of its claims, and no more than so much. A loss stays whole."""
+    """The gain, no more than the step holds of its claims, and no more than so much. A loss stays whole.
+
+    It is never a point: where that leaves one, its lower end is 5 % below.
+    """
     if draft.gain_us is None:
         return None
     high = float(min(max(draft.gain_us.high, 0.0), most_us, _free_us(accounts, claims) if claims else most_us))
-    return Interval(float(min(draft.gain_us.low, high)), high)
+    low = float(min(draft.gain_us.low, high))
+    return Interval(_LEAST_OF_A_POINT * high if low > _A_POINT * high else low, high)
 
 
 def _free_us(left_us: Mapping[str, float], claims: Mapping[str, float]) -> float:

@@ -90,14 +90,15 @@ _KINDS = {
     "eager-overhead": _GRAPHS,
     "tiny-kernels": _GRAPHS,
     "small-network": _GRAPHS,
-    "larger-batch": _BATCH,
-    "room-for-batch": _BATCH,
     "input-wait": _HOST,
     "loader-without-workers": _HOST,
     "loader-hot-spot": _HOST,
     "python-call": _HOST,
     "host-sync": _HOST,
 }
+
+# The server's scheduler, and the requests that come, decide on the size of a batch.
+_BY_SCHEDULER = frozenset({"larger-batch", "room-for-batch"})
 
 
 @remembered
@@ -168,10 +169,14 @@ def server_idle(evidence: Evidence) -> Draft | None:
 
 
 def fit_to_server(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts, in an inference server with its settings as remedies: of those with one remedy the largest gain."""
+    """The drafts, in an inference server with its settings as remedies: of those with one remedy the largest gain.
+
+    Those on the size of a batch are left out, which the server's scheduler decides on.
+    """
     server = find_server(evidence)
     if server is None:
         return list(drafts)
+    drafts = [draft for draft in drafts if draft.slug not in _BY_SCHEDULER]
     largest: dict[str, Draft] = {}
     for draft in drafts:
         kind = _KINDS.get(draft.slug)

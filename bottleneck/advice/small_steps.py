@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from bottleneck.advice.dispatch import graph_name
 from bottleneck.advice.host import other_threads
+from bottleneck.advice.kernel_work import has_backward_pass
 from bottleneck.advice.optimizers import loops_over_parameters
 from bottleneck.advice.python_loops import (
     FEW_ROWS,
@@ -87,7 +89,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             f"{counted(format_count(evidence.kernels_per_step), 'kernel')} per step, whatever the batch size",
         ),
         advice=_few_rows(evidence)
-        + "Raise the batch size until the step grows with it (and the learning rate with it, when training).",
+        + "Raise the batch size until the step grows with it"
+        + (" (and the learning rate with it)." if has_backward_pass(evidence) else "."),
         code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
         gain_us=gain,
         claims=claims,
@@ -223,7 +226,8 @@ def small_network(evidence: Evidence) -> Draft | None:
         advice=(
             "Take the framework out of the step: a compiled program without Python, one thread, more samples per call."
             if on_host
-            else "Run it where launching costs less: on the processor, as one CUDA graph, or many samples per call."
+            else "Run it where launching costs less: on the processor, as one "
+            f"{graph_name(evidence) or 'graph'}, or many samples per call."
         ),
         code="model = torch.jit.trace(model.eval(), inputs)  # for inference",
         gain_reason="which remedy wins depends on sizes that only a trial knows: see `bottleneck sweep --backends`",

@@ -170,7 +170,7 @@ _OF_EMBEDDINGS = (
     'nn.EmbeddingBag(rows, width, mode="sum")',
 )
 _OF_ROWS = (
-    "Move whole rows in as few passes as possible: one index for gathering, none that adds where nothing repeats.",
+    "Gather whole rows with one index (index_select, index_copy_), and let index_put add up only where indices repeat.",
     "sorted_rows = x.index_select(0, order)  # and back: out.index_copy_(0, order, rows)",
 )
 # Rows of a table that holds a sample in each column.

@@ -17,13 +17,10 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import LISTED_ALONE
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, union
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
 from bottleneck.units import ITEM_BYTES, US_PER_S, counted, format_share, format_si, format_us
 
 TRANSFER = "transfer"
-
-# A call that issued such a copy, in the words of an idle row: 'cudaMemcpyAsync (pageable, HtoD)'.
-_CALL = re.compile(r"\((?P<kind>pageable, |pinned, )?HtoD\)$")
 
 _COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda", "aten::_copy_from"})
 _MAKING = re.compile(
@@ -34,6 +31,8 @@ _SIZE = re.compile(r'^\["\[(\d{1,12}(?:, ?\d{1,12}){0,15})\]"')
 _ITEM_BYTES = frozenset(ITEM_BYTES.values())
 # Ops of a copy nest no deeper than this: to, _to_copy, copy_, and another copy_ where dtypes differ.
 _DEEPEST = 16
+# Of the step: from this part on copies are what it does.
+_MOST_OF_STEP = 0.5
 
 
 class DeviceCopies(Struct, frozen=True):
@@ -97,7 +96,7 @@ def copies_to_device(evidence: Evidence) -> DeviceCopies:
         pageable=pageable,
         pinned=pinned,
         steps=evidence.steps,
-        waits_us=_waits_us(evidence, rows, {"pageable, ": pageable, "pinned, ": pinned}),
+        waits_us=_waits_us(evidence, rows, {"pageable": pageable, "pinned": pinned, "": ~(pageable | pinned)}),
         made=made,
         makers=makers,
     )
@@ -111,12 +110,11 @@ def _waits_us(evidence: Evidence, rows: Integers, kinds: Mapping[str, Flags]) ->
     kernels = evidence.linked.kernels
     begin, end = (kernels[name].to_numpy()[rows] for name in ("launch_ts_us", "launch_end_us"))
     idle = np.nan_to_num(_idle_within_us(evidence, begin, end))
-    plain = ~np.logical_or.reduce(list(kinds.values()))
+    kind_of = {f"{kind} to_device".lstrip(): mask for kind, mask in kinds.items()}
     waits: dict[str, Floats] = {}
     for row in evidence.analysis.idle:
-        match = _CALL.search(row.detail or "")
-        mine = kinds.get(match["kind"] or "", plain) if match else plain
-        if match is None or not mine.any():
+        mine = kind_of.get(row.copy or "")
+        if mine is None or not mine.any():
             continue
         parts = np.where(mine, idle if idle[mine].any() else 1.0, 0.0)
         account = f"overhead.{row.cause}"
@@ -315,6 +313,42 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     )
 
 
+def copied_bytes(evidence: Evidence) -> Draft | None:
+    """Copies over the link hold most of the step, and neither pinned memory nor work beside them would hide them.
+
+    Gain: none predicted, because the program knows which of the bytes it needs.
+    """
+    exposed_us = evidence.account_us(TRANSFER)
+    if evidence.is_host_only or evidence.share_of_step(exposed_us) < _MOST_OF_STEP:
+        return None
+    if pageable_copies(evidence) is not None or copies_not_overlapped(evidence) is not None:
+        return None
+    kernels = evidence.linked.kernels
+    linked = (kernels["kind"] == "copy").to_numpy() & kernels["copy_way"].isin(OVER_LINK).to_numpy()
+    linked &= evidence.kernels_in_window
+    moved = float(np.nansum(kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[linked])) / evidence.steps
+    lasted_us = float(kernels["dur_us"].to_numpy()[linked].sum()) / evidence.steps
+    if not moved > 0 or not lasted_us > 0:
+        return None
+    pace, limit = moved / lasted_us * US_PER_S, evidence.analysis.device.link_bytes_per_s
+    of_link = "" if limit is None else f", {format_share(min(pace / limit, 1.0))} of what its link can do"
+    return Draft(
+        slug="copied-bytes",
+        title="Copies between host and device are most of the step",
+        evidence=(
+            f"{counted(format_count(float(linked.sum()) / evidence.steps), 'copy', 'copies')} per step{_sized(moved)} "
+            f"run at {format_si(pace, 'B/s')}{of_link}",
+            f"the device does nothing else for {_of_step(evidence, exposed_us)}",
+        ),
+        advice="Copy fewer bytes (a narrower dtype, only what is used, data that stays on the device), and look at the "
+        "link where it is slower than it should be.",
+        code="batch = batch.to(torch.bfloat16).pin_memory().to(device, non_blocking=True)  # half of the bytes\n"
+        "# diagnosis: nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",
+        gain_reason="not predicted: which of the bytes are needed only the program knows",
+        claims=claims_of(evidence, TRANSFER, most_us=exposed_us),
+    )
+
+
 def small_copies(evidence: Evidence) -> Draft | None:
     """Rule 42: many copies that are round trips rather than streams."""
     copies = copies_to_device(evidence)
@@ -441,4 +475,4 @@ def _of_step(evidence: Evidence, us: float) -> str:
     return f"{format_share(evidence.share_of_step(us))} of the step"
 
 
-RULES = (pageable_copies, copies_not_overlapped, small_copies, made_on_host, made_beside_device)
+RULES = (pageable_copies, copies_not_overlapped, copied_bytes, small_copies, made_on_host, made_beside_device)

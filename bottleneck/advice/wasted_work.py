@@ -295,7 +295,7 @@ def padding_not_known(evidence: Evidence) -> Draft | None:
         slug="padding-not-known",
         title="A part of the ids may be padding",
         evidence=(f"embeddings of {found[0][0]} x {found[0][1]} ids; a trace has no values",),
-        advice="Sample the padding: bottleneck run --inspect-padding.",
+        advice="See how much of the ids is padding: bottleneck run --inspect-padding.",
         gain_reason="the values of the ids are not recorded",
     )
 

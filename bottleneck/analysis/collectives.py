@@ -17,9 +17,10 @@ from msgspec import Struct
 from bottleneck.analysis.kernel_rows import KernelTimes
 from bottleneck.schema.analysis import CollectiveSummary
 from bottleneck.schema.digest import CollectiveCalls, Message
-from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.records import replace
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import ITEM_BYTES, SHORT_DTYPE, US_PER_S
 
 NO_SIZES = "no message sizes in the trace"
@@ -87,6 +88,8 @@ class _CollectiveCall(NamedTuple):
     around: str
     dims: str | None
     types: str | None
+    around_dims: str | None
+    around_types: str | None
     collective: str | None
     given: int | None
     taken: int | None
@@ -110,12 +113,27 @@ def fold_collectives(rows: KernelTimes) -> tuple[CollectiveSummary, ...]:
     calls = np.bincount(code, weights=runs, minlength=size) / rows.repeats
     spent = np.bincount(code, weights=dur * runs, minlength=size) / rows.repeats
     exposed = np.minimum(np.bincount(code, weights=rows.us[members], minlength=size), spent)
+    forward = np.bincount(code, weights=runs * _before_backward(linked, members), minlength=size) / rows.repeats
     found = [
-        _summary(message, paces[message], *amounts)
-        for message, *amounts in zip(messages, calls.tolist(), spent.tolist(), exposed.tolist(), strict=True)
+        replace(_summary(message, paces[message], *amounts), forward_calls=early)
+        for message, early, *amounts in zip(
+            messages, forward.tolist(), calls.tolist(), spent.tolist(), exposed.tolist(), strict=True
+        )
         if amounts[0] > 0
     ]
     return tuple(sorted(found, key=lambda one: (-one.us, one.name, one.bytes or 0.0)))
+
+
+def _before_backward(linked: Linked, members: Integers) -> Flags:
+    """Mask of the collectives that are issued in a step before its first backward node."""
+    ops, kernels = linked.ops, linked.kernels
+    node = ops["is_autograd"].to_numpy() & ops["step"].notna().to_numpy()
+    if not node.any():
+        return np.zeros(members.size, dtype=bool)
+    first = ops["ts_us"][node].groupby(as_integers(ops["step"])[node]).min()
+    begun = first.reindex(as_integers(kernels["step"])[members]).to_numpy()
+    issued = kernels["launch_ts_us"].to_numpy(dtype=np.float64, na_value=np.nan)[members]
+    return np.asarray(issued < begun)
 
 
 def quickest_calls(several: Iterable[CollectiveCalls]) -> Mapping[Message, Pace]:
@@ -136,7 +154,9 @@ def repaced(
 ) -> tuple[CollectiveSummary, ...]:
     """The same collectives beside the quickest calls of all ranks."""
     return tuple(
-        _summary(message, quickest[message], one.calls, one.us, one.exposed_us)
+        replace(
+            _summary(message, quickest[message], one.calls, one.us, one.exposed_us), forward_calls=one.forward_calls
+        )
         if (message := message_of(one)) in quickest
         else one
         for one in collectives
@@ -214,40 +234,99 @@ def _calls(linked: Linked, members: Integers) -> list[_CollectiveCall]:
         np.append(ops[column].to_numpy(dtype=np.int64, na_value=-1), -1) for column in ("parent", "signature")
     )
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[members]
-    dims, types = (np.append(signatures[column].to_numpy(), [None])[signature[op]].tolist() for column in _SHAPES)
+    shapes = [
+        np.append(signatures[column].to_numpy(), [None])[signature[row]].tolist()
+        for row in (op, parent[op])
+        for column in _SHAPES
+    ]
     kernel = kernels["name"].astype(object).to_numpy()[members].tolist()
-    rows = zip(kernel, name[op].tolist(), name[parent[op]].tolist(), dims, types, *recorded, strict=True)
+    rows = zip(kernel, name[op].tolist(), name[parent[op]].tolist(), *shapes, *recorded, strict=True)
     return [_CollectiveCall(*row) for row in rows]
 
 
 def _message(call: _CollectiveCall) -> Message:
-    """The message of a call: by its arguments, else by the shapes of its op, where the payload is what goes in.
+    """The message of a call: by its arguments, else by the shapes of its op or of the one around, else unknown.
 
     The op may know more than the kernel: an all-to-all runs as sends, and newer libraries have one kernel for all.
     """
     named = (kind_of(name) for name in (call.collective or "", call.op, call.around, call.kernel))
     kind = next((kind for kind in named if kind.name), _NO_OTHER)
     elements, spelled = (call.taken if kind.gives_more else call.given), _SPELLED.get(call.dtype or "", call.dtype)
-    if elements is None and not kind.gives_more:
-        elements, spelled = _first_argument(call.dims, call.types)
+    if elements is None:
+        elements, spelled = _from_shapes(call, kind)
     item = ITEM_BYTES.get(spelled or "")
     payload = None if elements is None or item is None else float(round(elements * item))
     ranks = call.ranks if call.ranks is not None and call.ranks > 0 else None
     return Message(kind.name or call.kernel, SHORT_DTYPE.get(spelled or "", spelled), ranks, payload)
 
 
-def _first_argument(dims: str | None, types: str | None) -> tuple[int | None, str | None]:
-    """Elements and dtype of the first argument of a call; null where it was not recorded as one tensor."""
+# What one rank holds of what goes in or comes out is smaller than the payload: both sides have to be known.
+_SIDES_DIFFER = frozenset({"all_gather", "gather", "scatter", "reduce_scatter"})
+# Kernels that add up are named for the dtype; those that only move bytes are not.
+_REDUCED = re.compile(r"(?:Sum|Prod|Max|Min|MinMax|PreMulSum|SumPostDiv)_(_*[a-z]\w*?)(?=_[A-Z]|\(|$)")
+_KERNEL_DTYPES = {
+    "f16": "c10::Half",
+    "half": "c10::Half",
+    "__half": "c10::Half",
+    "bf16": "c10::BFloat16",
+    "__nv_bfloat16": "c10::BFloat16",
+    "hip_bfloat16": "c10::BFloat16",
+    "f32": "float",
+    "float": "float",
+    "f64": "double",
+    "double": "double",
+}
+
+
+def _from_shapes(call: _CollectiveCall, kind: Kind) -> tuple[int | None, str | None]:
+    """Elements and dtype of the payload by the recorded tensors of the op, else of the op around; null where unknown.
+
+    The first argument of `record_param_comms` is what goes in. c10d's own ops have the result first, and the payload is
+    the larger side. A list of tensors has no dtype: the name of a kernel that reduces gives it.
+    """
+    reduced = _REDUCED.search(call.kernel)
+    by_kernel = None if reduced is None else _KERNEL_DTYPES.get(reduced[1])
+    around = (call.around_dims, call.around_types) if _ISSUES.match(call.around) else (None, None)
+    for dims, types in ((call.dims, call.types), around):
+        tensors = _tensors(dims, types, by_kernel)
+        if not tensors:
+            continue
+        if kind.name not in _SIDES_DIFFER:
+            return tensors[0]
+        if len(tensors) > 1:
+            return max(tensors, key=lambda tensor: tensor[0])
+        if not kind.gives_more and call.op == _RECORD and dims == call.dims:
+            return tensors[0]
+    return None, None
+
+
+_RECORD = "record_param_comms"
+_ISSUES = re.compile(r"_?c10d(?:_functional)?::")
+
+
+def _tensors(dims: str | None, types: str | None, listed: str | None) -> list[tuple[int, str]]:
+    """Elements and dtype of the leading arguments that are tensors, or lists of them whose dtype is ``listed``."""
     try:
         sizes, names = json.loads(dims or "[]"), json.loads(types or "[]")
     except (ValueError, RecursionError):
-        return None, None
-    tensor = sizes[0] if isinstance(sizes, list) and sizes else None
-    named = names[0] if isinstance(names, list) and names else None
-    if not (isinstance(tensor, list) and tensor and isinstance(named, str)):
-        return None, None
-    known = named in ITEM_BYTES and all(type(size) is int and size >= 0 for size in tensor)
-    return (math.prod(tensor), named) if known else (None, None)
+        return []
+    tensors = []
+    for size, name in zip(sizes, names, strict=False) if isinstance(sizes, list) and isinstance(names, list) else ():
+        count = _elements(size)
+        if count is not None and isinstance(name, str) and name in ITEM_BYTES:
+            tensors.append((count, name))
+        elif isinstance(size, list) and size and listed is not None:
+            counts = [_elements(inner) for inner in size]
+            if all(count is not None for count in counts):
+                tensors.append((sum(count or 0 for count in counts), listed))
+    return tensors
+
+
+def _elements(size: object) -> int | None:
+    """Elements of a tensor of this size; null for what is no size with dimensions."""
+    if not (isinstance(size, list) and size):
+        return None
+    return math.prod(size) if all(type(length) is int and length >= 0 for length in size) else None
 
 
 def _paces(linked: Linked, members: Integers, code: Integers, messages: Sequence[Message]) -> dict[Message, Pace]:

@@ -253,15 +253,16 @@ def by_name(kernels: pd.DataFrame, value: Callable[[str], object]) -> Floats:
     return np.array(numbers, dtype=np.float64)[names.codes.to_numpy()]
 
 
+# Memory-efficient attention in fp32 takes three TF32 passes for one product (CUTLASS OpMultiplyAddFastF32).
+FP32_ATTENTION_PASSES = 3.0
 # Algorithms that need fewer multiplications than the op's formula counts: Winograd F(2x2, 3x3) saves 2.25x, F(4x4, 3x3)
 # (cuDNN's route outside one kernel) and the Fourier route up to 4x, F(5x5, 5x5) in 9x9 tiles 25·25/81x.
-# Memory-efficient attention in fp32 takes three TF32 passes for one.
 _SAVINGS = (
     (re.compile(r"winograd\w*9x9", re.IGNORECASE), 625 / 81),
     (re.compile(r"winograd_nonfused|winograd\w*4x4", re.IGNORECASE), 4.0),
     (re.compile(r"winograd", re.IGNORECASE), 2.25),
     (re.compile(r"fft|cgemm", re.IGNORECASE), 4.0),
-    (re.compile(r"fmha_cutlass[fb]_f32\w*_sm[89]", re.IGNORECASE), 1 / 3),
+    (re.compile(r"fmha_cutlass[fb]_f32\w*_sm[89]", re.IGNORECASE), 1 / FP32_ATTENTION_PASSES),
 )
 
 _FETCHED_BEFORE_WRITTEN = 4 / 3
@@ -380,16 +381,16 @@ def _compute_us(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
     """Floors of the arithmetic at the higher and at the lower end of the peak, and whether the peak is a guess."""
     matrix = work.cost("matrix_flops") / _savings(work)
     high, low, guessed = _matrix_peaks(work)
-    vector = _seconds(work.cost("vector_flops"), _vector_peaks(work))
-    special = work.cost("special_ops") / (work.device.special_ops_per_s or np.inf)
+    vector = arithmetic_us(work.cost("vector_flops"), _vector_peaks(work))
+    special = arithmetic_us(work.cost("special_ops"), work.device.special_ops_per_s or np.inf)
     others = np.maximum(vector, special)
-    fast, slow = (np.maximum(_seconds(matrix, peak), others) * US_PER_S for peak in (high, low))
+    fast, slow = (np.maximum(arithmetic_us(matrix, peak), others) for peak in (high, low))
     return fast, slow, guessed & (matrix > 0)
 
 
-def _seconds(amount: Floats, rate: Floats) -> Floats:
-    """No work takes no time, even at an unknown rate."""
-    return np.where(amount == 0, 0.0, amount / rate)
+def arithmetic_us(amount: Floats, per_s: Floats | float) -> Floats:
+    """Microseconds of so much arithmetic at a peak; no work takes no time, even at an unknown rate."""
+    return np.where(amount == 0, 0.0, amount / per_s * US_PER_S)
 
 
 def _savings(work: RooflineInput) -> Floats:

@@ -112,9 +112,6 @@ STATE_OF_CALL = {
 }
 
 
-# A kernel launch takes 3 to 10 us. One that holds the host this long while the device is idle loads or initialises:
-# with lazy loading, CUDA brings a kernel's code in on its first launch.
-SLOW_LAUNCH_US = 1000.0
 # A lock that is free and a socket that is ready take less.
 LEAST_WAIT_US = 20.0
 # Up to here the time of an op is that of issuing it, wherever it computes.
@@ -482,7 +479,7 @@ def _stateful_rows(trace: Trace) -> tuple[Integers, Codes]:
     category_codes, name_codes = category.codes.to_numpy(), names.codes.to_numpy()
     calls = trace.launch_args["event"].to_numpy()
     rows: list[Integers] = [calls]
-    states: list[Codes] = [_states_of_calls(trace.launch_args["call_kind"], events["dur_us"].to_numpy()[calls])]
+    states: list[Codes] = [_states_of_calls(trace.launch_args["call_kind"])]
     for wanted in _RULES:
         if wanted not in category.categories:
             continue
@@ -501,12 +498,10 @@ def _stateful_rows(trace: Trace) -> tuple[Integers, Codes]:
     return np.concatenate(rows), np.concatenate(states)
 
 
-def _states_of_calls(kind: "pd.Series[str]", dur_us: Floats) -> Codes:
-    """The states of calls into the runtime; kernel launches that load code count as compilation."""
+def _states_of_calls(kind: "pd.Series[str]") -> Codes:
+    """The states of calls into the runtime."""
     by_kind = [HOST_STATES.index(STATE_OF_CALL.get(label, "dispatch")) for label in kind.cat.categories]
-    states = np.array([*by_kind, _DISPATCH], dtype=STATE)[kind.cat.codes.to_numpy()]
-    states[(kind == "launch").to_numpy() & (dur_us > SLOW_LAUNCH_US)] = HOST_STATES.index("compile")
-    return states
+    return np.array([*by_kind, _DISPATCH], dtype=STATE)[kind.cat.codes.to_numpy()]
 
 
 def _presence(events: pd.DataFrame) -> dict[int, Segments]:

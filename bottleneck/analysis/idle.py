@@ -26,6 +26,7 @@ from bottleneck.schema.intervals import (
 )
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, LAUNCH_LATENCY_US, Linked
 from bottleneck.schema.op_names import BACKWARD_NODE, BUILT_IN_CALL
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers
 from bottleneck.system.working_memory import return_freed_memory
 
@@ -219,6 +220,12 @@ def short(name: str | None) -> str | None:
     return name.removeprefix(f"{BACKWARD_NODE}: ")[:_LONGEST]
 
 
+def _words_of_copy(copy: str) -> str:
+    """A copy as profilers write it: 'pageable, DtoH'."""
+    *memory, way = copy.split()
+    return ", ".join((*memory, _COPY_WORDS[way]))
+
+
 def _with_copy(name: str | None, copy: str | None) -> str | None:
     return f"{name[:_LONGEST]} ({copy})" if name and copy else short(name)
 
@@ -227,7 +234,11 @@ def _with_copy(name: str | None, copy: str | None) -> str | None:
 _LONG_SILENCE_US, SILENCE = 1000.0, "long stretches without any record"
 
 IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops", "lightly_us")
-_SYNC, _INPUT, _ALLOCATOR, _PYTHON = (IDLE_CAUSES.index(each) for each in ("sync", "input", "allocator", "python"))
+NEIGHBOURS = ("before", "after")
+IDLE_FIELDS = (*IDLE_TEXTS, "copy")
+_SYNC, _INPUT, _ALLOCATOR, _PYTHON, _LAUNCH = (
+    IDLE_CAUSES.index(cause) for cause in ("sync", "input", "allocator", "python", "launch")
+)
 
 
 class Coded(Struct, frozen=True):
@@ -261,34 +272,41 @@ def coded(column: "pd.Series[str]") -> Coded:
 
 
 class Waits(Struct, frozen=True):
-    """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, length, and the occasion of each.
+    """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, copy, length, and the occasion of each.
 
     ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.
-    ``lightly_us`` is how long each takes in a window with the fewest options; null where none tells.
+    ``lightly_us`` is how long each takes in a window with the fewest options; null where none tells. ``before`` is the
+    kernel whose end left the device idle, ``after`` the op whose work ended that; null on a host.
     """
 
     cause: Codes
     source: Coded
     module: Coded
     detail: Coded
+    copy: Coded
     us: Floats
     occasion: Integers
     frames: Floats | None = None
     ops: Floats | None = None
     lightly_us: Floats | None = None
+    before: Coded | None = None
+    after: Coded | None = None
 
 
 def fold(waits: Waits) -> pd.DataFrame:
-    """Time, occasions and records per cause, line, module and detail (null: unknown), largest first."""
-    group, first = numbered(waits.cause, waits.source.code, waits.module.code, waits.detail.code)
+    """Time, occasions and records per cause, line, module, detail and copy (null: unknown), largest first."""
+    codes = (getattr(waits, name).code for name in IDLE_FIELDS)
+    group, first = numbered(waits.cause, *codes)
     _, occasions = numbered(group, waits.occasion)
     causes = [IDLE_CAUSES[code] for code in waits.cause[first].tolist()]
-    texts: dict[str, Coded] = {name: getattr(waits, name) for name in IDLE_TEXTS}
+    texts: dict[str, Coded] = {name: getattr(waits, name) for name in IDLE_FIELDS}
     counts = {name: getattr(waits, name) for name in RECORDS}
+    neighbours = {name: _longest(getattr(waits, name), group, waits.us, first.size) for name in NEIGHBOURS}
     frame = pd.DataFrame(
         {
             "cause": pd.Series(causes, dtype=object),
             **{name: pd.Series(each.on(first).texts(), dtype=object) for name, each in texts.items()},
+            **{name: pd.Series(texts, dtype=object) for name, texts in neighbours.items()},
             "us": np.bincount(group, weights=waits.us, minlength=first.size).astype(np.float64),
             "calls": np.bincount(group[occasions], minlength=first.size).astype(np.float64),
             **{
@@ -300,6 +318,19 @@ def fold(waits: Waits) -> pd.DataFrame:
     return frame.sort_values("us", ascending=False, kind="stable", ignore_index=True)
 
 
+def _longest(texts: Coded | None, group: Integers, us: Floats, count: int) -> list[str | None]:
+    """The text with most of the time of each group; null where none is known."""
+    found: list[str | None] = [None] * count
+    if texts is None or not texts.labels:
+        return found
+    pair, first = numbered(group, texts.code)
+    pair_us = np.bincount(pair, weights=us, minlength=first.size)
+    for row in np.argsort(pair_us, kind="stable").tolist():
+        code = int(texts.code[first[row]])
+        found[int(group[first[row]])] = texts.labels[code] if code >= 0 else None
+    return found
+
+
 def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     """The pieces of gaps with their places and details.
 
@@ -308,9 +339,21 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     """
     source, module, frame = _places_of(pieces, gaps, linked, host)
     return_freed_memory()
-    detail = _details(pieces, (pieces.start + pieces.end) / 2, frame, linked, host)
+    detail, copy = _details(pieces, (pieces.start + pieces.end) / 2, frame, linked, host)
     return_freed_memory()
-    return Waits(pieces.cause, source, module, detail, pieces.us, pieces.gap, *_count_records(pieces, linked))
+    told = Waits(pieces.cause, source, module, detail, copy, pieces.us, pieces.gap, *_count_records(pieces, linked))
+    return told if gaps.preceding is None else replace(told, **_neighbours(pieces, gaps, gaps.preceding, linked))
+
+
+def _neighbours(pieces: Pieces, gaps: Gaps, preceding: Integers, linked: Linked) -> dict[str, Coded]:
+    """The kernel that each piece follows directly, and the op whose work ends its gap."""
+    kernels, ops = linked.kernels, linked.ops
+    is_first = pieces.start - gaps.start[pieces.gap] < RESOLUTION_US
+    before = np.where(is_first, preceding[pieces.gap], -1)
+    following = gaps.following[pieces.gap]
+    issued = np.where(following >= 0, as_integers(kernels["op"])[following], -1)
+    after = coded(ops["name"]).on(issued).or_else(coded(kernels["name"]).on(following))
+    return {"before": coded(kernels["name"]).on(before), "after": after}
 
 
 def _places_of(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> tuple[Coded, Coded, Coded]:
@@ -375,8 +418,8 @@ def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, hos
         mine = np.flatnonzero(cause == state)
         event[mine] = _rows_at(host.states_of(IDLE_CAUSES[state]), code[mine], start[mine])
     pieces = Pieces(rows, start, start, cause, event, code)
-    detail = _details(pieces, start, Coded(nothing, []), linked, host)
-    return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, us, rows)
+    detail, copy = _details(pieces, start, Coded(nothing, []), linked, host)
+    return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, copy, us, rows)
 
 
 def explain_pages(rows: Integers, us: Floats, linked: Linked, what: str) -> Waits:
@@ -384,7 +427,8 @@ def explain_pages(rows: Integers, us: Floats, linked: Linked, what: str) -> Wait
     ops = linked.ops.iloc[rows]
     names = coded(ops["name"])
     detail = Coded(names.code, [f"{short(label)} > {what}" for label in names.labels])
-    return Waits(np.full(rows.size, _ALLOCATOR), coded(ops["source"]), coded(ops["module"]), detail, us, rows)
+    cause, no_copy = np.full(rows.size, _ALLOCATOR), Coded(np.full(rows.size, -1, dtype=np.int8), [])
+    return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, no_copy, us, rows)
 
 
 def _rows_at(segments: Mapping[int, Segments], thread: Codes, at: Floats) -> Integers:
@@ -395,8 +439,8 @@ def _rows_at(segments: Mapping[int, Segments], thread: Codes, at: Floats) -> Int
     return rows
 
 
-def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Host) -> Coded:
-    """Descriptions of what held the host; each distinct combination of events is described once."""
+def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Host) -> tuple[Coded, Coded]:
+    """Descriptions of what held the host, each distinct combination of events once, and the copies that these name."""
     name, op_name, call_name, copied = _names_of(pieces, at, linked, host)
     silent = (pieces.cause == _PYTHON) & (frame.code < 0) & (pieces.us >= _LONG_SILENCE_US)
     parts = (pieces.cause, name, op_name, call_name, copied.code, frame.code, silent)
@@ -406,6 +450,7 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
     def text(labels: list[str], code: int) -> str | None:
         return labels[code] if code >= 0 else None
 
+    copy_words = {label: _words_of_copy(label) for label in copied.labels}
     words = [
         SILENCE
         if is_silent
@@ -413,7 +458,7 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
             IDLE_CAUSES[cause],
             text(label, event),
             text(label, op),
-            (text(label, call), text(copied.labels, copy)),
+            (text(label, call), copy_words.get(text(copied.labels, copy) or "")),
             text(frame.labels, function),
         )
         for cause, event, op, call, copy, function, is_silent in zip(
@@ -422,7 +467,9 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
     ]
     distinct = sorted({word for word in words if word})
     position = {word: code for code, word in enumerate(distinct)}
-    return Coded(np.array([position.get(word or "", -1) for word in words], dtype=np.int32)[group], distinct)
+    detail = Coded(np.array([position.get(word or "", -1) for word in words], dtype=np.int32)[group], distinct)
+    is_call = (pieces.cause == _SYNC) | (pieces.cause == _LAUNCH)
+    return detail, Coded(np.where(is_call, copied.code, -1), copied.labels)
 
 
 def _names_of(pieces: Pieces, at: Floats, linked: Linked, host: Host) -> tuple[Codes, Codes, Codes, Coded]:
@@ -440,11 +487,11 @@ def _names_of(pieces: Pieces, at: Floats, linked: Linked, host: Host) -> tuple[C
 
 
 def _copies(linked: Linked) -> Coded:
-    """Row for row as EVENTS: the copy that a call issued, in words: 'pageable, DtoH'."""
+    """Row for row as EVENTS: the copy that a call issued, by the host's memory and its way: 'pageable to_host'."""
     way, memory = (linked.kernels[name].cat for name in ("copy_way", "host_memory"))
     launch = as_integers(linked.kernels["launch"])
-    ways, kinds = [_COPY_WORDS[each] for each in way.categories], ["", *(f"{each}, " for each in memory.categories)]
-    labels = [kind + word for word in ways for kind in kinds]
+    kinds = ["", *(f"{kind} " for kind in memory.categories)]
+    labels = [kind + word for word in way.categories for kind in kinds]
     code = (way.codes.to_numpy() * len(kinds) + memory.codes.to_numpy() + 1).astype(np.int8)
     code[way.codes.to_numpy() < 0] = -1
     # There are few words (of where from, where to, and two kinds of memory), and many events.

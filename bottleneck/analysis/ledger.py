@@ -18,7 +18,8 @@ from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, o
 from bottleneck.analysis.idle import (
     FAULTS,
     FREED,
-    IDLE_TEXTS,
+    IDLE_FIELDS,
+    NEIGHBOURS,
     RECORDS,
     Gaps,
     Pieces,
@@ -568,10 +569,13 @@ def _in_lighter_window(told: Waits, middle_us: Floats, linked: Linked, light: St
 
 
 def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:
-    keys = ["cause", *IDLE_TEXTS]
-    folded = pd.concat(idle, ignore_index=True).groupby(keys, dropna=False, sort=False, as_index=False)
-    total, scale = folded.sum(), 1.0 / (steps * len(idle))
-    texts = {name: total[name].astype(object).where(total[name].notna(), None) for name in IDLE_TEXTS}
+    keys = ["cause", *IDLE_FIELDS]
+    table = pd.concat(idle, ignore_index=True)
+    folded = table.groupby(keys, dropna=False, sort=False, as_index=False)
+    total, scale = folded[["us", "calls", *RECORDS]].sum(), 1.0 / (steps * len(idle))
+    # Of several devices the first one that tells.
+    total = total.assign(**{name: folded[name].first()[name] for name in NEIGHBOURS})
+    texts = {name: total[name].astype(object).where(total[name].notna(), None) for name in (*IDLE_FIELDS, *NEIGHBOURS)}
     total = total.assign(**texts, **{name: total[name] * scale for name in ("us", "calls", *RECORDS)})
     return total.sort_values("us", ascending=False, kind="stable", ignore_index=True)
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from bottleneck.analysis.between_ops import Stretches, calm_steps, measure_stretches
 from bottleneck.analysis.host import own_stretches, read_host
-from bottleneck.analysis.idle import IDLE_TEXTS, RECORDS
+from bottleneck.analysis.idle import IDLE_FIELDS, NEIGHBOURS, RECORDS
 from bottleneck.analysis.ledger import IdleTimes, LedgerResult, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
@@ -309,7 +309,7 @@ def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], more: Mapping
     causes = [cause for account in more if (cause := ACCOUNTS[account].cause) is not None]
     if not causes:
         return scaled.reset_index(drop=True)
-    texts = {name: pd.Series([None] * len(causes), dtype=object) for name in IDLE_TEXTS}
+    texts = {name: pd.Series([None] * len(causes), dtype=object) for name in (*IDLE_FIELDS, *NEIGHBOURS)}
     us = [more[f"overhead.{cause}"] for cause in causes]
     extra = pd.DataFrame({"cause": causes, **texts, "us": us, "calls": 0.0, **dict.fromkeys(RECORDS, 0.0)})
     return pd.concat((scaled, extra), ignore_index=True)

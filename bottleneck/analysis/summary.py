@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.collectives import fold_collectives
+from bottleneck.analysis.faults import find_faults
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
 from bottleneck.analysis.ledger import DECISIVE_LOSS, GROUP_OF_ACCOUNT, LedgerResult, is_wait
 from bottleneck.analysis.memory import measure_memory
 from bottleneck.analysis.phases import divide
 from bottleneck.analysis.queue import measure_queue
-from bottleneck.analysis.verdict import describe_sides, name_in_sentence
+from bottleneck.analysis.verdict import describe_sides
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
@@ -36,6 +37,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Integers, tally
+from bottleneck.schema.kernel_names import name_in_sentence
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
@@ -353,8 +355,7 @@ def assemble(
         idle=idle,
         ranks=(),
         caveats=(
-            *linked.trace.caveats,
-            *linked.caveats,
+            *find_faults(linked),
             *caveats,
             *result.caveats,
             *_lost_product_caveats(rows, totals),
@@ -375,10 +376,11 @@ def assemble(
 
 def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
     wall_us = result.ledger.wall_us
-    columns = [result.idle[name].tolist() for name in ("cause", "us", "source", "calls", "detail", "module")]
+    names = ("cause", "us", "source", "calls", "detail", "module", "copy", "before", "after")
+    columns = [result.idle[name].tolist() for name in names]
     return tuple(
-        IdleCause(cause, us, us / wall_us, source, float(calls), detail, module)
-        for cause, us, source, calls, detail, module in zip(*columns, strict=True)
+        IdleCause(cause, us, us / wall_us, source, float(calls), *texts)
+        for cause, us, source, calls, *texts in zip(*columns, strict=True)
         if us > 0
     )
 

@@ -5,23 +5,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
+import numpy as np
 from msgspec import Struct
 
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
-    APPLE_UNRECORDED,
     BROKEN_TRACE_SLUGS,
     DISTURBED_SLUGS,
     ELSEWHERE,
-    GRAPH_CAPTURE,
     GROUPS,
-    HALF_RECORDED,
-    ONE_OFF,
-    ONE_RANK,
     REGIMES,
     TRUNCATED,
     Bound,
-    Caveat,
     Clause,
     Finding,
     IdleCause,
@@ -36,12 +31,13 @@ from bottleneck.schema.analysis import (
     share_tenths,
 )
 from bottleneck.schema.evidence import Evidence, TwoSided
-from bottleneck.schema.finding_order import LITTLE, in_reading_order
+from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS, in_reading_order
+from bottleneck.schema.kernel_names import between, name_in_sentence
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
 from bottleneck.schema.op_names import at_source
-from bottleneck.schema.reasons import REMEDIES
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
+from bottleneck.schema.tables import WAITS, are_calls
 from bottleneck.units import format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.
@@ -58,37 +54,24 @@ _GROUP_WORDS = {
     "unknown": "unmodelled work",
 }
 
-# Caveat -> what to record instead, where it concerns more than half of what was recorded.
-_RECORD_INSTEAD: Mapping[str, str] = {
-    ELSEWHERE: "record these processes, if they import torch: bottleneck run --follow-children",
-    HALF_RECORDED: "record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-    APPLE_UNRECORDED: "record the GPU's side in Instruments: torch.mps.profiler.start(mode='interval')",
-    GRAPH_CAPTURE: "record later steps, which replay the graph: this window captures it",
-    ONE_OFF: "record later steps, after warm-up: {message}",
-}
 _MOST = 0.5
 _START_UP = "overhead.start_up"
 _HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group == "overhead")
 # Rounding may leave nothing of a step that only waits.
 _LEAST_JUDGED = 1e-6
 
-_NEAR_THE_ROOF = "it runs near the roof: lower the precision or the number of FLOPs"
-_BELOW_THE_ROOF = "lower the precision or the number of FLOPs; {share} of the peak is reached"
-_ALL_RANKS = "report the traces of all ranks together: one that comes late holds the others up in their collectives"
-_MISALIGNED = "pad the sizes of the matrix product to multiples of 8"
 # Accounts whose time a sentence names by the largest kernel instead of the account.
 _NAMED_BY_KERNEL = frozenset({"compute", "memory", "unknown"})
-_LONGEST_NAME = 60
 
 
 class Grounds(Struct, frozen=True):
     """Facts that a verdict rests on.
 
-    ``broken`` is the reason why the trace cannot be trusted, null when it can; ``instead`` says what to record where
-    this trace shows something else than the program at work; ``straggler`` tells of the rank that the others
-    wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
+    ``broken`` is the reason why the trace cannot be trusted, null when it can; ``straggler`` tells of the rank that
+    the others wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
     is the reason why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
-    ``line_us`` is the time of ops by line.
+    ``line_us`` is the time of ops by line. ``kept_up`` says by what a device whose work is not recorded is known to
+    have waited for its host.
     """
 
     ledger: Ledger
@@ -96,15 +79,14 @@ class Grounds(Struct, frozen=True):
     idle: tuple[IdleCause, ...]
     host_only: bool = False
     broken: str | None = None
-    instead: str | None = None
     sides: TwoSided | None = None
     straggler: tuple[Clause, ...] = ()
-    is_one_of_several: bool = False
     cut_off: str | None = None
     serving: Serving | None = None
     disturbed: str | None = None
     run: RunSteps | None = None
     line_us: Mapping[str, float] = {}
+    kept_up: str | None = None
 
 
 class BoundDecision(Struct, frozen=True):
@@ -134,27 +116,35 @@ def grounds_of(evidence: Evidence) -> Grounds:
         idle=analysis.idle,
         host_only=evidence.linked.is_host_only,
         broken=broken,
-        instead=_record_instead(caveats),
         sides=evidence.sides,
         straggler=evidence.straggler,
-        is_one_of_several=any(caveat.slug == ONE_RANK for caveat in analysis.caveats),
         cut_off=next((caveat.message for caveat in analysis.caveats if caveat.slug == TRUNCATED), None),
         serving=serving_of(evidence),
         disturbed=next((caveat.message for caveat in analysis.caveats if caveat.slug in disturbed), None),
         run=analysis.run,
         line_us={fold.name: fold.us for fold in analysis.lines},
+        kept_up=_kept_up(evidence) if broken is not None and evidence.linked.is_host_only else None,
     )
 
 
-def _record_instead(caveats: Sequence[Caveat]) -> str | None:
-    """Advice of the first caveat that says that most of the trace is not the program at work; null where none does."""
-    return next(
-        (
-            _RECORD_INSTEAD[caveat.slug].format(message=caveat.message)
-            for caveat in caveats
-            if caveat.slug in _RECORD_INSTEAD and (caveat.share is None or caveat.share > _MOST)
-        ),
-        None,
+# Of the window: what the last wait for the device takes at most, and all of them, where it had nothing left to do.
+_SHORT_WAIT, _LITTLE_WAITING = 0.02, 0.05
+
+
+def _kept_up(evidence: Evidence) -> str | None:
+    """Says that the device was done with all work when the host waited for it at the end; null where it was not."""
+    trace, wall_us = evidence.linked.trace, evidence.linked.window.wall_us
+    start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
+    waits, launches = are_calls(trace, *WAITS), are_calls(trace, "launch", "graph_launch")
+    if not waits.any() or not launches.any() or not wall_us > 0:
+        return None
+    last = int(np.flatnonzero(waits)[np.argmax(start_us[waits])])
+    is_last = start_us[last] >= start_us[launches].max()
+    if not is_last or dur_us[last] > _SHORT_WAIT * wall_us or dur_us[waits].sum() > _LITTLE_WAITING * wall_us:
+        return None
+    return (
+        f"but the last wait for the device, after all launches, takes {format_us(float(dur_us[last]))} of "
+        f"{format_us(wall_us)}: the device kept up with the host, which sets the pace"
     )
 
 
@@ -303,31 +293,24 @@ def _busy_share(grounds: Grounds) -> float:
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
-    """The verdict; its first step is the first finding whose gain shows, else what the largest account advises.
-
-    Advice to record anew stays first, whatever the findings on the step are.
-    """
+    """The verdict; its first step is the first finding, null where there is none."""
     decision = find_bound(grounds)
-    first_step = (
-        _leading(findings)
-        or _recording_advice(grounds, decision, findings)
-        or _first_finding(grounds, decision, findings)
-    )
-    step = first_step or _change_without_gain(decision, findings) or _account_advice(grounds, decision)
+    first = next(iter(in_reading_order(findings, grounds.ledger.wall_us, decision.bound)), None)
+    step = None if first is None else _first_step(grounds, decision, first)
     clauses = tuple(_clauses(grounds, decision, findings, step))
-    text = join_clauses(clauses)
-    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, step.text, clauses)
+    text, action = join_clauses(clauses), None if step is None else step.text
+    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, action, clauses)
 
 
 class _FirstStep(Struct, frozen=True):
-    """The first action, and the slug of the finding or the account whose advice it is; null where it is neither's."""
+    """The first action in words, and the slug of the finding that advises it."""
 
     text: str
-    source: str | None = None
+    source: str
 
 
 def _clauses(
-    grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding], first_step: _FirstStep
+    grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding], first_step: _FirstStep | None
 ) -> Iterator[Clause]:
     """The parts of the verdict in words, in the order in which they are read."""
     if grounds.cut_off:
@@ -344,37 +327,12 @@ def _clauses(
         yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
     if grounds.sides:
         yield Clause("sides", describe_sides(grounds.sides))
-    yield Clause("first", f"First: {first_step.text}", source=first_step.source)
+    if unanswered := _unanswered(grounds, decision, findings):
+        yield Clause("unanswered", unanswered)
+    if first_step is not None:
+        yield Clause("first", f"First: {first_step.text}", source=first_step.source)
 
 
-# Findings that rest on what the program does, so that a busy machine does not make them doubtful.
-SURE_FINDINGS = frozenset(
-    {
-        "anomaly-detection",
-        "blocking-launches",
-        "caching-allocator-off",
-        "compiling-in-step",
-        "debug-settings",
-        "double-precision",
-        "every-rank-reads-all",
-        "gc-pauses",
-        "gradient-check",
-        "graph-breaks",
-        "growing-steps",
-        "host-sync",
-        "item-calls",
-        "loader-without-workers",
-        "logged-parameters",
-        "looped-op",
-        "other-threads",
-        "side-work",
-        "step-sleeps",
-        "too-many-threads",
-        "traced-python",
-        "unfused-attention",
-        "unfused-optimizer",
-    }
-)
 _MOST_SURE = 2
 
 
@@ -395,11 +353,6 @@ def _pace(grounds: Grounds, serving: Serving) -> str:
     )
 
 
-def name_in_sentence(name: str) -> str:
-    """The beginning of a name, short enough for a sentence."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
 def _regime(grounds: Grounds, group: str) -> Regime | None:
     """The band of all kernels of a group of work together; null for waits and where none is known."""
     if group not in {"compute", "memory"}:
@@ -417,6 +370,8 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
     if decision.bound == "inconclusive" and untrue is not None:
         yield Clause("bound", "Inconclusive")
         yield Clause("cause", untrue, ": ")
+        if grounds.kept_up is not None:
+            yield Clause("doubt", grounds.kept_up, "; ")
     elif decision.bound == "inconclusive":
         yield Clause("bound", "Inconclusive")
         yield Clause("cause", f"{_shown(grounds, UNMODELLED)} of the {wall} step is unmodelled work", ": ")
@@ -502,93 +457,86 @@ def _contributor(grounds: Grounds, group: str) -> str:
             return f"{phrase}, as in {_label(kernel)} ({share})" if kernel is not None else f"{phrase} ({share})"
         # The share is that of the account, which other lines may have a part in.
         is_whole = math.isclose(line_us, entry.us, rel_tol=1e-3)
-        return (
-            f"{phrase} {at_source(line)} ({share})"
-            if is_whole
-            else f"{phrase} ({share}), most of all {at_source(line)}"
-        )
+        place = f"{at_source(line)} ({share})" if is_whole else f"({share}), most of all {at_source(line)}"
+        return f"{phrase} {place}{_around(grounds, entry.account, line)}"
     return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
 
 
-def _recording_advice(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> _FirstStep | None:
-    """Advice on a new recording where this one cannot show what limits the step; null where it can.
-
-    One rank of several does not show why it waits in collectives, unless a finding explains most of that time.
-    """
-    if grounds.instead is not None or grounds.broken is not None:
-        return _FirstStep(grounds.instead or "record it again")
-    if decision.bound == "inconclusive" and grounds.disturbed is not None:
-        sure = next((each for each in findings if each.slug in SURE_FINDINGS), None)
-        return _FirstStep("record it again while nothing else runs") if sure is None else _advised(sure)
-    if decision.bound == "inconclusive":
-        return _account_advice(grounds, decision)
-    if decision.bound == "communication" and grounds.is_one_of_several:
-        gains = (each.predicted_gain_us for each in findings)
-        most_us = max((gain.low for gain in gains if gain is not None), default=0.0)
-        return None if most_us > decision.share * grounds.ledger.wall_us / 2 else _FirstStep(_ALL_RANKS)
-    parted = grounds.sides is not None and not grounds.sides.is_one_step
-    return _FirstStep("judge the sides apart, with a recording of warmed-up steps") if parted else None
-
-
-def _advised(finding: Finding, gained: str = "") -> _FirstStep:
+def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> _FirstStep:
+    """The first finding in words, with its gain unless other programs made the times of the step doubtful."""
+    gained = ""
+    if finding.predicted_gain_us is not None and not (decision.bound == "inconclusive" and grounds.disturbed):
+        noise = "; the steps vary by more than that" if finding.within_noise else ""
+        gained = f" (predicted: {finding.describe_speedup()}{noise})"
     return _FirstStep(f"{_continuing(finding.advice)}{gained}", finding.slug)
 
 
-def _leading(findings: Sequence[Finding]) -> _FirstStep | None:
-    """The finding without a gain of the step that stands before all others: it holds whatever the step is."""
-    first = next((each for each in findings if each.comes_first), None)
-    return None if first is None or first.predicted_gain_us is not None else _advised(first)
+# Of the largest part: a finding that comes from less of it does not answer it.
+_LEAST_ANSWERED = 0.1
 
 
-def _first_finding(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> _FirstStep | None:
-    """The finding that reports show first, with its gain where it is large enough to name; null where it is not.
+class LargestPart(Struct, frozen=True):
+    """The largest part of what limits a step: its account, and the rows of kernels that are its time."""
 
-    Advice without which the results are wrong needs no gain. Where the steps vary more than every gain, the first of
-    them is still the best that is known to do.
-    """
-    wall_us = grounds.ledger.wall_us
-    finding = next(iter(in_reading_order(findings, wall_us, decision.bound)), None)
-    if finding is None:
+    entry: LedgerEntry
+    rows: tuple[int, ...] = ()
+
+    def is_answered_by(self, finding: Finding, grounds: Grounds) -> bool:
+        """True if the finding's gain, 1 % of the step or more, comes from this part, or from the whole step."""
+        gain = finding.predicted_gain_us
+        if gain is not None and gain.high < LITTLE / 2 * grounds.ledger.wall_us:
+            return False
+        if not finding.claims:
+            return gain is not None or finding.comes_first or finding.code is not None
+        own_us = math.fsum(grounds.kernels[row].us for row in self.rows) if self.rows else self.entry.us
+        names = {self.entry.account, *(f"kernel:{row}" for row in self.rows)}
+        claimed_us = math.fsum(us for claim, us in finding.claims.items() if claim in names)
+        return claimed_us >= _LEAST_ANSWERED * own_us
+
+
+def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
+    """Says that no finding makes the largest part of the step shorter, and how near its roof it is; else null."""
+    if decision.bound == "inconclusive":
         return None
-    gain = finding.predicted_gain_us
-    is_large = gain is not None and (gain.low + gain.high) / 2 >= LITTLE * wall_us > 0
-    if not is_large and not finding.corrects_results and not finding.comes_first:
-        return None
-    noise = ", less than these step times can show" if finding.within_noise else ""
-    gained = f" (predicted: {finding.describe_speedup()}{noise})" if gain is not None else ""
-    return _advised(finding, gained)
-
-
-def _change_without_gain(decision: BoundDecision, findings: Sequence[Finding]) -> _FirstStep | None:
-    """Advice to change something, where the trace shows too little to predict what it gains; null where there is none.
-
-    It comes before advice to record more of a step that a busy device is known to limit.
-    """
-    if decision.bound != "device":
-        return None
-    changes = (each for each in findings if each.predicted_gain_us is None and each.code and not each.on_request)
-    return next((_advised(each) for each in changes if each.confidence != "low"), None)
-
-
-def _account_advice(grounds: Grounds, decision: BoundDecision) -> _FirstStep:
-    """The default advice on the largest account of the group that limits the step."""
-    is_unmodelled = decision.bound in {"inconclusive", "device"} or decision.by_kind
+    is_unmodelled = decision.bound == "device" or decision.by_kind
     entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
-    kernel = _largest_kernel(grounds, _bounds_of(entry.account))
-    if entry.account in UNMODELLED_ACCOUNTS and kernel is not None:
-        remedy = REMEDIES.get(kernel.reason_code or "")
-        return _FirstStep(ACCOUNTS[UNMODELLED].advice, UNMODELLED) if remedy is None else _FirstStep(remedy)
-    if entry.account == "compute" and kernel is not None and kernel.reason_code == "misaligned":
-        return _FirstStep(_MISALIGNED)
-    if entry.account == "compute" and decision.regime in {"near_roof", "below_roof"}:
-        explained = None if kernel is None else kernel.explained
-        is_near = explained is None or regime_of(explained) == "near_roof"
-        below = _BELOW_THE_ROOF.format(share=format_share(explained or 0.0))
-        return _FirstStep(_NEAR_THE_ROOF if is_near else below)
-    account = ACCOUNTS[entry.account]
-    advice = (account.host_advice if grounds.host_only else None) or account.advice
-    line, _ = _line_of(grounds, entry.account)
-    return _FirstStep(advice.format(at=f" {at_source(line)}" if line else ""), account.key)
+    part = LargestPart(entry, _rows_of_part(grounds, entry))
+    if any(part.is_answered_by(each, grounds) for each in findings if not each.on_request):
+        return None
+    if is_unmodelled:
+        most = _largest_of([grounds.kernels[row] for row in part.rows])
+        named = "" if most is None else f", most of all {_label(most)} ({format_share(most.share)})"
+        return f"No rule here knows how to make the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}"
+    rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
+    if rate is not None:
+        return f"It reaches {rate}, and no rule here knows how to make it faster"
+    return f"No rule here knows how to {'make it faster' if part.rows else 'shorten that'}"
+
+
+def _rows_of_part(grounds: Grounds, entry: LedgerEntry) -> tuple[int, ...]:
+    """The rows of kernels that are the time of an account; of one that a kernel names, those of that kernel."""
+    bounds = _bounds_of(entry.account)
+    kernel = _largest_kernel(grounds, bounds) if entry.account in _NAMED_BY_KERNEL - {UNMODELLED} else None
+    is_kind = entry.account in UNMODELLED_ACCOUNTS and any(row.account == entry.account for row in grounds.kernels)
+    return tuple(
+        number
+        for number, row in enumerate(grounds.kernels)
+        if row.bound in bounds
+        and (kernel is None or _label(row) == _label(kernel))
+        and (not is_kind or row.account == entry.account)
+    )
+
+
+def _rate(grounds: Grounds, rows: Sequence[int]) -> str | None:
+    """'31.0 % of the bandwidth': how near these rows of kernels are to the roof that limits them; null if unknown."""
+    kernels = [grounds.kernels[row] for row in rows]
+    us = math.fsum(row.us for row in kernels)
+    known_us = math.fsum(row.us for row in kernels if row.explained is not None)
+    roof = {"compute": "the peak", "memory": "the bandwidth"}.get(kernels[0].bound) if kernels else None
+    if roof is None or not known_us > us / 2:
+        return None
+    explained_us = math.fsum((row.explained or 0.0) * row.us for row in kernels)
+    return f"{format_share(explained_us / known_us)} of {roof}"
 
 
 def describe_sides(sides: TwoSided) -> str:
@@ -614,10 +562,13 @@ def _bounds_of(account: str) -> tuple[str, ...]:
 
 def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary | None:
     """The largest row of the op with the most time in these bounds, with the time of all rows of that op and line."""
+    return _largest_of([row for row in grounds.kernels if row.bound in bounds])
+
+
+def _largest_of(kernels: Sequence[KernelSummary]) -> KernelSummary | None:
     groups: dict[str, list[KernelSummary]] = {}
-    for row in grounds.kernels:
-        if row.bound in bounds:
-            groups.setdefault(_label(row), []).append(row)
+    for row in kernels:
+        groups.setdefault(_label(row), []).append(row)
     rows = max(groups.values(), key=lambda rows: math.fsum(row.us for row in rows), default=None)
     if rows is None:
         return None
@@ -645,6 +596,15 @@ def _line_of(grounds: Grounds, account: str) -> tuple[str | None, float]:
         return source, us
     sampled = max(spread, key=lambda line: spread[line])
     return sampled.source, spread[sampled] + lines.get(sampled.source, 0.0)
+
+
+def _around(grounds: Grounds, account: str, line: str) -> str:
+    """The kernel that is waited for at a line, and the op that comes next, in words; empty where none is known."""
+    rows = [row for row in grounds.idle if f"overhead.{row.cause}" == account and row.source == line]
+    longest = max(rows, key=lambda row: row.us, default=None)
+    if longest is None:
+        return ""
+    return between(longest.before, longest.after, is_waited_for=longest.cause == "sync")
 
 
 def _label(kernel: KernelSummary) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from bottleneck.calibrate.calibration import Calibration, best_of_both
 from bottleneck.devices.catalogue import device_from_json
+from bottleneck.errors import ERROR_MARK
 from bottleneck.harness.machine import allowance, cache_folder, cpu_facts, torch_version
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
@@ -171,7 +172,7 @@ def _reason(helper: "subprocess.CompletedProcess[str]") -> str:
     if helper.returncode == 0:
         return "its ceilings could not be kept in the user's cache"
     lines = (helper.stderr or "").strip().splitlines() or [f"it ended with status {helper.returncode}"]
-    return lines[0].removeprefix("error: ")
+    return lines[0].removeprefix(ERROR_MARK)
 
 
 def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> Calibration | None:

@@ -217,9 +217,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _label(ceiling: Ceiling) -> str:
-    if ceiling.working_set_bytes:
-        return f"{ceiling.name.removesuffix(' stream')}: {format_si(ceiling.working_set_bytes, 'B')}"
-    return ceiling.name.removesuffix(" product").removesuffix(" multiply").removesuffix(" multiply-add")
+    size = ceiling.working_set_bytes
+    return f"{ceiling.name}: {format_si(size, 'B')}" if size else ceiling.name
 
 
 def _spread(ceiling: Ceiling) -> str:

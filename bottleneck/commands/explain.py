@@ -15,6 +15,8 @@ PACKAGED = Path(__file__).parents[1] / "data" / "findings.md"
 _PAGES = (PACKAGED, Path(__file__).parents[2] / "docs" / "reference" / "findings.md")
 _COLUMNS = 80
 _NEAR = 5
+# The section on what would bring nothing, which is no finding.
+_NO_GAIN = "no-gain"
 
 
 def explain_command(
@@ -69,7 +71,11 @@ def page_sections() -> tuple[dict[str, str], dict[str, str]]:
     text = page.read_text(encoding="utf-8")
     caveats = re.findall(r"^- \*\*([a-z-]+)\*\*: (.*(?:\n  .*)*)$", text.partition("\n## Caveats\n")[2], re.MULTILINE)
     parts = re.split(r"^(##+) (.*)\n", text, flags=re.MULTILINE)
-    findings = {parts[at + 1]: parts[at + 2].strip() for at in range(1, len(parts), 3) if parts[at] == "###"}
+    findings = {
+        parts[at + 1]: parts[at + 2].strip()
+        for at in range(1, len(parts), 3)
+        if parts[at] == "###" or parts[at + 1] == _NO_GAIN
+    }
     return findings, dict(caveats)
 
 
@@ -86,9 +92,9 @@ def _account_text(key: str) -> str:
 
     account = ACCOUNTS[key]
     lines = [f"{key}: an account of the ledger", "", f"Time: {account.meaning}."]
-    lines.append(f"First thing to try: {account.advice.format(at='')}.")
+    lines.append(f"First thing to try: {account.advice}.")
     if account.host_advice is not None:
-        lines.append(f"Without a device: {account.host_advice.format(at='')}.")
+        lines.append(f"Without a device: {account.host_advice}.")
     return "\n".join(_filled(line) for line in lines) + "\n"
 
 

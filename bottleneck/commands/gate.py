@@ -228,7 +228,7 @@ def _form_of_file(output: Path | None) -> str | None:
 
 def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
     """Writes the files first, then prints: a closed pipe loses no file."""
-    from bottleneck.report.ci.gate_terminal import render
+    from bottleneck.report.ci.gate_document import to_terminal
     from bottleneck.report.ci.outputs import GATE_FORMATS, write_formats
 
     if output is not None:
@@ -241,4 +241,4 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
     if output is None and formats[0] != "terminal":
         send(GATE_FORMATS[formats[0]].render(done))
         return
-    send(render(done, output_style(None)))
+    send(to_terminal(done, output_style(None)))

@@ -68,7 +68,7 @@ def predict_command(
     from bottleneck.report.predict import render
 
     check_picture(roofline)
-    chosen = _devices(devices or [])
+    chosen = devices_of(devices or [])
     ways = None if backends is None else _ways(backends)
     rates = _prices(prices or [], chosen)
     steps = _steps(target, arguments or [], settings or [], train=train)
@@ -77,7 +77,8 @@ def predict_command(
     draw_picture("predicted roofline", roofline, answered)
 
 
-def _devices(texts: Sequence[str]) -> "list[Device]":
+def devices_of(texts: Sequence[str]) -> "list[Device]":
+    """The devices that options name, each once; UsageError for a name that is none, and without any."""
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if not names:
         raise UsageError(

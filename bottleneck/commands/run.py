@@ -291,7 +291,8 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
     from bottleneck.harness.finish import Ending, Follower, SensorReading
     from bottleneck.harness.folder import RunState
     from bottleneck.harness.machine import busy_processors, count_memory_kills
-    from bottleneck.harness.supervise import Child, MemoryKills, program_command, supervise
+    from bottleneck.harness.supervise import MemoryKills, program_command, supervise
+    from bottleneck.system.child_process import Child
 
     ending = Ending(None, busy_processors())
     state = RunState(plan, ending.environment, ending.busy_processors)
@@ -358,7 +359,8 @@ def run_rank(
 ) -> tuple[int, FinishResult]:
     """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
     from bottleneck.harness.finish import Follower
-    from bottleneck.harness.supervise import Child, describe_end, program_command, supervise
+    from bottleneck.harness.supervise import describe_end, program_command, supervise
+    from bottleneck.system.child_process import Child
 
     follower = Follower(Path(plan.folder), lambda _: None)
 

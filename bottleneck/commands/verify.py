@@ -8,11 +8,11 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -40,6 +40,7 @@ from bottleneck.units import counted
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
     from bottleneck.harness.messages import Notes, Program
+    from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.trials import Verification
 
@@ -52,7 +53,14 @@ _BUDGET_S = 30.0
 _PIECES_PART = 6
 
 # Shows the text of a stage, and the share of the trials that are done where it is known.
-_Say = Callable[[str, float | None], None]
+
+
+class _Say(Protocol):
+    """Shows what is done now, and the share of the work before it; a stage is a part of what was shown last."""
+
+    def __call__(self, text: str, share: float | None = None, *, is_stage: bool = False) -> None:
+        """Shows it."""
+        ...
 
 
 def verify_command(
@@ -71,6 +79,15 @@ def verify_command(
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Then add up the winners, and measure each combination on the way.")
+    ] = False,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device", metavar="A,B", help="Predict what each change brings on devices that are not here; repeatable."
+        ),
+    ] = None,
+    no_gain: Annotated[
+        bool, typer.Option("--no-gain", help="Try what the report lists as bringing nothing, in place of advice.")
     ] = False,
     settings: Settings = None,
     train: Train = False,
@@ -105,6 +122,8 @@ def verify_command(
     bottleneck verify --try compile,bf16-autocast --set batch_size=64 model.py
     bottleneck verify --best bottleneck-runs/model-1
     bottleneck verify --within 300 model.py
+    bottleneck verify --device 'H100 SXM',A100 model.py
+    bottleneck verify --no-gain model.py
     bottleneck verify --list
 
     A change is faster or slower only where a fresh process shows it again, and wrong where it alters results by more
@@ -114,15 +133,25 @@ def verify_command(
     if show_list:
         return _list_changes(form)
     from bottleneck.experiment.trial import TrialEffort, TrialSetup
-    from bottleneck.experiment.verify import add_best, tries_of, verify
+    from bottleneck.experiment.verify import add_best, verify, with_untried
     from bottleneck.pipeline import explain
     from bottleneck.report.verification import render
     from bottleneck.schema.compiled_kernels import compiled_file
     from bottleneck.schema.recording import is_recording
 
-    if target is None:
-        raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
+    target = _checked_target(target, no_gain=no_gain, excluded=bool(tries or best))
     is_recorded = is_recording(Path(target))
+    if devices:
+        given = {
+            "--best": best,
+            "--no-gain": no_gain,
+            "--budget": budget,
+            "--within": within,
+            "a recording": is_recorded,
+        }
+        _refuse_with_device([name for name, value in given.items() if value])
+        program = _program(target, arguments or (), settings or (), train=train, seed=seed, may_be_script=True)
+        return write_report(_elsewhere(program, devices, tries or (), form, output, quiet=quiet), output)
     if is_recorded:
         if settings or train or arguments:
             raise UsageError(
@@ -144,30 +173,75 @@ def verify_command(
         folder = Path(scratch)
         with _progress(timer, quiet=quiet) as say:
             recording = Path(target) if is_recorded else _record(program, folder, say, quiet=quiet)
-            analysis = _with_pieces(explain([recording]), probe_budget, timer, names, say).analysis
+            explained = explain([recording])
+            # What would not help is that of the report, which times no pieces for it.
+            analysis = (explained if no_gain else _with_pieces(explained, probe_budget, timer, names, say)).analysis
             setup = TrialSetup(
                 program,
                 folder,
                 TrialEffort(budget or _BUDGET_S, math.log1p(precision), seed),
                 # A program that compiles for itself would do it anew for each change.
                 is_cold=not (recording / compiled_file(0)).exists(),
-                tell=lambda text: say(f"  {text}", None),
+                tell=lambda text: say(text, is_stage=True),
                 until=timer.until(),
             )
-            known = tuple(name for name in tries_of(analysis.findings) if name in setup.changes)
+            chosen = names or tuple(name for name in _named_by(analysis, no_gain=no_gain) if name in setup.changes)
 
             def announce(name: str, number: int, total: int) -> None:
                 say(f"trying {name} ({number + 1} of {total})", number / max(total, 1))
 
-            done = verify(setup, names or known, analysis, announce)
+            done = verify(setup, chosen, analysis, announce)
+            done = with_untried(done, analysis.no_gain) if no_gain else done
             if best:
                 done = add_best(setup, done, analysis, announce)
             done = _with_what_is_left_out(done, within)
     write_report(render(done, form, output_style(output)), output)
     if done.is_interrupted:
-        _say(_interrupted(done), None)
+        _say(_interrupted(done))
         raise typer.Exit(_INTERRUPTED)
     return None
+
+
+def _checked_target(target: str | None, *, no_gain: bool, excluded: bool) -> str:
+    """The program or recording that is named; UsageError without one, and for options that exclude one another."""
+    if target is None:
+        raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
+    if no_gain and excluded:
+        raise UsageError(
+            "--no-gain tries what would bring nothing, which --try and --best do not name",
+            fix="leave them out, or run verify once for each",
+        )
+    return target
+
+
+def _refuse_with_device(given: Sequence[str]) -> None:
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with --device",
+            why="nothing is measured: each change is priced on a device that is not here",
+            fix="leave it out, and name the program's file",
+        )
+
+
+def _elsewhere(
+    program: "Program", devices: Sequence[str], tries: Sequence[str], form: str, output: Path | None, *, quiet: bool
+) -> str:
+    """The text on what each change would bring on devices that are not here."""
+    from bottleneck.commands.elsewhere import predict_elsewhere
+    from bottleneck.commands.predict import devices_of
+    from bottleneck.report.predicted_changes import render
+
+    names = _checked([name.strip() for text in tries for name in text.split(",") if name.strip() not in ("", _ALL)])
+    with _progress(_Timer(time.monotonic(), None), quiet=quiet) as say:
+        answer = predict_elsewhere(program, devices_of(devices), names, lambda text: say(f"pricing {text}", None))
+    return render(answer, form, output_style(output))
+
+
+def _named_by(analysis: "Analysis", *, no_gain: bool) -> tuple[str, ...]:
+    """The changes that findings name, or those that would bring nothing."""
+    from bottleneck.experiment.verify import tries_of, tries_without_gain
+
+    return tries_without_gain(analysis.no_gain) if no_gain else tries_of(analysis.findings)
 
 
 def _with_pieces(
@@ -182,8 +256,8 @@ def _with_pieces(
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
 
     most_s = math.inf if timer.within is None else max(timer.until() - time.monotonic(), 0.0) / _PIECES_PART
-    budget = PieceBudget(min(budget_s, most_s), tell=lambda text, _share: say(f"  {text}", None))
-    return measure_pieces(explained, None, budget, lambda line: say(line, None), names)
+    budget = PieceBudget(min(budget_s, most_s), tell=lambda text, _share: say(text, is_stage=True))
+    return measure_pieces(explained, None, budget, say, names)
 
 
 def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verification":
@@ -224,7 +298,15 @@ def _list_changes(form: str) -> None:
     send("".join(f"{row['name'].ljust(width)}  {row['title']} ({row['precision']})\n" for row in rows))
 
 
-def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool, seed: int) -> "Program":
+def _program(
+    target: str,
+    arguments: Sequence[str],
+    settings: Sequence[str],
+    *,
+    train: bool,
+    seed: int,
+    may_be_script: bool = False,
+) -> "Program":
     """The program that the command line names; UsageError states what is missing."""
     from bottleneck.harness.target import check_source, make_program
 
@@ -235,7 +317,7 @@ def _program(target: str, arguments: Sequence[str], settings: Sequence[str], *, 
         )
     check_source(Path(target))
     program = make_program(target, arguments, settings, train=train, seed=seed)
-    if program.form == "script":
+    if program.form == "script" and not may_be_script:
         raise _is_a_script(target)
     return program
 
@@ -289,14 +371,14 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
     from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder
     from bottleneck.harness.messages import RecordOptions
 
-    say(f"recording {program.target}", None)
+    say(f"recording {program.target}")
     target = folder / "recording"
     target.mkdir()
 
     def find_ceilings(notes: "Notes") -> "Calibration | None":
         # Those that are kept will do, disturbed or not: the time is for the trials.
         kept = None if notes.device_facts else read_calibration(notes.threads)
-        return kept or find_calibration(notes.device_facts, notes.threads, lambda text: say(text, None), is_quiet=quiet)
+        return kept or find_calibration(notes.device_facts, notes.threads, say, is_quiet=quiet)
 
     recorder = Recorder(os.environ, ceilings=Ceilings(find_ceilings), telemetry_s=TELEMETRY_S)
     try:
@@ -337,21 +419,21 @@ class _Timer:
 def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
     """Shows progress: a bar on a terminal, a line for each trial elsewhere, or nothing."""
     if quiet:
-        yield lambda _text, _share: None
+        yield lambda *_, **__: None
     elif sys.stderr.isatty():
         with ProgressBar() as bar:
             yield _bar_teller(bar, timer)
     else:
 
-        def tell(text: str, share: float | None) -> None:
+        def tell(text: str, share: float | None = None, *, is_stage: bool = False) -> None:
             left = "" if share is None else timer.left(share)
-            _say(f"{text}, {left}" if left else text, share)
+            _say(f"{text}, {left}" if left else text, share, is_stage=is_stage)
 
         yield tell
 
 
-def _say(text: str, _share: float | None) -> None:
-    if not text.startswith(" "):
+def _say(text: str, share: float | None = None, *, is_stage: bool = False) -> None:  # noqa: ARG001 - no bar here
+    if not is_stage:
         write_note(text)
 
 
@@ -359,11 +441,11 @@ def _bar_teller(bar: ProgressBar, timer: _Timer) -> _Say:
     """A function that draws the stage of a trial behind the time that is left."""
     trial, done = "", 0.0
 
-    def tell(text: str, share: float | None) -> None:
+    def tell(text: str, share: float | None = None, *, is_stage: bool = False) -> None:
         nonlocal trial, done
-        trial = trial if text.startswith(" ") else text
+        trial = trial if is_stage else text
         done = done if share is None else share
-        stage = f": {text.strip()}" if text.startswith(" ") else ""
+        stage = f": {text}" if is_stage else ""
         # The time left comes first: what is too long for the line is cut.
         bar.show(f"{left}: {trial}{stage}" if (left := timer.left(done)) else f"{trial}{stage}", share)
 

@@ -12,6 +12,7 @@ from bottleneck.cost import (
     attention,
     convolution,
     creation,
+    functions,
     indexing,
     inductor_triton,
     linalg,
@@ -28,6 +29,7 @@ from bottleneck.cost import (
     recurrent,
     reduction,
     serving,
+    user_kernels,
     vision,
 )
 from bottleneck.cost.call import Cost, Formula, Formulas, Unmodelled, parse_call
@@ -48,15 +50,15 @@ def merge_formulas(tables: Sequence[Formulas]) -> dict[str, Formula]:
 # Formulas by op family: the family follows from an op's name alone, its cost only with its shapes.
 OP_FAMILIES: Mapping[str, Formulas] = {
     "matmul": merge_formulas([matmul.FORMULAS, quantized.FORMULAS]),
-    "convolution": convolution.FORMULAS,
+    "convolution": merge_formulas([convolution.FORMULAS, functions.FORMULAS["convolution"]]),
     "attention": attention.FORMULAS,
     "recurrent": recurrent.FORMULAS,
-    "normalization": normalization.FORMULAS,
-    "loss": losses.FORMULAS,
-    "pointwise": pointwise.FORMULAS,
+    "normalization": merge_formulas([normalization.FORMULAS, functions.FORMULAS["normalization"]]),
+    "loss": merge_formulas([losses.FORMULAS, functions.FORMULAS["loss"]]),
+    "pointwise": merge_formulas([pointwise.FORMULAS, functions.FORMULAS["pointwise"]]),
     "reduction": reduction.FORMULAS,
     "pooling": pooling.FORMULAS,
-    "passes": multipass.FORMULAS,
+    "passes": merge_formulas([multipass.FORMULAS, functions.FORMULAS["passes"]]),
     "copy": movement.FORMULAS,
     "indexing": indexing.FORMULAS,
     "recommendation": recommendation.FORMULAS,
@@ -74,6 +76,9 @@ COMPOSITES = frozenset[str]().union(
     *(each.COMPOSITES for each in (matmul, convolution, attention, normalization, losses, pooling, movement))
 )
 
+
+# Modules that know kernels and ops by patterns of their names: generated ones first, then those that users wrote.
+_BY_PATTERN = (inductor_triton, attention, user_kernels, serving)
 
 _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name in formulas}
 
@@ -136,7 +141,8 @@ def cost_table(results: Sequence[Cost | Reason], evidence: Sequence[tuple[str, .
 
 def compute_cost(name: str | None, *texts: str | None) -> Cost | Reason:
     """The cost of one call from its texts as ``parse_call`` takes them, or the reason why there is none."""
-    formula = FORMULAS.get(name or "") or inductor_triton.formula(name or "") or attention.formula(name or "")
+    patterns = (module.formula(name or "") for module in _BY_PATTERN)
+    formula = FORMULAS.get(name or "") or next(filter(None, patterns), None)
     if name is None or formula is None:
         why = "composite" if name in COMPOSITES else "no_formula"
         return movement.dispatch(name or "") or Reason(why, (str(name),))

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled, recorded
+from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled
 from bottleneck.cost.traffic import op_names, stream
 from bottleneck.schema.records import replace
 
@@ -48,6 +48,9 @@ def _backward_layout(**positions: Any) -> AttentionLayout:
     return replace(AttentionLayout(query=1), **positions)
 
 
+# The position of an argument that an op does not have.
+_NOWHERE = 99
+
 # Kernels of FlashAttention 2.1 and later align bottom-right; torch's front doors check that it makes no difference.
 _FLASH = AttentionLayout(heads_last=True, bottom_right=True)
 _SDPA_FLASH = AttentionLayout(dropout=3, causal=4)
@@ -55,9 +58,11 @@ _FLASH_BACKWARD = _backward_layout(lengths=(6, 7, 8, 9), dropout=10, causal=11)
 _CUDNN_BACKWARD = _backward_layout(bias=8, lengths=(9, 10, 11, 12), dropout=13, causal=14)
 _FLASH_3 = replace(_FLASH, lengths=(7, 8, 12, 13), causal=24, window=25, unknown_with=(3, 9, 10, 11, 14))
 
+# The op in C++ takes the gradients that it writes before the lengths, the one in Python behind them.
 _FLASH_3_BACKWARD = _backward_layout(
     lengths=(9, 10, 13, 14), causal=16, window=17, unknown_with=(11, 12), heads_last=True, bottom_right=True
 )
+_FLASH_3_BACKWARD_IN_PYTHON = replace(_FLASH_3_BACKWARD, lengths=(6, 7, 10, 11), unknown_with=(8, 9))
 
 FORWARD = {
     "aten::scaled_dot_product_attention": AttentionLayout(bias=3, dropout=4, causal=5),
@@ -80,6 +85,9 @@ FORWARD = {
     "flash_attn::_flash_attn_varlen_forward": replace(
         _FLASH, lengths=(3, 4, 5, 6), dropout=7, causal=9, window=10, unknown_with=(15, 16, 17)
     ),
+    # Functions of the package before 2.7, whose kernels no op launches: the mask is none of their tensors.
+    "FlashAttnFunc": _FLASH,
+    "FlashAttnVarlenFunc": replace(_FLASH, lengths=(3, 4, _NOWHERE, _NOWHERE)),
     "flash_attn_3::fwd": _FLASH_3,
     "flash_attn_3::_flash_attn_forward": _FLASH_3,
 }
@@ -100,8 +108,12 @@ BACKWARD = {
     "flash_attn::_flash_attn_backward": _backward_layout(
         dropout=9, causal=11, window=12, heads_last=True, bottom_right=True
     ),
+    "FlashAttnFuncBackward": _backward_layout(heads_last=True, bottom_right=True),
+    "FlashAttnVarlenFuncBackward": _backward_layout(
+        lengths=(4, 5, _NOWHERE, _NOWHERE), heads_last=True, bottom_right=True
+    ),
     "flash_attn_3::bwd": _FLASH_3_BACKWARD,
-    "flash_attn_3::_flash_attn_backward": _FLASH_3_BACKWARD,
+    "flash_attn_3::_flash_attn_backward": _FLASH_3_BACKWARD_IN_PYTHON,
     "flash_attn::_flash_attn_varlen_backward": _backward_layout(
         lengths=(9, 10, 11, 12), dropout=13, causal=15, window=16, heads_last=True, bottom_right=True
     ),
@@ -121,6 +133,7 @@ _FLOAT_BYTES = 4.0
 # The lengths of packed sequences are known when they differ so little that no split of the total moves FLOPs by 10 %.
 _UNEVENNESS = 1.05
 PACKED = "lower end: the lengths of the packed sequences are data"
+UNMASKED = "lower end: whether the mask is causal was not recorded"
 
 
 class Attention(Struct, frozen=True):
@@ -159,25 +172,25 @@ def _ramp(count: float, ceiling: float) -> float:
     return steps * (steps + 1) / 2 + max(count - ceiling, 0.0) * ceiling
 
 
-def _mask(call: OpCall, layout: AttentionLayout) -> tuple[bool, bool]:
-    """Two flags: the mask is causal, and it is aligned bottom-right."""
+def _mask(call: OpCall, layout: AttentionLayout) -> tuple[bool | None, bool]:
+    """The mask is causal (null: not recorded), and it is aligned bottom-right."""
     for position in layout.mask_type:
         kind = call.integer(position)
         if kind is not None and call.text(position + 1) in {"True", "False"}:
             return kind > 0, kind == 2
-    if layout.mask_type:
-        raise Unmodelled("no_mask_kind")
-    causal = None if layout.causal is None else call.flag(layout.causal)
-    return recorded(causal, "no_is_causal"), layout.bottom_right
+    return None if layout.causal is None else call.flag(layout.causal), layout.bottom_right
 
 
 def _band(call: OpCall, layout: AttentionLayout, queries: float, keys: float) -> tuple[float | None, float]:
-    """First and last key, relative to its own index, that a query sees; a sliding window has a negative size if off."""
+    """First and last key, relative to its own index, that a query sees; a sliding window has a negative size if off.
+
+    Without a recorded mask these are the keys of a causal one, which sees fewest.
+    """
     causal, bottom_right = _mask(call, layout)
     shift = keys - queries if bottom_right else 0.0
     left, right = (-1 if layout.window is None else call.integer(layout.window + side) for side in (0, 1))
     first = None if left is None or left < 0 else shift - left
-    if causal:
+    if causal is not False:
         return first, shift
     return first, keys if right is None or right < 0 else shift + right
 
@@ -205,6 +218,13 @@ def _lengths(call: OpCall, layout: AttentionLayout, query: Tensor, key: Tensor) 
     return queries, keys if longest[0] == queries else queries, PACKED
 
 
+def _is_packed_unseen(call: OpCall, layout: AttentionLayout, query: Tensor) -> bool:
+    """True for sequences that are packed, by the rank of their tensor, and whose lengths were not recorded."""
+    if layout.lengths is None or not layout.heads_last or len(query.shape) != 3:
+        return False
+    return call.optional_tensor(layout.lengths[0]) is None
+
+
 def _sizes(call: OpCall, layout: AttentionLayout) -> Attention:
     """The sizes of the call; Unmodelled when they depend on data, or on arguments that were not recorded."""
     query, key, value = (call.tensor(layout.query + offset) for offset in range(3))
@@ -214,15 +234,20 @@ def _sizes(call: OpCall, layout: AttentionLayout) -> Attention:
         raise Unmodelled("cached_lengths")
     queries, keys, note = _lengths(call, layout, query, key)
     first, last = _band(call, layout, queries, keys)
+    pairs = visible_pairs(queries, keys, last=last, first=first)
+    seen = min(1.0, max(queries + last, 0.0) / max(keys, 1))
+    if _is_packed_unseen(call, layout, query):
+        # Each query sees one key at least.
+        pairs, seen, note = queries, min(1.0, queries / max(keys, 1)), PACKED
     return Attention(
         heads=query.numel / max(query.shape[-1] * queries, 1),
         queries=queries,
         keys=keys,
-        pairs=visible_pairs(queries, keys, last=last, first=first),
-        seen=min(1.0, max(queries + last, 0.0) / max(keys, 1)),
+        pairs=pairs,
+        seen=seen,
         key_width=query.shape[-1],
         value_width=value.shape[-1],
-        note=note,
+        note=note or (UNMASKED if _mask(call, layout)[0] is None else None),
     )
 
 
@@ -257,7 +282,7 @@ def _traffic(call: OpCall, layout: AttentionLayout, sizes: Attention) -> Cost:
     return Cost(FAMILY, bytes_low=always + sizes.seen * cached, bytes_high=always + cached)
 
 
-def _forward(layout: AttentionLayout, call: OpCall) -> Cost:
+def forward(layout: AttentionLayout, call: OpCall) -> Cost:
     """The cost of the forward pass: scores and their weighted sum of values."""
     sizes = _sizes(call, layout)
     return _arithmetic(call, layout, sizes, sizes.key_width + sizes.value_width) + _traffic(call, layout, sizes)
@@ -281,15 +306,13 @@ def _backward(layout: AttentionLayout, call: OpCall) -> Cost:
 
 
 FORMULAS: dict[str, Formula] = {
-    **{name: partial(_forward, layout) for name, layout in FORWARD.items()},
+    **{name: partial(forward, layout) for name, layout in FORWARD.items()},
     **{name: partial(_backward, layout) for name, layout in BACKWARD.items()},
 }
 
 
 # Inductor numbers the kernels that users wrote: 'sage_fwd_1'.
 _NAME = re.compile(r"sage_(fwd|quant_kernel)(?:_\d+)?")
-
-UNMASKED = "lower end: whether the mask is causal was not recorded"
 
 
 def formula(name: str) -> Formula | None:

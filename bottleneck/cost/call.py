@@ -59,11 +59,13 @@ class Tensor(Struct, frozen=True, gc=False):
 class TensorList(Struct, frozen=True, gc=False):
     """A list of tensors; the trace gives their shapes (or none at all) but never their dtype.
 
-    ``item_bytes`` is known where the names of the kernels that processed the list contain it.
+    ``item_bytes`` is known where the names of the kernels that processed the list contain it. Where ``spread`` is above
+    1, the shapes are the least, by the grids of these kernels, and the elements may be so many times as many.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     item_bytes: float | None = None
+    spread: float = 1.0
 
     @property
     def numel(self) -> int:
@@ -81,8 +83,8 @@ _NOT_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Double", "Bool", "
 
 _LISTS = frozenset({"TensorList", "GenericList"})
 
-# A list of tensors whose item size was inferred from kernel names: 'TensorList[2]'.
-_LIST_ITEMS = re.compile(r"TensorList\[(\d{1,3})\]")
+# A list of tensors whose item size was inferred from kernel names: 'TensorList[2]'; behind a comma its spread.
+_LIST_ITEMS = re.compile(r"TensorList\[(\d{0,3})(?:,(\d{1,9}\.\d{1,3}))?\]")
 
 # Torch keeps sizes in 64-bit integers; a larger one is no size, and its products would overflow a float.
 _SIZE_LIMIT = 2**63
@@ -307,9 +309,10 @@ def _argument(shape: object, dtype: object, strides: object, text: object) -> Ar
     ):
         return Tensor(_sizes(shape), dtype, _sizes(strides) if isinstance(strides, list) else None)
     sized = _LIST_ITEMS.fullmatch(dtype) if isinstance(dtype, str) and dtype.endswith("]") else None
-    item_bytes = float(sized[1]) if sized else None
+    item_bytes = float(sized[1]) if sized and sized[1] else None
+    spread = float(sized[2]) if sized and sized[2] else 1.0
     if isinstance(shape, list) and shape and all(isinstance(inner, list) for inner in shape):
-        return TensorList(tuple(_sizes(inner) for inner in shape), item_bytes)
+        return TensorList(tuple(_sizes(inner) for inner in shape), item_bytes, spread)
     if (sized or dtype in _LISTS) and shape == []:
         return TensorList((), item_bytes)
     if not isinstance(dtype, str) or dtype in _NOT_TENSORS:

@@ -4,9 +4,11 @@ Most take the tensor that they write as an argument, so that every recorded tens
 sequence in a cache of keys and values, and the experts that the tokens of a batch choose, are data that no trace has.
 """
 
+import re
 from collections.abc import Sequence
 from functools import partial
 
+from bottleneck.cost import attention
 from bottleneck.cost.call import Cost, Formula, Formulas, OpCall, Tensor, Unmodelled
 from bottleneck.cost.matmul import FAMILY as MATMUL
 from bottleneck.cost.matmul import extra_bytes, item_bytes, matrix_sizes, product_cost
@@ -112,6 +114,18 @@ def _paged_attention(query: int, table: int, longest: int, block: int | None, ca
     )
 
 
+def _no_cost(why: str, _: OpCall) -> Cost:
+    """The cost of an op whose cache of keys and values, or whose experts, are no argument: it has no upper end."""
+    raise Unmodelled(why)
+
+
+def _packed_or_paged(layout: attention.AttentionLayout, table: int, longest: int, call: OpCall) -> Cost:
+    """The cost of attention over packed sequences (query, key, value, …), or a paged cache where it has a table."""
+    if call.optional_tensor(table) is None:
+        return attention.forward(layout, call)
+    return _paged_attention(0, table, longest, None, call)
+
+
 def _cache_heads(keys: Tensor, width: int) -> int:
     """Heads in a cache [blocks, heads, width / x, block, x] or [blocks, block, heads, width]."""
     if len(keys.shape) == 5:
@@ -204,7 +218,36 @@ _VLLM: dict[str, Formula] = {
     "paged_attention_v2": partial(_paged_attention, 4, 9, 12, 11),
 }
 
+_CACHED_ELSEWHERE = re.compile(
+    r"(?:aiter|flashinfer|sgl_kernel|sglang_profiler)::(?:\w*_)?(?:paged_|batch_decode|mla_decode)\w*"
+)
+
+
+def formula(name: str) -> Formula | None:
+    """The formula, which gives the reason alone, of attention over a cache by such names; null for every other name."""
+    return partial(_no_cost, "cached_lengths") if _CACHED_ELSEWHERE.fullmatch(name) else None
+
+
+# FlashAttention 2 and 3 as vLLM and SGLang build them.
+_FLASH_2 = attention.AttentionLayout(
+    heads_last=True, bottom_right=True, lengths=(4, 5, 10, 11), dropout=12, causal=15, window=16, unknown_with=(6, 7)
+)
+
 FORMULAS: Formulas = {
+    "_vllm_fa2_C::varlen_fwd": partial(_packed_or_paged, _FLASH_2, 8, 11),
+    "_vllm_fa3_C::fwd": partial(_packed_or_paged, attention.FORWARD["flash_attn_3::fwd"], 14, 13),
+    "sgl_kernel::fwd": partial(_packed_or_paged, attention.FORWARD["flash_attn_3::fwd"], 14, 13),
+    **named(
+        {
+            "unified_attention unified_attention_with_output unified_mla_attention": partial(
+                _no_cost, "cached_lengths"
+            ),
+            "unified_mla_attention_with_output": partial(_no_cost, "cached_lengths"),
+            "moe_forward moe_forward_shared": partial(_no_cost, "no_expert_weights"),
+        },
+        prefix="vllm::",
+    ),
+    "sglang::unified_attention_with_output": partial(_no_cost, "cached_lengths"),
     **named(_VLLM, prefix="_C::"),
     **named(
         {

@@ -9,7 +9,9 @@ Runs between link and the cost formulas. Four sources are used, and each complet
 - Results: no trace records what an op returns, but another op often does: the backward op that received its gradient,
   the op that reads it next, the op that called it, or the view that it makes of its operand on the way.
 - Forward operands: the backward pass of an embedding lookup is recorded with nothing but the gradient of its result;
-  the number of indices is in the record of the forward call.
+  the number of indices is in the record of the forward call. So are the operands of functions written in Python, which
+  autograd's sequence number ties to their backward node.
+- Sizes of lists: a kernel over lists of tensors has one block per part of 65536 elements, as its grid shows.
 """
 
 import json
@@ -24,6 +26,8 @@ from msgspec import Struct
 
 from bottleneck.cost.call import load_json
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
+from bottleneck.cost.functions import BACKWARD as NODE_SUFFIX
+from bottleneck.cost.functions import NEED_OPERANDS
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
 from bottleneck.cost.traffic import named
 from bottleneck.schema.intervals import Integers, numbered
@@ -85,6 +89,77 @@ def _fits(dims: list[Any], batch: int, tables: int) -> bool:
     if not isinstance(size, list) or len(size) != 2 or not all(type(each) is int for each in size):
         return False
     return bool(size[0] == batch and NARROWEST_ROW * tables <= size[1] <= WIDEST_ROW * tables)
+
+
+def function_operands(linked: Linked) -> tuple[Integers, list[str | None]]:
+    """For each op a code into a list of forward calls, as ``forward_operands``, for nodes of functions in Python."""
+    ops, signatures = linked.ops, linked.trace.signatures
+    codes, texts = np.zeros(len(ops), np.int64), list[str | None]([None])
+    names, signature = ops["name"].cat, as_integers(ops["signature"])
+    forward_names = {name.removesuffix(NODE_SUFFIX) for name in NEED_OPERANDS}
+    is_wanted, is_forward = (
+        np.append(names.categories.isin(list(some)), False)[names.codes.to_numpy()] & (signature >= 0)
+        for some in (NEED_OPERANDS, forward_names)
+    )
+    if not is_wanted.any() or not is_forward.any():
+        return codes, texts
+    number = np.full(len(linked.trace.events), -1, np.int64)
+    number[linked.trace.op_args["event"].to_numpy()] = as_integers(linked.trace.op_args["sequence"])
+    number = number[ops["event"].to_numpy()]
+    labels = ops["name"].astype(object).to_numpy()
+    forward_rows, node_rows = (np.flatnonzero(rows & (number >= 0)).tolist() for rows in (is_forward, is_wanted))
+    calls = {(str(labels[row]), int(number[row])): int(signature[row]) for row in forward_rows}
+    code_of: dict[int, int] = {}
+    for row in node_rows:
+        call = calls.get((str(labels[row]).removesuffix(NODE_SUFFIX), int(number[row])))
+        if call is not None:
+            if call not in code_of:
+                code_of[call] = len(texts)
+                texts.append(json.dumps([signatures["dims"].iloc[call], signatures["types"].iloc[call]]))
+            codes[row] = code_of[call]
+    return codes, texts
+
+
+# Elements that a block of a kernel over lists takes (ATen/native/cuda/ForeachFunctors.cuh), and the most tensors of one
+# launch, by how many lists it walks (MultiTensorApply.cuh): the last block of each tensor may hold a single element.
+_LIST_BLOCK = 65536
+_OVER_LISTS = re.compile(r"multi_tensor_apply_kernel(?:<.*?ListMetadata<([1-5])>)?")
+_MOST_TENSORS = {"1": 110, "2": 64, "3": 48, "4": 36, "5": 30}
+
+
+def list_sizes(linked: Linked, signature: Integers) -> tuple[Integers, list[tuple[int, int] | None]]:
+    """For each op a code into the least and most elements of its lists, by the blocks of its kernels; code 0, null."""
+    kernels, codes = linked.kernels, np.zeros(len(signature), np.int64)
+    labels: list[tuple[int, int] | None] = [None]
+    wanted = np.array([*map(_lacks_list_sizes, *_texts_of(linked.trace.signatures)), False], bool)
+    op = as_integers(kernels["op"])
+    rows = np.flatnonzero(np.append(wanted[signature], False)[op] & (kernels["kind"] == "compute").to_numpy())
+    names, blocks = kernels["name"].astype(object).to_numpy()[rows], as_integers(kernels["blocks"])[rows]
+    for owner in np.unique(op[rows]).tolist():
+        mine = op[rows] == owner
+        kinds = [_OVER_LISTS.search(str(name)) for name in names[mine]]
+        if not all(kinds) or (blocks[mine] <= 0).any():
+            continue
+        most = [_MOST_TENSORS[kind[1] or "1"] for kind in kinds if kind]
+        pairs = list(zip(blocks[mine].tolist(), most, strict=True))
+        least = sum(max(count, (count - tensors) * _LIST_BLOCK) for count, tensors in pairs)
+        label = (least, sum(count for count, _ in pairs) * _LIST_BLOCK)
+        if label not in labels:
+            labels.append(label)
+        codes[owner] = labels.index(label)
+    return codes, labels
+
+
+def _texts_of(signatures: pd.DataFrame) -> tuple[list[Any], list[Any]]:
+    return signatures["dims"].to_list(), signatures["types"].to_list()
+
+
+def _lacks_list_sizes(dims: object, types: object) -> bool:
+    """True for calls with lists of tensors of which no sizes were recorded."""
+    if not (isinstance(types, str) and '"TensorList"' in types):
+        return False
+    sizes = _list(dims) or []
+    return not any(isinstance(size, list) and size and isinstance(size[0], list) for size in sizes)
 
 
 # Spellings of floating dtypes in kernel names, by the spelling that traces use for arguments.
@@ -399,6 +474,8 @@ def infer_shapes(linked: Linked) -> Linked:
         _item_sizes(linked, signature),
         _Inferred(*result_sizes(signatures, ops), _set_result, "sizes from the ops around it"),
         _Inferred(*forward_operands(signatures, ops), _append_operands, "sizes from its forward op"),
+        _Inferred(*function_operands(linked), _append_operands, "sizes from its forward op"),
+        _Inferred(*list_sizes(linked, signature), _set_list_sizes, "sizes of lists from the kernels' grids"),
     )
     key = signature
     for each in sources:
@@ -491,6 +568,17 @@ def _append_operands(row: Row, forward: str) -> Row:
     """The arguments of the forward call behind those of the node itself."""
     texts = dict(zip(("dims", "types"), json.loads(forward), strict=True))
     return {**row, **{name: json.dumps([*json.loads(row[name]), *json.loads(text)]) for name, text in texts.items()}}
+
+
+def _set_list_sizes(row: Row, elements: tuple[int, int]) -> Row:
+    """Least elements in place of the first list, and how many times as many they may be in its type."""
+    types, sizes = json.loads(row["types"]), json.loads(row["dims"] or "[]")
+    at = next(place for place, name in enumerate(types) if str(name).startswith("TensorList"))
+    least, most = elements
+    sizes += [[]] * (at + 1 - len(sizes))
+    sizes[at] = [[least]]
+    types[at] = f"TensorList[{types[at].removeprefix('TensorList').strip('[]')},{most / least:.3f}]"
+    return {**row, "types": json.dumps(types), "dims": json.dumps(sizes)}
 
 
 def _type_of(sizes: object, dtype: str) -> str:

@@ -247,7 +247,7 @@ def listed(call: OpCall, family: str, elements: float, *, vector_flops: float = 
         vector_flops=vector_flops,
         special_ops=special_ops,
         bytes_low=least * elements,
-        bytes_high=most * elements,
+        bytes_high=most * elements * max((argument.spread for argument in call.lists()), default=1.0),
         math_dtype="fp64" if least == _FP64_BYTES else "fp32",
     )
 

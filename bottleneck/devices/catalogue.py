@@ -239,6 +239,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_ceilings(device: Device) -> None:
+    kinds = {"cpu", "other", *kinds_by_vendor().values()}
+    if device.kind not in kinds:
+        raise ValueError(f"unknown kind: {device.kind}; known: {', '.join(sorted(kinds))}")
     unknown = device.peaks_flops_per_s.keys() - KNOWN_PEAKS
     if unknown:
         raise ValueError(f"unknown peaks: {', '.join(sorted(unknown))}; known: {', '.join(sorted(KNOWN_PEAKS))}")

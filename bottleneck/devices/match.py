@@ -4,7 +4,6 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
 
 from bottleneck.devices.catalogue import (
     Entry,
@@ -100,9 +99,6 @@ def memory_agrees(entry: Entry, memory_bytes: int | None) -> bool:
     return memory_bytes is None or any(abs(memory_bytes / size - 1) <= 0.15 for size in entry.memory_bytes)
 
 
-Kind = Literal["cuda", "rocm", "xpu", "cpu", "other"]
-
-KINDS: Mapping[str, Kind] = {kind: kind for kind in get_args(Kind)}
 _UNNAMED = "unknown device"
 _REMEDY = "pass --device NAME or --peaks FILE to judge it against its ceilings"
 
@@ -117,7 +113,7 @@ def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Devi
     return Device(
         name=reported.name.strip() or entry.label,
         vendor=entry.vendor,
-        kind=KINDS.get(kinds_by_vendor().get(entry.vendor, ""), "other"),
+        kind=kinds_by_vendor().get(entry.vendor, "other"),
         count=1,
         peaks_flops_per_s=dict(entry.peaks_flops_per_s),
         bandwidth_bytes_per_s=entry.bandwidth_bytes_per_s,
@@ -236,7 +232,7 @@ def _bare(properties: DeviceProperties, flavour: str) -> Device:
     return Device(
         name=properties.name.strip() or ("CPU" if flavour == "cpu" else _UNNAMED),
         vendor=None,
-        kind=KINDS.get(flavour, "other"),
+        kind=flavour,
         count=1,
         peaks_flops_per_s={},
         bandwidth_bytes_per_s=None,
@@ -302,7 +298,7 @@ def match_device(properties: Sequence[DeviceProperties], used: Sequence[int], fl
     chosen = [device for device in properties if device.index in used] or list(properties[:1])
     first = chosen[0] if chosen else DeviceProperties()
     device, caveats = _find(first, flavour)
-    device = replace(device, kind=KINDS.get(flavour, "other"), count=max(1, len(set(used))))
+    device = replace(device, kind=flavour, count=max(1, len(set(used))))
     return device, caveats + _mixed(chosen)
 
 
@@ -332,7 +328,8 @@ def device_by_name(name: str) -> Device:
 
 
 def _words(name: str) -> list[str]:
-    return name.lower().replace("-", " ").replace("instinct ", "").split()
+    plain = name.lower().replace("(r)", "").replace("(tm)", "")
+    return plain.replace("-", " ").replace("instinct ", "").split()
 
 
 def _distinct(found: Sequence[Entry]) -> list[Entry]:

@@ -29,7 +29,7 @@ from bottleneck.harness.machine import (
     usable_processors,
 )
 from bottleneck.harness.sensors import HostSampler
-from bottleneck.harness.supervise import Child
+from bottleneck.system.child_process import Child
 
 
 @dataclass(frozen=True)

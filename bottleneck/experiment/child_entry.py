@@ -89,19 +89,24 @@ def serve_script(requested: Program, descriptor: str) -> NoReturn:
         channel.wait()
 
 
-def _run(requested: Program, script: InterruptibleScript) -> dict[str, str]:
+def _run(requested: Program, script: InterruptibleScript) -> dict[str, Any]:
     """Runs the script to its end; the reply that reports this end, since its turns were not over."""
     try:
         program.run_file(requested.target, requested.arguments)
     except SystemExit as left:
         if program.exit_status(left.code):
-            return {"verdict": "failed", "reason": program.describe_error(left)}
+            return _failure(left)
     except BaseException as error:  # the user's code, or what a library makes of it
         traceback.print_exc()
-        return {"verdict": "failed", "reason": program.describe_error(error)}
+        return _failure(error)
     steps = f"{script.seen} {'step' if script.seen == 1 else 'steps'}"
     reason = f"the script ended after {steps}, before its turns were over: {_LONGER}"
     return {"verdict": "not applicable", "reason": reason}
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    reason = program.describe_error(error)
+    return {"verdict": "failed", "reason": reason, "is_for_memory": program.says_out_of_memory(reason)}
 
 
 def _prefetched() -> int:
@@ -122,3 +127,10 @@ def serve_variants(text: str, descriptor: str) -> NoReturn:
         serve_script(requested, descriptor)
     else:
         serve(requested, descriptor, CHANGES)
+
+
+def serve_fakes(text: str, descriptor: str) -> NoReturn:
+    """Records the step of a workload or a model with changes, under fake tensors."""
+    from bottleneck.experiment.fake_variants import serve_steps
+
+    serve_steps(Program.from_values(json.loads(text)), descriptor, CHANGES)

@@ -58,10 +58,14 @@ class TrialEffort:
 
 @dataclass(frozen=True)
 class ChangePrediction:
-    """The prediction of a change by findings: their slugs, and the interval of the largest; null where none does."""
+    """The prediction of a change by findings: their slugs, and the interval of the largest; null where none does.
+
+    ``most`` is the speedup at most of a change that would bring nothing.
+    """
 
     findings: tuple[str, ...] = ()
     speedup: Interval | None = None
+    most: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ def try_changes(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePre
         is_part=any(change.against is not None for change in setup.chosen(names)),
         findings=prediction.findings,
         predicted_speedup=prediction.speedup,
+        predicted_most=prediction.most,
     )
     return _TrialRun(setup, names, trial).run()
 

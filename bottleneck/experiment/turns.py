@@ -3,6 +3,7 @@
 Two sides take turns in pairs of fresh processes until the result is decided.
 """
 
+import errno
 import math
 import random
 import statistics
@@ -20,7 +21,6 @@ from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import Limit, TimeResult
-from bottleneck.schema.measurements import TrialVerdict
 from bottleneck.schema.statistics import (
     GATE_LOOKS,
     LOOKS,
@@ -145,21 +145,13 @@ def take_rounds(
 
 Role = Literal["base", "candidate"]
 
-# How the lack of memory shows: an exception of torch's or Python's, or the system's own way.
-_NO_MEMORY = ("OutOfMemoryError", "out of memory", "MemoryError", "can't allocate memory", "SIGKILL")
-
 
 class SideFailed(Exception):  # noqa: N818 - an outcome, not an error of ours
-    """A side whose step was not made or did not run, and why."""
+    """A side whose step was not made or did not run, why, and whether that may have been for lack of memory."""
 
-    def __init__(self, role: Role, label: str, reason: str) -> None:
+    def __init__(self, role: Role, label: str, reason: str, *, is_for_memory: bool = False) -> None:
         super().__init__(reason)
-        self.role, self.label, self.reason = role, label, reason
-
-    @property
-    def is_for_memory(self) -> bool:
-        """True if it may have been for lack of memory."""
-        return any(sign in self.reason for sign in _NO_MEMORY)
+        self.role, self.label, self.reason, self.is_for_memory = role, label, reason, is_for_memory
 
 
 class NoTurns(Exception):  # noqa: N818 - an outcome, not an error of ours
@@ -174,13 +166,14 @@ class SideWorker(Worker):
         try:
             super().__init__(program, log, side.variables, folder=side.folder)
         except OSError as error:
-            raise SideFailed(role, side.label, f"no process could be started: {error}") from None
+            reason = f"no process could be started: {error}"
+            raise SideFailed(role, side.label, reason, is_for_memory=error.errno == errno.ENOMEM) from None
 
-    def refusal(self, verdict: TrialVerdict, reason: str, *, has_died: bool = False) -> Exception:  # noqa: ARG002
+    def refusal(self, refused: Refused) -> Exception:
         """The exception that names the side."""
-        if verdict == "not applicable":
-            return NoTurns(f"{self._label}: {reason}")
-        return SideFailed(self.role, self._label, reason)
+        if refused.verdict == "not applicable":
+            return NoTurns(f"{self._label}: {refused.reason}")
+        return SideFailed(self.role, self._label, refused.reason, is_for_memory=refused.is_for_memory)
 
 
 # The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).

@@ -29,7 +29,13 @@ from bottleneck.harness.forms import parse_value
 from bottleneck.harness.machine import peak_memory, reset_peak
 from bottleneck.harness.messages import Program
 from bottleneck.harness.process_setup import prefer_roots
-from bottleneck.harness.program import describe_error, leave_at_once, load_file, show_only_their_frames
+from bottleneck.harness.program import (
+    describe_error,
+    leave_at_once,
+    load_file,
+    says_out_of_memory,
+    show_only_their_frames,
+)
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.harness.torch_private import loader_iterator, prefetched_by
 from bottleneck.schema.measurements import TrialVerdict
@@ -122,24 +128,25 @@ class VariantHost:
             program.target,
             program.arguments,
             program.form,
-            self._settings(changes),
+            settings_with(program, changes),
             train=program.train,
             seed=program.seed or 0,
         )
 
-    def _settings(self, changes: Sequence[Change]) -> Settings:
-        """The settings of the program, with those that the changes set."""
-        asking = [change.settings for change in changes if change.settings is not None]
-        if not asking:
-            return self._program.settings
-        if self._program.form != "workload":
-            raise NotApplicable("needs a workload, whose parameters can be set")
-        module = load_file(self._program.target, self._program.arguments)
-        set_values = {name: parse_value(text) for name, text in self._program.settings}
-        values: Mapping[str, object] = {**default_parameters(module), **set_values}
-        for ask in asking:
-            values = {**values, **ask(values)}
-        return values
+
+def settings_with(program: Program, changes: Sequence[Change]) -> Settings:
+    """The settings of a program, with those that the changes set."""
+    asking = [change.settings for change in changes if change.settings is not None]
+    if not asking:
+        return program.settings
+    if program.form != "workload":
+        raise NotApplicable("needs a workload, whose parameters can be set")
+    module = load_file(program.target, program.arguments)
+    set_values = {name: parse_value(text) for name, text in program.settings}
+    values: Mapping[str, object] = {**default_parameters(module), **set_values}
+    for ask in asking:
+        values = {**values, **ask(values)}
+    return values
 
 
 class RequestChannel:
@@ -178,10 +185,11 @@ def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         value = getattr(host, request["do"])(**arguments)
     except (NotApplicable, Missing) as state:
-        return _refusal(state.verdict, str(state))
+        return refusal(state.verdict, str(state))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's code, or what a library makes of it
         traceback.print_exc()
-        return _refusal("failed", describe_error(error))
+        description = describe_error(error)
+        return refusal("failed", description, is_for_memory=says_out_of_memory(description))
     return {"value": asdict(value) if isinstance(value, Built) else value}
 
 
@@ -219,8 +227,10 @@ def loosest(precisions: Sequence[Precision]) -> Precision:
     return max(precisions, key=_LOOSER.index, default="same")
 
 
-def _refusal(verdict: TrialVerdict, reason: str) -> dict[str, str]:
-    return {"verdict": verdict, "reason": " ".join(reason.split())[:_LONGEST_REASON]}
+def refusal(verdict: TrialVerdict, reason: str, *, is_for_memory: bool = False) -> dict[str, Any]:
+    """The reply that says so."""
+    shown = " ".join(reason.split())[:_LONGEST_REASON]
+    return {"verdict": verdict, "reason": shown, "is_for_memory": is_for_memory}
 
 
 def _peak_bytes(subject: Subject) -> int | None:

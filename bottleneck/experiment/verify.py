@@ -11,7 +11,7 @@ from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
-from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, Finding, Interval
+from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, Finding, Interval, NoGain
 from bottleneck.schema.trials import Trial, Verification
 
 # Called before each trial with its name, its number and the number of trials.
@@ -19,6 +19,7 @@ Announce = Callable[[str, int, int], None]
 
 # No trial begins with less time than importing torch and making a step twice takes; seven pairs take about a second.
 _SECONDS_AT_LEAST, _BUDGET_AT_LEAST_S = 8.0, 2.0
+NO_SUCH_CHANGE = "verify has no such change: the program would have to be written otherwise"
 # A trial on two busy cores takes so long; where it does not suffice for all, the first ones get it.
 _SECONDS_USUAL = 16.0
 
@@ -29,16 +30,36 @@ def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *(name for finding in findings for name in finding.tries[1:]))))
 
 
-def prediction_of(name: str, findings: Sequence[Finding]) -> ChangePrediction:
+def prediction_of(name: str, findings: Sequence[Finding], no_gain: Sequence[NoGain] = ()) -> ChangePrediction:
     """The prediction of a change: of all findings that name it, the largest lower and the largest upper speedup.
 
-    They are not added up, because it is one change.
+    They are not added up, because it is one change. One that would bring nothing has a speedup at most.
     """
     naming = [finding for finding in findings if name in finding.tries]
     speedups = [finding.predicted_speedup for finding in naming if finding.predicted_speedup is not None]
     ends = zip(*((each.low, each.high) for each in speedups), strict=True)
     promised = Interval(*map(max, ends)) if speedups else None
-    return ChangePrediction(tuple(finding.slug for finding in naming), promised)
+    most = next((_most_speedup(line) for line in no_gain if name in line.tries), None)
+    return ChangePrediction(tuple(finding.slug for finding in naming), promised, most)
+
+
+def _most_speedup(line: NoGain) -> float:
+    return 1.0 / (1.0 - line.most_share)
+
+
+def tries_without_gain(lines: Sequence[NoGain]) -> tuple[str, ...]:
+    """The changes that try what would bring nothing."""
+    return tuple(dict.fromkeys(name for line in lines for name in line.tries))
+
+
+def with_untried(done: Verification, lines: Sequence[NoGain]) -> Verification:
+    """The verification of what would bring nothing, with a line for each change that cannot be applied from outside."""
+    untried = (
+        Trial(line.code, line.code, "not applicable", NO_SUCH_CHANGE, predicted_most=_most_speedup(line))
+        for line in lines
+        if not line.tries
+    )
+    return replace(done, trials=(*done.trials, *untried), tried="no-gain")
 
 
 def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us: float) -> ChangePrediction:
@@ -61,7 +82,7 @@ def verify(
     skipped. Ctrl-C leaves the trials that are done and skips the rest. WorkloadError where the program fails without
     any change at the first of them; later that is a trial that failed.
     """
-    findings = () if analysis is None else analysis.findings
+    findings, no_gain = ((), ()) if analysis is None else (analysis.findings, analysis.no_gain)
     trials: list[Trial] = []
     for number, name in enumerate(names):
         left_s = setup.until - time.monotonic()
@@ -71,7 +92,7 @@ def verify(
         try:
             announce(name, number, len(names))
             limited = _limited(setup, left_s, len(names) - number)
-            trials.append(try_changes(limited, (name,), prediction_of(name, findings)))
+            trials.append(try_changes(limited, (name,), prediction_of(name, findings, no_gain)))
         except KeyboardInterrupt:
             trials += [_skipped(setup, rest, "interrupted", "user") for rest in names[number:]]
             break

@@ -19,8 +19,10 @@ from typing import Any, Self, cast
 
 from bottleneck.experiment.variants import Built
 from bottleneck.harness.messages import Program
-from bottleneck.harness.supervise import CHILD, Child, last_line, read_tail
+from bottleneck.harness.program import says_out_of_memory
+from bottleneck.harness.supervise import CHILD, last_line, read_tail
 from bottleneck.schema.measurements import Difference, TrialVerdict
+from bottleneck.system.child_process import Child
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
 
@@ -35,13 +37,15 @@ _QUIT_S = 3.0
 class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of ours
     """A variant that was not made or did not run; ``verdict`` and ``reason`` are those of its trial.
 
-    ``has_died`` marks one that ended its process.
+    ``has_died`` marks one that ended its process, ``is_for_memory`` one that may have failed for lack of memory.
     """
 
-    def __init__(self, verdict: TrialVerdict, reason: str, *, has_died: bool = False) -> None:
+    def __init__(
+        self, verdict: TrialVerdict, reason: str, *, has_died: bool = False, is_for_memory: bool = False
+    ) -> None:
         super().__init__(reason)
         self.verdict: TrialVerdict = verdict
-        self.reason, self.has_died = reason, has_died
+        self.reason, self.has_died, self.is_for_memory = reason, has_died, is_for_memory
 
 
 class Worker:
@@ -117,9 +121,9 @@ class Worker:
         seconds = max(TURN_SECONDS_AT_LEAST, 100 * (steps + lead) * usual_us / 1e6)
         return cast("list[float]", self._ask(seconds, do="turn", name=name, steps=steps, lead=lead))
 
-    def refusal(self, verdict: TrialVerdict, reason: str, *, has_died: bool = False) -> Exception:
-        """The exception that says so."""
-        return Refused(verdict, reason, has_died=has_died)
+    def refusal(self, refused: Refused) -> Exception:
+        """The exception to raise for a refusal."""
+        return refused
 
     def close(self, patience_s: float = _QUIT_S) -> None:
         """Ends the process and what it started: by asking, then by force."""
@@ -145,7 +149,8 @@ class Worker:
         reply = json.loads(self._line(time.monotonic() + seconds, seconds))
         if "value" in reply:
             return reply["value"]
-        raise self.refusal(reply["verdict"], reply["reason"])
+        is_for_memory = reply.get("is_for_memory", False)
+        raise self.refusal(Refused(reply["verdict"], reply["reason"], is_for_memory=is_for_memory))
 
     def _line(self, until: float, seconds: float) -> bytes:
         while b"\n" not in self._unread:
@@ -157,9 +162,9 @@ class Worker:
             if not part and (ready or has_ended):
                 raise self._death()
             if not part and time.monotonic() >= self.until:
-                raise self.refusal("skipped", NO_TIME)
+                raise self.refusal(Refused("skipped", NO_TIME))
             if not part and time.monotonic() > until:
-                raise self.refusal("failed", f"it did not answer within {seconds:.0f} s")
+                raise self.refusal(Refused("failed", f"it did not answer within {seconds:.0f} s"))
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         return line
@@ -173,10 +178,13 @@ class Worker:
     def _death(self) -> Exception:
         """The end of the process, in words."""
         if not self._child.end_tree(_QUIT_S):
-            return self.refusal("failed", "its process went silent", has_died=True)
+            return self.refusal(Refused("failed", "its process went silent", has_died=True))
         end = self._child.wait()
         how = f"ended with status {end.status}" if end.signal is None else f"was killed by {end.signal_name}"
         line = ""
         with contextlib.suppress(OSError):
             line = last_line(read_tail(self._log))
-        return self.refusal("failed", f"its process {how}{f': {line}' if line else ''}", has_died=True)
+        reason = f"its process {how}{f': {line}' if line else ''}"
+        # The system ends what needs more memory than there is by SIGKILL.
+        is_for_memory = end.signal == signal.SIGKILL or says_out_of_memory(line)
+        return self.refusal(Refused("failed", reason, has_died=True, is_for_memory=is_for_memory))

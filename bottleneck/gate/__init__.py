@@ -1,1 +1,1 @@
-"""Gates a workload: counts its steps, compares with lock-files, budgets and the base's time, and decides a verdict."""
+"""Gates workloads: counts and times their steps and decides a verdict."""

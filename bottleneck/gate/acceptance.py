@@ -1,4 +1,7 @@
-"""Edits lock-files for ``bottleneck accept``: counters take their present values with a reason, or the anchor moves."""
+"""Edits lock-files for ``bottleneck accept``.
+
+Counters take their present values with a reason, or the anchor moves.
+"""
 
 import contextlib
 import os
@@ -40,7 +43,10 @@ _OFF = ("", "0", "false", "no")
 
 @dataclass(frozen=True)
 class LockedWorkload:
-    """A workload with its lock-file. ``name`` is the one that the file was found by, whatever the file states."""
+    """A workload with its lock-file.
+
+    ``name`` is the one that the file was found by, whatever the file states.
+    """
 
     name: str
     path: Path
@@ -73,7 +79,10 @@ def refuse_in_ci(environment: Mapping[str, str]) -> None:
 
 
 def locked_workloads(project: Project, texts: Sequence[str]) -> list[LockedWorkload]:
-    """The workloads of these names or command lines; without any those of the settings, else all with a lock-file."""
+    """Finds the workloads of these names or command lines, with their lock-files.
+
+    Without any these are those of the settings, else all that have a lock-file.
+    """
     root, settings = project.root, project.settings
     named = [_name(text, root) for text in texts or settings.workloads]
     names = list(dict.fromkeys(named)) or _locked(root, settings)
@@ -106,15 +115,18 @@ def _locked(root: Path, settings: GateSettings) -> list[str]:
     """The names of all workloads that have a lock-file."""
     before, _, after = settings.lock.partition("{workload}")
     folder, prefix = (root / f"{before}x").parent, Path(f"{before}x").name[:-1]
-    found = folder.glob("*") if folder.is_dir() else ()
-    names = [path.name for path in found if path.name.startswith(prefix) and path.name.endswith(after)]
+    files = folder.glob("*") if folder.is_dir() else ()
+    names = [path.name for path in files if path.name.startswith(prefix) and path.name.endswith(after)]
     return sorted(name[len(prefix) : len(name) - len(after)] for name in names if not name.startswith("."))
 
 
 def accept_counts(
     workload: LockedWorkload, counts: Counts, project: Project, metrics: Sequence[str], reason: str
 ) -> tuple[Lock, str]:
-    """The lock with these metrics (without any: all beyond their budget) as counted, and a text on what changed."""
+    """Accepts metrics as counted; gives the lock and a text.
+
+    Without any metric all are accepted that are beyond their budgets.
+    """
     changes = judge_counts(workload.lock, counts, project.settings)
     if not is_compared(changes) and not any(map(is_red, changes)):
         raise UsageError(
@@ -131,12 +143,15 @@ def accept_counts(
     lock = accept(workload.lock, counts, accepted, stamp) if accepted else workload.lock
     lock = _with_outputs(lock, counts, outputs, stamp) if outputs else lock
     creep = [row for row in judge_counts(lock, counts, project.settings) if row.is_creep and is_red(row)]
-    told = [describe_output(change) for change in outputs]
-    return lock, describe_acceptance(workload.file, workload.name, accepted, creep, stamp, told)
+    other_outputs = [describe_output(change) for change in outputs]
+    return lock, describe_acceptance(workload.file, workload.name, accepted, creep, stamp, other_outputs)
 
 
 def _accepted_outputs(lock: Lock, counts: Counts, metrics: Sequence[str]) -> tuple[OutputChange, ...]:
-    """The outputs that differ, if all is accepted or they are named; UsageError for named ones that cannot be."""
+    """Finds the outputs that differ, if all or they are accepted.
+
+    UsageError where they are named and cannot be.
+    """
     judged = judge_outputs(lock, counts)
     if NUMERICS in metrics and judged.verdict not in {"differs", "same"}:
         fix = "write the lock-file anew: bottleneck gate --update --numerics"
@@ -145,7 +160,10 @@ def _accepted_outputs(lock: Lock, counts: Counts, metrics: Sequence[str]) -> tup
 
 
 def _with_outputs(lock: Lock, counts: Counts, changes: Sequence[OutputChange], stamp: Stamp) -> Lock:
-    """The lock with the outputs of now; what differs from run to run stays left out."""
+    """Writes the outputs of now into the lock.
+
+    What differs from run to run stays left out.
+    """
     before, after = lock.counts.numerics, counts.numerics
     assert before is not None and after is not None
     tensors = {name: each for name, each in after.tensors.items() if name not in before.unstable}
@@ -155,7 +173,9 @@ def _with_outputs(lock: Lock, counts: Counts, changes: Sequence[OutputChange], s
 
 
 def move_anchor(workload: LockedWorkload, ref: str, *, is_required: bool) -> tuple[Lock, str]:
-    """The lock whose creep counts from the lock-file of a commit, and a text on it; unchanged where there is none.
+    """Moves the anchor of creep to the lock-file of a commit.
+
+    Gives the lock, unchanged where that commit has no lock-file, and a text on it.
 
     UsageError where git knows no such commit, or where it has no lock-file and ``is_required``.
     """
@@ -183,7 +203,10 @@ _LARGEST_BYTES = 64 * 2**20
 
 
 def write_last(path: Path, counts: Counts) -> None:
-    """Keeps the counts for `accept`, in a folder that git ignores; where nothing can be written, it counts anew."""
+    """Keeps the counts for `accept`, in a folder that git ignores.
+
+    Where nothing can be written, `accept` counts anew.
+    """
     with contextlib.suppress(UsageError):
         make_folder(path.parent)
         write_bytes(_IGNORE_ALL.encode(), path.parent / ".gitignore")
@@ -201,7 +224,10 @@ def read_last(path: Path) -> Counts:
 
 
 def last_counts(workload: LockedWorkload, project: Project) -> Counts | None:
-    """The counts of the gate's last run; None without any, or where a source that they name has changed since."""
+    """Reads the counts of the gate's last run.
+
+    None without any, or where a source that they name has changed since.
+    """
     path = last_path(project.root, workload.name)
     try:
         counts = read_last(path)
@@ -214,18 +240,24 @@ def last_counts(workload: LockedWorkload, project: Project) -> Counts | None:
 
 
 def chosen(changes: Sequence[CounterChange], metrics: Sequence[str]) -> tuple[CounterChange, ...]:
-    """The changes to accept: those of the metrics, or all beyond their budget; UsageError where one cannot be."""
+    """Chooses the changes to accept: those named, else all beyond their budgets.
+
+    UsageError where one cannot be accepted.
+    """
     of_step = [change for change in changes if not change.is_creep]
     if not metrics:
         red = [change for change in of_step if is_red(change)]
         return tuple(_acceptable(change) for change in red)
     by_name = {change.metric: change for change in of_step}
-    found = [_named(metric, by_name) for metric in dict.fromkeys(metrics)]
-    return tuple(_acceptable(change) for change in found if change.verdict != "same")
+    named_changes = [_named(metric, by_name) for metric in dict.fromkeys(metrics)]
+    return tuple(_acceptable(change) for change in named_changes if change.verdict != "same")
 
 
 def accept(lock: Lock, counts: Counts, changes: Sequence[CounterChange], stamp: Stamp) -> Lock:
-    """The lock with these metrics, and what explains them, as they are counted now; all else stays as it was."""
+    """Writes these metrics, and what explains them, into the lock.
+
+    All else stays as it was.
+    """
     before, after = lock.counts.input_sha, counts.input_sha
     if before and after and before != after:
         raise UsageError(
@@ -252,7 +284,7 @@ def accept(lock: Lock, counts: Counts, changes: Sequence[CounterChange], stamp: 
 
 
 def with_anchor(lock: Lock, commit: str, values: Mapping[str, int] | None = None) -> Lock:
-    """The lock whose creep budgets count from these counters, or from its own."""
+    """Anchors creep budgets at these counters, or at the lock's own."""
     return replace(lock, anchor=Anchor(commit, dict(lock.counts.values if values is None else values)))
 
 
@@ -329,7 +361,7 @@ def describe_acceptance(
     stamp: Stamp,
     outputs: Sequence[str] = (),
 ) -> str:
-    """The text on what an acceptance gives up, and on the creep budgets that stay exceeded."""
+    """Words what an acceptance gives up, and creep budgets still exceeded."""
     is_edited = bool(changes or outputs)
     lines = [f"{name}: {'accepted in ' + file if is_edited else 'nothing to accept, and ' + file + ' is as it was'}"]
     for change in changes:
@@ -348,7 +380,7 @@ def describe_acceptance(
 
 
 def describe_anchor(file: str, before: Lock, after: Lock) -> str:
-    """The text on the commit that creep counts from, and the change of the counters since."""
+    """Words the commit of the anchor and how counters changed since."""
     anchor = after.anchor
     assert anchor is not None
     moved = [

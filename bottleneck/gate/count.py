@@ -1,4 +1,6 @@
-"""Counts what the steps of a recording did: one whole number per counter, with its breakdown and what it depends on.
+"""Counts what the steps of a recording did.
+
+One whole number per counter, with its breakdown and what it depends on.
 
 The rows of the evidence's tables that belong to the steps are selected first, with the source line and module of each.
 A thread that reads ahead (a data loader's) does its work in one step or the next, as timing has it, and what the main
@@ -33,7 +35,10 @@ _BEGINS_EPOCH = re.compile(r"torch/utils/data/(dataloader|sampler)\.py\(\d+\): (
 
 
 class StepScope:
-    """The steps of a window, and the rows that belong to them; without steps the window is one."""
+    """The steps of a window, and the rows that belong to them.
+
+    Without steps the window is one.
+    """
 
     def __init__(self, linked: Linked) -> None:
         self.linked = linked
@@ -48,23 +53,29 @@ class StepScope:
         return len(self._start_ns)
 
     def step_at(self, thread: Integers, at_us: Floats) -> Integers:
-        """The step that each instant of a thread (a code of ``events.thread``) belongs to, -1 where to none."""
+        """Finds the step of each instant of a thread, else -1.
+
+        ``thread`` is a code of ``events.thread``.
+        """
         at_ns = np.rint(at_us * 1e3)
         step = np.searchsorted(self._start_ns, at_ns, side="right") - 1
         inside = (step >= 0) & (at_ns < self._end_ns[step])
         rows = np.flatnonzero(inside)
         rows = rows[self._works[thread[rows]]]
         rows = rows[~hold_on_tracks(*self._of_loaders, thread[rows], at_us[rows])]
-        found = np.full(len(at_us), -1, dtype=np.int64)
-        found[rows] = step[rows]
-        return found
+        step_of = np.full(len(at_us), -1, dtype=np.int64)
+        step_of[rows] = step[rows]
+        return step_of
 
     def of_events(self, rows: Integers) -> Integers:
         """The step of each of these rows of EVENTS."""
         return self.step_at(self.thread[rows], self.events["ts_us"].to_numpy()[rows])
 
     def rows_named(self, category: str, test: Callable[[str], bool]) -> Integers:
-        """Rows of EVENTS of a category whose name passes; each distinct name is tested once."""
+        """Selects rows of EVENTS of a category whose names pass.
+
+        Each distinct name is tested once.
+        """
         rows = np.flatnonzero((self.events["category"] == category).to_numpy())
         return rows[text_matches(self.events["name"].iloc[rows].cat.remove_unused_categories(), test)]
 
@@ -80,26 +91,29 @@ class StepScope:
 
     @cached_property
     def op_step(self) -> Integers:
-        """Step of each row of OPS, -1 for those that do not count."""
+        """Finds the step of each op, -1 for those not counted."""
         return self.step_at(self.op_thread, self.linked.ops["ts_us"].to_numpy())
 
     def recode(self, column: "pd.Series[str]") -> Integers:
-        """Threads of another table as codes of ``events.thread``, -1 for those without events."""
+        """Codes threads of a table as ``events.thread``, else -1."""
         codes = self.events["thread"].cat.categories.get_indexer(column.cat.categories)
         return np.append(codes, -1).astype(np.int64)[column.cat.codes.to_numpy()]
 
     def ops_named(self, test: Callable[[str], bool]) -> Flags:
-        """For each row of OPS, whether its name passes the test; each distinct name is tested once."""
+        """Tests the name of each row of OPS.
+
+        Each distinct name is tested once.
+        """
         return text_matches(self.linked.ops["name"], test)
 
     @property
     def autograd_nodes(self) -> Flags:
-        """For each row of OPS, whether it is a node that autograd's engine evaluates."""
+        """Marks rows of OPS that are nodes of autograd's engine."""
         return self.linked.ops["is_autograd"].to_numpy()
 
     @cached_property
     def _works(self) -> Flags:
-        """By code of a thread: whether it is the main one or one of autograd's."""
+        """Marks the threads that are the main one or autograd's."""
         size = len(self.events["thread"].cat.categories) + 1
         if self.linked.ops.empty:
             return np.ones(size, dtype=bool)
@@ -109,7 +123,10 @@ class StepScope:
 
     @cached_property
     def _of_loaders(self) -> tuple[Integers, Floats, Floats]:
-        """Threads, starts and ends of stretches in which a loader begins an epoch or hands a batch over."""
+        """Finds where a loader begins an epoch or hands over a batch.
+
+        Gives threads, starts and ends.
+        """
         taking_over = self.rows_named("annotation", lambda name: name.startswith(_TAKES_OVER))
         beginning = self.rows_named("python", lambda name: _BEGINS_EPOCH.search(name) is not None)
         rows = np.concatenate([taking_over, beginning])
@@ -122,7 +139,10 @@ LABELS = ("source", "module")
 
 @dataclass(frozen=True)
 class StepRows:
-    """Rows with the step of each (-1: none) and its places: codes (-1: unknown) into labels, by column."""
+    """Rows with their steps and places.
+
+    A step is -1 where there is none; places are codes (-1: unknown) into labels, by column.
+    """
 
     step: Integers
     places: Mapping[str, tuple[Integers, list[str]]]
@@ -140,12 +160,12 @@ def op_rows(scope: StepScope) -> StepRows:
 
 
 def kernel_rows(scope: StepScope) -> StepRows:
-    """All of KERNELS, row for row: the step in which each was launched."""
+    """Finds the step in which each kernel was launched."""
     kernels = scope.linked.kernels
     launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)
     step = np.full(len(kernels), -1, dtype=np.int64)
-    known = np.flatnonzero(launch >= 0)
-    step[known] = scope.of_events(launch[known])
+    with_launch = np.flatnonzero(launch >= 0)
+    step[with_launch] = scope.of_events(launch[with_launch])
     return StepRows(step, _places(kernels))
 
 
@@ -180,7 +200,10 @@ _DECIDES_OPS_OF_CPU = ("onednn",)
 
 
 def fingerprint_of(evidence: Evidence) -> Fingerprint:
-    """The facts that the recording, or the trace alone, states; unknown facts are left out."""
+    """Collects the facts that the recording or the trace states.
+
+    Unknown facts are left out.
+    """
     recording = evidence.recording
     if recording is None:
         trace = evidence.linked.trace
@@ -205,7 +228,9 @@ def fingerprint_of(evidence: Evidence) -> Fingerprint:
 
 
 def input_digest(evidence: Evidence) -> str:
-    """Digest of what the program is given: its form, options and arguments; empty for a bare trace.
+    """Digests what the program is given; empty for a bare trace.
+
+    That is its form, options and arguments.
 
     It leaves out shapes: in a trace the first call of the program itself cannot be identified, so that an op added to
     the model would look like another input. Whatever else the settings leave open changes the counters themselves.
@@ -228,7 +253,10 @@ def _minor(version: str) -> str | None:
 
 
 def _of_device(evidence: Evidence) -> dict[str, Value]:
-    """The device that the trace names; of a CPU nothing, whose instructions are among its libraries."""
+    """Names the device of the trace; nothing of a CPU.
+
+    A CPU's instructions are among its libraries.
+    """
     devices = evidence.linked.trace.devices
     if _is_host_only(evidence) or not devices:
         return {}
@@ -254,7 +282,7 @@ _OTHER_NAMES = (AUTOGRAD_PREFIX, "torch::autograd::")
 
 
 def is_op(name: str) -> bool:
-    """True for a dispatcher call ('aten::add'), false for nodes of autograd and annotations."""
+    """Tells dispatcher calls ('aten::add') from nodes of autograd and annotations."""
     return "::" in name and not name.startswith(_OTHER_NAMES)
 
 
@@ -271,7 +299,10 @@ def plain_kernel(name: str) -> str:
 
 
 def plain_module(path: str) -> str:
-    """'Net.Linear' of 'Net_0.Linear_3': the profiler numbers the modules of a class as it meets them."""
+    """Takes the numbers off: 'Net.Linear' of 'Net_0.Linear_3'.
+
+    The profiler numbers the modules of a class as it meets them.
+    """
     return ".".join(_LAST_NUMBER.sub("", part) for part in _ADDRESS.sub("0x…", path).split("."))
 
 
@@ -280,7 +311,7 @@ DIFFER = "steps differ (data-dependent)"
 
 @dataclass(frozen=True)
 class Tally:
-    """The number that all steps agree on, or the lowest and the highest."""
+    """A number that steps agree on, or the lowest and highest."""
 
     low: int
     high: int
@@ -297,14 +328,20 @@ def spread(low: int, high: int, why: str) -> str:
 
 
 def total(step: Integers, steps: int, amount: Floats | None = None) -> Tally:
-    """Rows (or the sum of their amounts) in each step; rows of step -1 do not count."""
+    """Counts rows, or adds up their amounts, in each step.
+
+    Rows of step -1 do not count.
+    """
     inside = step >= 0
     sums = np.bincount(step[inside], None if amount is None else amount[inside], minlength=steps)
     return Tally(round(float(sums.min())), round(float(sums.max())))
 
 
 def by_label(step: Integers, code: Integers, labels: Sequence[str], steps: int) -> Mapping[str, Tally]:
-    """Rows per step for each label; rows of step -1 and those without a code (-1) do not count."""
+    """Counts rows per step for each label.
+
+    Rows of step -1 and those without a code (-1) do not count.
+    """
     rows = np.flatnonzero((step >= 0) & (code >= 0))
     keys, counts = np.unique(code[rows] * steps + step[rows], return_counts=True)
     if not len(keys):
@@ -314,12 +351,12 @@ def by_label(step: Integers, code: Integers, labels: Sequence[str], steps: int) 
     present = np.diff(np.append(first, len(codes)))
     low = np.where(present == steps, np.minimum.reduceat(counts, first), 0)
     high = np.maximum.reduceat(counts, first)
-    found = zip(codes[first].tolist(), low.tolist(), high.tolist(), strict=True)
-    return {labels[each]: Tally(least, most) for each, least, most in found}
+    tallies = zip(codes[first].tolist(), low.tolist(), high.tolist(), strict=True)
+    return {labels[each]: Tally(least, most) for each, least, most in tallies}
 
 
 def relabel(codes: Integers, labels: Sequence[str]) -> tuple[Integers, list[str]]:
-    """Codes into the distinct ones among labels, of which some have become the same."""
+    """Renumbers codes where labels have become the same."""
     distinct = list(dict.fromkeys(labels))
     position = {label: code for code, label in enumerate(distinct)}
     return np.array([*(position[label] for label in labels), -1], dtype=np.int64)[codes], distinct
@@ -348,7 +385,10 @@ Found = Tally | UnknownCount
 
 
 class StepCounter:
-    """Counts one recording. ``parts`` are the rows behind each counter that is broken down by line and module."""
+    """Counts one recording.
+
+    ``parts`` are the rows behind each counter that is broken down by line and module.
+    """
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence, self.linked = evidence, evidence.linked
@@ -368,12 +408,12 @@ class StepCounter:
 
     @cached_property
     def is_call(self) -> Flags:
-        """Row for row as OPS: whether it is a call of the dispatcher."""
+        """Marks rows of OPS that are calls of the dispatcher."""
         return self.scope.ops_named(is_op)
 
     @cached_property
     def parts(self) -> Mapping[str, StepRows]:
-        """The rows behind the counters that are broken down by line and module."""
+        """Collects the rows of counters broken down by line and module."""
         of_ops = op_rows(self.scope)
         parts = {
             "ops": of_ops.only(self.is_call),
@@ -397,7 +437,10 @@ class StepCounter:
 
     @cached_property
     def _waits(self) -> Integers:
-        """Calls of the runtime that wait, but those by which an op reads a value: it counts already."""
+        """Selects the calls of the runtime that wait.
+
+        Those by which an op reads a value are left out: the op counts already.
+        """
         scope, ops = self.scope, self.linked.ops
         rows = np.flatnonzero(are_calls(self.linked.trace, *SYNCHRONISES))
         start_us, dur_us = (ops[name].to_numpy()[self._reads] for name in ("ts_us", "dur_us"))
@@ -406,7 +449,7 @@ class StepCounter:
 
     @cached_property
     def _launched(self) -> StepRows:
-        """One row per call that launched kernels, at the place of the first of them."""
+        """Selects one row per launching call, at its first kernel."""
         kernels = self.linked.kernels
         is_kernel = kernels["kind"].isin(("compute", "collective")).to_numpy()
         launch = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)
@@ -416,14 +459,20 @@ class StepCounter:
 
     @cached_property
     def _float64(self) -> Flags:
-        """Ops that take a float64 tensor with a dimension; those without are numbers that torch has wrapped."""
+        """Selects ops that take a float64 tensor with a dimension.
+
+        Those without are numbers that torch has wrapped.
+        """
         types = self.linked.trace.signatures
         flags = np.array([_takes_float64(*row) for row in zip(types["dims"], types["types"], strict=True)] or [False])
         signature = self.linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)
         return np.asarray(np.append(flags, False)[signature] & self.is_call)
 
     def launches(self) -> Found:
-        """Calls that launch; those of the trace itself where it has any, which needs no kernel to be seen."""
+        """Selects the calls that launch kernels.
+
+        Those of the trace itself where it has any, which needs no kernel to be seen.
+        """
         if self.is_host_only:
             return UnknownCount(_HOST_ONLY)
         rows = np.flatnonzero(are_calls(self.linked.trace, *LAUNCHES))
@@ -432,7 +481,10 @@ class StepCounter:
         return self.of_part("launches") if len(self._launched.step) else UnknownCount(_NO_LAUNCHES)
 
     def flops(self) -> Found:
-        """FLOPs of the ops that kernels are attributed to, each op once; unmodelled ops are left out."""
+        """Adds up the FLOPs of ops with kernels, each op once.
+
+        Unmodelled ops are left out.
+        """
         signature = self.linked.ops["signature"].to_numpy(dtype=np.int64, na_value=-1)
         if not (signature >= 0).any():
             return UnknownCount(_NO_SHAPES)
@@ -499,7 +551,10 @@ class StepCounter:
         return total(step[size > 0], self.steps, size[size > 0]) if len(memory) else UnknownCount(_NO_MEMORY)
 
     def peak_bytes(self) -> Found:
-        """The most that the device had handed out; on a CPU the most beyond what was in use as the step began."""
+        """Finds the most memory in use at once.
+
+        On a CPU that is beyond what was in use as the step began.
+        """
         memory, step = self._memory
         of_device = memory["on_device"].to_numpy() == (not self.is_host_only)
         inside = np.flatnonzero(of_device & (step >= 0))
@@ -530,11 +585,14 @@ class StepCounter:
         code, labels = relabel(
             names.codes.to_numpy().astype(np.int64), [plain_kernel(name) for name in names.categories]
         )
-        found = by_label(step, code, labels, self.steps)
-        return found or UnknownCount(_NO_LAUNCHES)
+        by_kernel = by_label(step, code, labels, self.steps)
+        return by_kernel or UnknownCount(_NO_LAUNCHES)
 
     def compiled(self, name: str) -> Found:
-        """A counter of torch.compile from the recording: the total until the end of the window."""
+        """Reads a total of torch.compile from the recording.
+
+        It counts until the end of the window.
+        """
         recording = self.evidence.recording
         report = None if recording is None else recording.compilation
         if report is None:
@@ -567,7 +625,10 @@ _COUNTERS: Mapping[str, Callable[[StepCounter], Found]] = {
 
 
 def _running(size: Floats, step: Integers) -> Floats:
-    """The running sum of each step on its own; rows are in order of time, so those of a step are adjacent."""
+    """Sums up each step on its own, row by row.
+
+    Rows are in order of time, so those of a step are adjacent.
+    """
     sums = np.cumsum(size)
     first = np.flatnonzero(np.concatenate(([True], np.diff(step) != 0)))
     before = (sums - size)[first]
@@ -604,8 +665,11 @@ def ops_by_name(work: StepCounter) -> Mapping[str, Tally]:
 
 
 def by_module(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
-    """Counters of each module path; what happens in a module inside is that module's. Only what all steps agree on."""
-    found: dict[str, dict[str, int]] = {}
+    """Counts by module path what all steps agree on.
+
+    What happens in a module inside is that module's.
+    """
+    counts_by_module: dict[str, dict[str, int]] = {}
     for counter in MODULE_COUNTERS:
         if counter in work.parts:
             rows = work.parts[counter]
@@ -613,12 +677,15 @@ def by_module(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
             plain = relabel(code, [plain_module(label) for label in labels])
             for path, tally in by_label(rows.step, *plain, work.steps).items():
                 if tally.is_stable:
-                    found.setdefault(path, {})[counter] = tally.low
-    return dict(sorted(found.items()))
+                    counts_by_module.setdefault(path, {})[counter] = tally.low
+    return dict(sorted(counts_by_module.items()))
 
 
 def by_line(work: StepCounter, sources: SourceFiles) -> tuple[Site, ...]:
-    """The lines that count anything, with the ops called from each. Only what all steps agree on."""
+    """Counts by source line, with the ops called from each.
+
+    Only what all steps agree on.
+    """
     counts: dict[str, dict[str, int]] = {}
     for counter, rows in work.parts.items():
         for source, tally in by_label(rows.step, *rows.places["source"], work.steps).items():
@@ -633,16 +700,19 @@ def by_line(work: StepCounter, sources: SourceFiles) -> tuple[Site, ...]:
 
 
 def merged_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:
-    """One site for each line, sorted: forward ops, their backward ops and breaks of a graph at a line are added up."""
-    found: dict[tuple[str, int], Site] = {}
+    """Merges the sites of each line, sorted.
+
+    Forward ops, their backward ops and breaks of a graph at a line are added up.
+    """
+    by_line: dict[tuple[str, int], Site] = {}
     for site in sites:
-        one = found.get((site.file, site.line), replace(site, counts={}, ops={}))
+        one = by_line.get((site.file, site.line), replace(site, counts={}, ops={}))
         counts, ops = (
             {name: first.get(name, 0) + second.get(name, 0) for name in {**second, **first}}
             for first, second in ((one.counts, site.counts), (one.ops, site.ops))
         )
-        found[site.file, site.line] = replace(one, counts=counts, ops=ops)
-    return tuple(found[key] for key in sorted(found))
+        by_line[site.file, site.line] = replace(one, counts=counts, ops=ops)
+    return tuple(by_line[key] for key in sorted(by_line))
 
 
 def _ops_by_source(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
@@ -655,45 +725,48 @@ def _ops_by_source(work: StepCounter) -> Mapping[str, Mapping[str, int]]:
     pair = np.where(source >= 0, source * len(labels) + op, -1)
     keys, code = np.unique(pair, return_inverse=True)
     tallies = by_label(rows.step, np.where(pair >= 0, code, -1), list(map(str, range(len(keys)))), work.steps)
-    found: dict[str, dict[str, int]] = {}
+    by_source: dict[str, dict[str, int]] = {}
     for key, tally in tallies.items():
         of_source, of_op = divmod(int(keys[int(key)]), len(labels))
         if tally.is_stable:
-            found.setdefault(sources[of_source], {})[labels[of_op]] = tally.low
-    return found
+            by_source.setdefault(sources[of_source], {})[labels[of_op]] = tally.low
+    return by_source
 
 
 def _breaks(work: StepCounter, sources: SourceFiles) -> Iterator[Site]:
     """The lines at which torch.compile broke a graph, from the recording."""
     recording = work.evidence.recording
     report = None if recording is None else recording.compilation
-    for each in () if report is None else report.breaks:
-        file = sources.relative(each.file)
-        yield Site(file, each.line, sources.text(file, each.line), {"graph_breaks": each.count})
+    for graph_break in () if report is None else report.breaks:
+        file = sources.relative(graph_break.file)
+        yield Site(file, graph_break.line, sources.text(file, graph_break.line), {"graph_breaks": graph_break.count})
 
 
 def count(evidence: Evidence, root: Path | None = None) -> Counts:
-    """The counters of a step, on which all steps of the window agree; without steps, those of the whole window.
+    """Counts what all steps of the window agree on.
+
+    Without steps these are of the whole window.
 
     Only what the step's own thread and autograd's do counts. Names of files are made relative to ``root``, and lines
     are read from files inside it; without it nothing is opened. ``unstable`` holds counters whose steps disagree, and
     ops that do under "ops:NAME"; kernels under "kernels:NAME".
     """
     work = StepCounter(evidence)
-    found = work.count()
+    results = work.count()
     ops, kernels = ops_by_name(work), work.kernels()
     kernels = {} if isinstance(kernels, UnknownCount) else kernels
-    tallies = {name: each for name, each in found.items() if isinstance(each, Tally)}
+    tallies = {name: each for name, each in results.items() if isinstance(each, Tally)}
     named = {**_prefixed("ops", ops), **_prefixed("kernels", kernels)}
     return Counts(
         values=_agreed(tallies),
         fingerprint=fingerprint_of(evidence),
-        unknown={name: each.reason for name, each in found.items() if isinstance(each, UnknownCount)},
+        unknown={name: each.reason for name, each in results.items() if isinstance(each, UnknownCount)},
         unstable={
             name: spread(each.low, each.high, DIFFER)
             for name, each in {**tallies, **named}.items()
             if not each.is_stable
         },
+        lowest={name: tally.low for name, tally in tallies.items() if not tally.is_stable},
         ops=dict(sorted(_agreed(ops).items())),
         modules=by_module(work),
         kernels=dict(sorted(_agreed(kernels).items())),

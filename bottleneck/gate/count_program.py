@@ -1,4 +1,7 @@
-"""Counts what the steps of a program do: records it in processes of their own and merges their counters."""
+"""Counts the steps of a program that it records in processes.
+
+The counters of several runs are merged.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +31,7 @@ _NO_STEPS = ("whole program", "time window", "none")
 
 @dataclass(frozen=True)
 class Counted:
-    """The counts that all runs agree on, the folder of each run's recording, and the case of the last."""
+    """The counts of all runs, their folders, and the last case."""
 
     counts: Counts
     recordings: tuple[Path, ...]
@@ -44,7 +47,9 @@ def count_program(
     *,
     numerics: bool = False,
 ) -> Counted:
-    """The counters of a step of a workload, a bare model or a script, from so many processes one after the other.
+    """Counts a program's step in so many processes, one after another.
+
+    The program is a workload, a bare model or a script.
 
     Each starts in the side's folder, from which the target is named, with the program's seed and, unless the side's
     environment says otherwise, one thread; it leaves its recording in ``folder``. With ``numerics`` the outputs of its
@@ -55,8 +60,8 @@ def count_program(
     for number in range(runs):
         tell(f"counting {program.target} in {side.label}" + (f", run {number + 1}" if runs > 1 else ""))
         counted.append(_count_once(program, (folder / f"run{number + 1}").resolve(), side, numerics=numerics))
-    counts = merge_counts([each.counts for each in counted])
-    return Counted(counts, tuple(path for each in counted for path in each.recordings), counted[-1].case)
+    counts = merge_counts([counted_run.counts for counted_run in counted])
+    return Counted(counts, tuple(path for counted_run in counted for path in counted_run.recordings), counted[-1].case)
 
 
 def _count_once(program: Program, folder: Path, side: Side, *, numerics: bool) -> Counted:
@@ -98,7 +103,7 @@ _NOT_ALWAYS = "known in some runs only"
 
 
 def merge_counts(runs: Sequence[Counts]) -> Counts:
-    """One record of runs of the same program on the same machine; the first one speaks where all agree.
+    """Merges the counts of runs of one program on one machine.
 
     What differs is in ``unstable``, as ``count`` names it, and nowhere else; modules and lines keep only what all runs
     record alike. UndecidedError where the runs were made under different circumstances.
@@ -110,6 +115,8 @@ def merge_counts(runs: Sequence[Counts]) -> Counts:
     for name in {name for run in runs for name in run.values} & unknown.keys():
         unstable[name] = f"{unknown.pop(name)}: {_NOT_ALWAYS}"
     values = _shared([run.values for run in runs], "", unstable)
+    counted = [{**run.lowest, **run.values} for run in runs]
+    lowest = {name: min(run[name] for run in counted) for name in unstable if all(name in run for run in counted)}
     modules = {name: _equal([run.modules.get(name, {}) for run in runs]) for name in first.modules}
     return replace(
         first,
@@ -120,6 +127,7 @@ def merge_counts(runs: Sequence[Counts]) -> Counts:
         modules={name: counts for name, counts in modules.items() if counts},
         sites=_shared_sites([run.sites for run in runs]),
         unstable=dict(sorted(unstable.items())),
+        lowest=dict(sorted(lowest.items())),
         steps=min(run.steps for run in runs),
         runs=sum(run.runs for run in runs),
         numerics=merge_numerics([run.numerics for run in runs]),
@@ -146,18 +154,21 @@ def _check_circumstances(runs: Sequence[Counts]) -> None:
 
 
 def _shared(runs: Sequence[Mapping[str, int]], prefix: str, unstable: dict[str, str]) -> dict[str, int]:
-    """The counts that all runs agree on; the rest is added to ``unstable``, whose names are skipped."""
+    """Keeps the counts that all runs agree on.
+
+    The rest is added to ``unstable``, whose names are skipped.
+    """
     names = dict.fromkeys(name for run in runs for name in run)
-    kept = {}
+    agreed = {}
     for name in names:
         seen = [run.get(name, 0) for run in runs]
         if f"{prefix}{name}" in unstable:
             continue
         if min(seen) == max(seen):
-            kept[name] = seen[0]
+            agreed[name] = seen[0]
         else:
             unstable[f"{prefix}{name}"] = spread(min(seen), max(seen), RUNS_DIFFER)
-    return kept
+    return agreed
 
 
 def _shared_sites(runs: Sequence[Sequence[Site]]) -> tuple[Site, ...]:

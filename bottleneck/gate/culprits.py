@@ -1,4 +1,4 @@
-"""Finds what changed a counter: the source line, with its ops and module."""
+"""Finds the source lines, ops and modules that changed a counter."""
 
 import ast
 import difflib
@@ -16,7 +16,10 @@ _OPERATORS = (ast.BinOp, ast.AugAssign, ast.UnaryOp, ast.Compare, ast.Subscript)
 
 
 def operator_line(site: Site, source: str, touched: Iterable[int]) -> Site | None:
-    """The first line with an operator that the diff touches in the function that begins at a site; null for none."""
+    """Finds the first operator that the diff touches in a site's function.
+
+    Null where there is none.
+    """
     head = _head_at(source, site.line)
     if head is None:
         return None
@@ -24,14 +27,14 @@ def operator_line(site: Site, source: str, touched: Iterable[int]) -> Site | Non
     for node in _inside(head):
         if isinstance(node, _OPERATORS):
             lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    found = sorted(lines.intersection(touched))
-    if not found:
+    touched_lines = sorted(lines.intersection(touched))
+    if not touched_lines:
         return None
-    return replace(site, line=found[0], text=source.splitlines()[found[0] - 1].strip())
+    return replace(site, line=touched_lines[0], text=source.splitlines()[touched_lines[0] - 1].strip())
 
 
 def _head_at(source: str, line: int) -> ast.AST | None:
-    """The function that begins at a line, or whose first decorator stands there."""
+    """Finds the function that begins at a line, decorators included."""
     if len(source) > LARGEST_SOURCE:
         return None
     try:
@@ -40,14 +43,14 @@ def _head_at(source: str, line: int) -> ast.AST | None:
         return None
     for node in ast.walk(tree):
         if isinstance(node, _HEADS):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first <= line <= node.lineno:
                 return node
     return None
 
 
 def _inside(head: ast.AST) -> Iterator[ast.AST]:
-    """All that a function does itself; functions that it only defines do their own."""
+    """Walks what a function does itself, not functions inside it."""
     left = list(getattr(head, "body", []))
     while left:
         node = left.pop()
@@ -83,7 +86,10 @@ _Key = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class _Grown:
-    """A line that counts more than before; ``is_new`` where it was not there, or was edited."""
+    """A line that counts more than before.
+
+    ``is_new`` where it was not there, or was edited.
+    """
 
     site: Site
     growth: int
@@ -97,14 +103,16 @@ class _Grown:
 
     @property
     def widens(self) -> bool:
-        """True if the line converts a dtype, judged by its ops or its text."""
+        """Tells if a line converts a dtype, by ops or text."""
         return any(op in self.site.ops for op in _CASTS) or any(word in self.site.text for word in _WIDENING_WORDS)
 
 
 def find_culprits(
     metric: str, before: Counts, after: Counts, touched: Touched | None = None, read: Read = read_nothing
 ) -> tuple[Culprit, ...]:
-    """At most three causes of a counter's growth, the likeliest first: lines where any grew, else kernels, else ops.
+    """Finds at most three causes of a counter's growth, likeliest first.
+
+    Lines where any grew, else kernels, else ops.
 
     Lines come in this order: touched by the diff, written since the lock-file, growing by just as much as the counter.
     """
@@ -112,7 +120,7 @@ def find_culprits(
     for counter in dict.fromkeys((metric, _RELATED_COUNTERS.get(metric, metric))):
         grown = _ranked(counter, _grown(counter, before, after, touched, read), growth)
         if grown:
-            return tuple(_culprit(counter, each, before, after) for each in grown[:_SHOWN])
+            return tuple(_culprit(counter, line, before, after) for line in grown[:_SHOWN])
     return _without_lines(metric, before, after)
 
 
@@ -132,7 +140,7 @@ def _ranked(counter: str, grown: Iterable[_Grown], growth: int) -> list[_Grown]:
 
 
 def _first_of_chain(grown: Sequence[_Grown]) -> list[_Grown]:
-    """The line that makes float64 of something, where it is known, instead of all that goes on with it."""
+    """Finds the line that first makes float64 of something, where known."""
     makers = [each for each in grown if each.is_changed and each.widens]
     makers = makers or [each for each in grown if each.is_changed]
     if not makers:
@@ -143,7 +151,7 @@ def _first_of_chain(grown: Sequence[_Grown]) -> list[_Grown]:
 def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None, read: Read) -> list[_Grown]:
     old, new = _by_key(before.sites), _by_key(after.sites)
     origins = {**_origins(old, new), **_aligned(old, new)}
-    found = []
+    grown = []
     for key, sites in new.items():
         origin = origins.get(key, key)
         growth = _sum(counter, sites) - _sum(counter, old.get(origin, ()) if origin else ())
@@ -152,17 +160,17 @@ def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None,
             named = next((site for site in sites if _is_touched(site, touched)), sites[-1])
             site = _of_operator(named, touched, read)
             is_new = origin not in old or origin[1] != key[1]
-            found.append(_Grown(site, growth, is_new, _is_touched(site, touched)))
-    return found
+            grown.append(_Grown(site, growth, is_new, _is_touched(site, touched)))
+    return grown
 
 
 def _by_key(sites: Iterable[Site]) -> dict[_Key, list[Site]]:
-    """Lines by what they are known by after they have moved: file and text; without text file and number."""
-    found: dict[_Key, list[Site]] = {}
+    """Keys lines by file and text, else by file and number."""
+    by_text: dict[_Key, list[Site]] = {}
     for site in sites:
         text = line_text(site.text)
-        found.setdefault((site.file, text, 0 if text else site.line), []).append(site)
-    return found
+        by_text.setdefault((site.file, text, 0 if text else site.line), []).append(site)
+    return by_text
 
 
 def _sum(counter: str, sites: Iterable[Site]) -> int:
@@ -170,7 +178,10 @@ def _sum(counter: str, sites: Iterable[Site]) -> int:
 
 
 def _origins(old: Mapping[_Key, object], new: Mapping[_Key, object]) -> dict[_Key, _Key]:
-    """The former key of each line that moved to another file or was edited; each old line is the origin of one."""
+    """Finds the former key of each line that moved or was edited.
+
+    Each old line is the origin of one.
+    """
     gone = {key for key in old if key not in new and key[1]}
     fresh = [key for key in new if key not in old and key[1]]
     by_text = {key[1]: key for key in sorted(gone)}
@@ -188,7 +199,10 @@ def _origins(old: Mapping[_Key, object], new: Mapping[_Key, object]) -> dict[_Ke
 
 
 def _aligned(old: Mapping[_Key, Sequence[Site]], new: Mapping[_Key, Sequence[Site]]) -> dict[_Key, _Key | None]:
-    """Of lines without text the one that each was, by the order of what they count; null for one put between."""
+    """Pairs lines without text by the order of what they count.
+
+    Null for one put between.
+    """
     origins: dict[_Key, _Key | None] = {}
     before, after = _without_text(old), _without_text(new)
     for file, ours in after.items():
@@ -197,18 +211,18 @@ def _aligned(old: Mapping[_Key, Sequence[Site]], new: Mapping[_Key, Sequence[Sit
             continue
         matcher = difflib.SequenceMatcher(None, _marks(old, theirs), _marks(new, ours), autojunk=False)
         for _, low, high, first, last in matcher.get_opcodes():
-            known = [*theirs[low:high], *[None] * (last - first)]
-            origins.update(zip(ours[first:last], known, strict=False))
+            origins_of_part = [*theirs[low:high], *[None] * (last - first)]
+            origins.update(zip(ours[first:last], origins_of_part, strict=False))
     return origins
 
 
 def _without_text(keys: Iterable[_Key]) -> dict[str, list[_Key]]:
     """The lines that have no text, by file, in order."""
-    found: dict[str, list[_Key]] = {}
+    by_count: dict[str, list[_Key]] = {}
     for key in sorted(keys):
         if not key[1]:
-            found.setdefault(key[0], []).append(key)
-    return found
+            by_count.setdefault(key[0], []).append(key)
+    return by_count
 
 
 def _marks(lines: Mapping[_Key, Sequence[Site]], keys: Iterable[_Key]) -> list[tuple[tuple[str, int], ...]]:
@@ -216,7 +230,7 @@ def _marks(lines: Mapping[_Key, Sequence[Site]], keys: Iterable[_Key]) -> list[t
 
 
 def _of_operator(site: Site, touched: Touched | None, read: Read) -> Site:
-    """The line that the diff touches of a function whose operators grew; the site itself where none is found."""
+    """Finds the touched line of a function whose operators grew."""
     lines = touched.get(site.file) if touched else None
     # Operators in the body of a function may be recorded under the line that begins it.
     is_head = site.text.startswith(("def ", "async def ", "@"))
@@ -238,7 +252,7 @@ def _culprit(counter: str, grown: _Grown, before: Counts, after: Counts) -> Culp
 
 
 def _ops_at(counter: str, site: Site, before: Counts, after: Counts) -> list[str]:
-    """The ops of a line that there are more of in all, so that they may be what it does more."""
+    """Selects the ops of a line that grew in the whole step."""
     more = _growth(before.ops, after.ops)
     specific = _SPECIFIC_OPS.get(counter)
     if specific is not None:
@@ -247,7 +261,7 @@ def _ops_at(counter: str, site: Site, before: Counts, after: Counts) -> list[str
 
 
 def _module(counter: str, growth: int, before: Counts, after: Counts) -> str | None:
-    """The module that counts just as much more; null where none does, or several do."""
+    """Finds the one module that grew by as much, else null."""
     grown = [
         path
         for path, counts in after.modules.items()
@@ -257,7 +271,7 @@ def _module(counter: str, growth: int, before: Counts, after: Counts) -> str | N
 
 
 def _without_lines(metric: str, before: Counts, after: Counts) -> tuple[Culprit, ...]:
-    """Kernels or ops that there are more of, where no line is known to count more."""
+    """Lists kernels or ops that grew, where no line is known."""
     is_of_kernels = metric in {"launches", "kernel_names"}
     more = _growth(before.kernels, after.kernels) if is_of_kernels else {}
     if not more and (metric == "ops" or metric in _RELATED_COUNTERS or metric in _SPECIFIC_OPS):

@@ -1,9 +1,8 @@
-"""Judges the counters of a step against its lock-file and budgets, and decides the verdict and exit code.
+"""Judges a step's counters against its lock-file and budgets.
 
 The summary of a workload's verdict is three lines: what happened, why (with the line of code), and how to fix it.
 """
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -12,12 +11,20 @@ from bottleneck.gate.culprits import find_culprits
 from bottleneck.gate.numerics import judge_numerics
 from bottleneck.gate.settings import MODULE_PREFIX, default_budgets, split_module_metric
 from bottleneck.gate.source_files import Read, read_nothing
-from bottleneck.report.ci.phrases import describe_culprit, describe_output, format_change, time_change_words
+from bottleneck.report.ci.phrases import (
+    accept_command,
+    describe_culprit,
+    describe_output,
+    format_change,
+    time_change_words,
+)
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import COUNTERS, Counts, Lock, Value
 from bottleneck.schema.gate_result import (
     EXIT_CODES,
+    Cause,
     CounterChange,
+    Fix,
     GateSettings,
     GateVerdict,
     Limit,
@@ -45,7 +52,10 @@ _LISTED_LAST = (
 
 @dataclass(frozen=True)
 class _Sides:
-    """Both sides, and why they, or only what depends on the device, cannot be compared; empty where they can."""
+    """Both sides, with the gaps that keep them from being compared.
+
+    A gap is the reason, empty where there is none.
+    """
 
     lock: Lock
     counts: Counts
@@ -66,7 +76,7 @@ def judge_counts(
     touched: Touched | None = None,
     read: Read = read_nothing,
 ) -> tuple[CounterChange, ...]:
-    """The change of each counter: those that fail the gate first, with their culprits, then all others.
+    """Judges each counter; failures come first, with their culprits.
 
     ``touched`` are the lines of the diff to the base, ``read`` gives the text of a file of the program.
 
@@ -87,7 +97,10 @@ def judge_counts(
 
 
 def judge_outputs(lock: Lock | None, counts: Counts) -> NumericsResult:
-    """The outputs of a step held against the lock-file, where that is of the same torch, libraries and arguments."""
+    """Holds a step's outputs against those of a comparable lock-file.
+
+    That is one of the same torch, libraries and arguments.
+    """
     if lock is None:
         return judge_numerics(None, counts)
     sides = _sides(lock, counts, {})
@@ -105,7 +118,7 @@ def is_compared(changes: Sequence[CounterChange]) -> bool:
 
 
 def with_accepted(changes: Sequence[CounterChange], lock: Lock, base: Lock | None) -> tuple[CounterChange, ...]:
-    """The changes, with 'accepted' where the lock-file is as counted because it was edited since that of the base."""
+    """Marks changes as 'accepted' where the lock-file was edited since the base."""
     if base is None:
         return tuple(changes)
     reasons = {row.metric: row.reason for row in lock.accepted if row not in base.accepted}
@@ -132,7 +145,10 @@ def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:
 
 
 def _gap(before: Mapping[str, Value], after: Mapping[str, Value], advice: str = "") -> str:
-    """'the lock-file is of torch 2.12, this is torch 2.13', and the advice; empty where they are equal."""
+    """Words how facts differ, with the advice; empty where equal.
+
+    'the lock-file is of torch 2.12, this is torch 2.13'.
+    """
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     if not names:
         return ""
@@ -171,14 +187,15 @@ def _without_gap(name: str, sides: _Sides) -> CounterChange:
     if theirs is not None:
         return replace(change, verdict="unstable", reason=theirs)
     if ours is not None:
-        return _unstable_now(change, ours)
+        return _unstable_now(change, ours, sides.counts.lowest.get(name))
     return _with_values(change, sides)
 
 
-def _unstable_now(change: CounterChange, spread: str) -> CounterChange:
-    """One that was exact and varies now: it is broken if even its lowest value exceeds the budget, else unstable."""
-    low = spread.partition("..")[0]
-    lowest = int(low) if low.isdecimal() and len(low) < 19 else None
+def _unstable_now(change: CounterChange, spread: str, lowest: int | None) -> CounterChange:
+    """Judges a counter that was exact and varies now.
+
+    It is broken if even its lowest value exceeds the budget, else unstable.
+    """
     if change.before is None:
         return replace(change, verdict="unstable", reason=spread)
     if lowest is None or change.limit is None or change.limit.allows(change.before, lowest):
@@ -219,14 +236,17 @@ def _with_input_gap(change: CounterChange, gap: str) -> CounterChange:
 
 
 def _judge_modules(sides: _Sides) -> Iterator[CounterChange]:
-    """Each module that a limit names, on its own; one that is not there counts nothing."""
+    """Judges each module that a limit names.
+
+    One that is not there counts nothing.
+    """
     for metric, limit in sides.limits.items():
         parts = split_module_metric(metric)
         if parts is None:
             continue
         pattern, counter = parts
-        known = {*sides.lock.counts.modules, *sides.counts.modules}
-        paths = sorted(path for path in known if fnmatchcase(path, pattern))
+        all_modules = {*sides.lock.counts.modules, *sides.counts.modules}
+        paths = sorted(path for path in all_modules if fnmatchcase(path, pattern))
         gap = _module_gap(counter, sides) or ("" if paths else f"no module matches {pattern}")
         if gap:
             yield CounterChange(metric, None, None, "not compared", limit, gap)
@@ -238,7 +258,7 @@ def _judge_modules(sides: _Sides) -> Iterator[CounterChange]:
 
 
 def _module_gap(counter: str, sides: _Sides) -> str:
-    """The reason that no module can be compared by a counter, such as the step itself not being comparable."""
+    """Finds why a counter cannot be compared by modules, if so."""
     both = (sides.lock.counts, sides.counts)
     lacking = next((side for side in both if counter not in side.values), None)
     if lacking is None:
@@ -293,7 +313,7 @@ def verdict_of(
 
 
 def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_strict: bool = False) -> int:
-    """The exit code: that of a regression before that of a crash, and both before that of an undecided result.
+    """Decides the exit code: regression, then crash, then undecided.
 
     The policies of the settings let what is undecided, or has no baseline yet, pass; where they do not name the latter,
     it passes if its time was measured. ``is_strict`` lets nothing pass that was not measured, nor a time that was to be
@@ -348,43 +368,40 @@ _LISTED = 3
 
 
 # The event, its causes (the largest first), and the fix.
-_Lines = tuple[str, Sequence[str], str]
+_Story = tuple[str, Sequence[Cause], Fix]
 
 
 def with_summary(result: WorkloadResult) -> WorkloadResult:
-    """The result with its three lines, whatever its verdict."""
+    """The result with what happened, why, and the fix, whatever its verdict."""
     what, why, fix = _summarise(result)
     return replace(result, what=what, why=tuple(why[:_LISTED]), fix=fix)
 
 
-def _summarise(result: WorkloadResult) -> _Lines:
+def _summarise(result: WorkloadResult) -> _Story:
     time, gone = result.time, [change for change in result.counters if change.verdict == "gone"]
     if gone:  # which usually means a failed measurement
         what = f"{', '.join(change.metric for change in gone)}: counted before, and no more"
-        fix = "see that the workload still does its work; if it really does without: bottleneck gate --update"
-        return what, [change.reason for change in gone[:_LISTED] if change.reason], fix
+        fix = Fix("see that the workload still does its work; if it really does without:", _UPDATE)
+        return what, [Cause(change.reason) for change in gone[:_LISTED] if change.reason], fix
     if result.verdict == "fail":
         return _summarise_failure(result)
     if result.verdict == "undecided" and time is not None:
-        fix = "run it on a quieter machine, or with more --pairs"
-        return f"undecided: {time_change_words(time)}", [time.reason] if time.reason else [], fix
+        fix = Fix("run it on a quieter machine, or with more --pairs")
+        return f"undecided: {time_change_words(time)}", [Cause(time.reason)] if time.reason else [], fix
     outputs = result.numerics
     if result.verdict == "nothing measured" and not result.is_new and outputs is not None and outputs.verdict == "new":
-        return (
-            "its outputs could not be compared",
-            [outputs.reason or ""],
-            "bottleneck gate --update --numerics, and commit the lock-file",
-        )
+        fix = Fix("write the lock-file anew, and commit it:", f"{_UPDATE} --numerics")
+        return "its outputs could not be compared", [Cause(outputs.reason)] if outputs.reason else [], fix
     if result.verdict == "nothing measured":
         what = "there is no lock-file yet" if result.is_new else "no counter could be compared"
-        update = "bottleneck gate --update, and commit the lock-file"
-        why = [change.reason for change in result.counters if change.reason][:1]
-        return what, why, update if result.lock else "name recordings of the same program"
-    return _pass_sentence(result), (), ""
+        update = Fix("write the lock-file, and commit it:", _UPDATE)
+        why = [Cause(change.reason) for change in result.counters if change.reason][:1]
+        return what, why, update if result.lock else Fix("name recordings of the same program")
+    return _pass_sentence(result), (), Fix()
 
 
-def _summarise_failure(result: WorkloadResult) -> _Lines:
-    """The summary of counters beyond their budgets, of a slower step, or of both."""
+def _summarise_failure(result: WorkloadResult) -> _Story:
+    """Summarises counters beyond budgets, a slower step, or both."""
     broken = [change for change in result.counters if change.verdict == "broken"]
     removed = [change.metric for change in result.counters if change.verdict == "removed"]
     parts, why = [_counter_changes(broken)] if broken else [], _causes(broken)
@@ -392,7 +409,7 @@ def _summarise_failure(result: WorkloadResult) -> _Lines:
         parts.append(f"{', '.join(removed)}: taken out of the lock-file")
     if result.numerics is not None and result.numerics.changes:
         parts.append(_outputs_words(result.numerics))
-        why += [describe_output(change) for change in result.numerics.changes]
+        why += [Cause(describe_output(change)) for change in result.numerics.changes]
     is_slower = result.time is not None and result.time.verdict == "slower"
     if result.time is not None and is_slower:
         parts.append(time_change_words(result.time))
@@ -400,7 +417,7 @@ def _summarise_failure(result: WorkloadResult) -> _Lines:
     refused = [*broken, *(change for change in result.counters if change.verdict == "removed")]
     is_other = result.numerics is not None and bool(result.numerics.changes)
     fix = _fix(result.name, refused, why, is_slower=is_slower, is_other=is_other)
-    return "; ".join(parts), why, fix if result.lock else "undo that, or raise the budget in pyproject.toml"
+    return "; ".join(parts), why, fix if result.lock else Fix("undo that, or raise the budget in pyproject.toml")
 
 
 def _outputs_words(numerics: NumericsResult) -> str:
@@ -417,9 +434,12 @@ def _counter_changes(broken: Sequence[CounterChange]) -> str:
     return f"{shown}{more} per step{creep}"
 
 
-def _causes(broken: Sequence[CounterChange]) -> list[str]:
-    """One sentence per line of code, the best known first: several counters often change for one and the same line."""
-    found: dict[tuple[str, str], str] = {}
+def _causes(broken: Sequence[CounterChange]) -> list[Cause]:
+    """Gives one cause per line of code, the best known first.
+
+    Several counters often change for one and the same line.
+    """
+    causes: dict[tuple[str, str], Cause] = {}
     ranked = sorted(
         (culprit for change in broken for culprit in change.culprits),
         key=lambda culprit: (culprit.site is None, not culprit.is_touched),
@@ -427,13 +447,15 @@ def _causes(broken: Sequence[CounterChange]) -> list[str]:
     for culprit in ranked:
         place = culprit.site.place if culprit.site is not None else culprit.what
         text = culprit.site.text if culprit.site is not None else ""
-        words = describe_culprit(culprit)
-        found.setdefault((place, text), f"{words}  {text}" if text else words)
-    return list(found.values())
+        causes.setdefault((place, text), Cause(describe_culprit(culprit), text))
+    return list(causes.values())
 
 
-def _rows(comparison: Comparison) -> list[str]:
-    """Rows and waits that take more time, from the recordings of both sides; none if these show no slowdown."""
+def _rows(comparison: Comparison) -> list[Cause]:
+    """Lists rows and waits that take more time in the recordings.
+
+    None if these show no slowdown.
+    """
     if comparison.change_us is None or comparison.change_us <= 0:
         return []
     rows = [row for row in comparison.rows if row.change_us > 0 and row.kind != "same"]
@@ -444,27 +466,26 @@ def _rows(comparison: Comparison) -> list[str]:
         module = f" in {row.module}" if row.module else ""
         place = f" {at_source(row.source)}{', changed here' if row.is_touched else ''}" if row.source else ""
         grown.append((row.change_us, f"+{format_us(row.change_us)} {row.name} ({row.kind}){module}{place}"))
-    return [text for _, text in sorted(grown, reverse=True)[:_LISTED]]
+    return [Cause(text) for _, text in sorted(grown, reverse=True)[:_LISTED]]
 
 
 def _fix(
-    name: str, broken: Sequence[CounterChange], why: Sequence[str], *, is_slower: bool, is_other: bool = False
-) -> str:
+    name: str, broken: Sequence[CounterChange], why: Sequence[Cause], *, is_slower: bool, is_other: bool = False
+) -> Fix:
     undo = "undo that" if why else "see what changed: bottleneck compare"
     if not broken and not is_other:
-        return f"{undo}, or raise the budget of step_us in pyproject.toml" if is_slower else undo
+        return Fix(f"{undo}, or raise the budget of step_us in pyproject.toml" if is_slower else undo)
     accepted = {change.metric for change in broken if not change.is_creep} | ({NUMERICS} if is_other else set())
-    metrics = ",".join(sorted(accepted))
-    if not metrics:
-        return f"{undo}, or move the anchor in the lock-file"
+    if not accepted:
+        return Fix(f"{undo}, or move the anchor in the lock-file")
     time = " raise the budget of step_us and:" if is_slower else ":"
-    return f'{undo}, or{time} bottleneck accept {shlex.quote(name)} --metric {shlex.quote(metrics)} --reason "…"'
+    return Fix(f"{undo}, or{time}", accept_command(name, accepted))
 
 
 def _pass_sentence(result: WorkloadResult) -> str:
-    kept = sum(change.verdict in {"same", "within budget", "accepted"} for change in result.counters)
+    within_budget = sum(change.verdict in {"same", "within budget", "accepted"} for change in result.counters)
     better = sum(change.verdict == "improved" for change in result.counters)
-    parts = [f"{counted(kept, 'counter')} within budget"] if kept else []
+    parts = [f"{counted(within_budget, 'counter')} within budget"] if within_budget else []
     parts += [f"{better} better"] if better else []
     numerics = result.numerics
     parts += [f"{counted(numerics.compared, 'output')} the same"] if numerics and numerics.verdict == "same" else []

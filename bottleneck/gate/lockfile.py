@@ -1,4 +1,4 @@
-"""Reads and writes lock-files: the counters of one step of a workload, one per line, sorted, without any time.
+"""Reads and writes lock-files: one counter per line, sorted, no times.
 
 Written by hand instead of by a TOML library: tomli-w gives each nested table a section of its own, tomlkit keeps the
 layout that it found; this file needs one line per counter, module and source line whatever stood there before.
@@ -50,7 +50,7 @@ _PARTS = 100
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock-file; TraceError names what is wrong with it, where, and what to do."""
+    """Reads a lock-file; TraceError says what is wrong, where."""
     root = read_toml(path, TraceError, _FIX, _PARTS)
     _check_schema(root)
     root.refuse_others(_KEYS)
@@ -65,7 +65,10 @@ def read_lock(path: Path) -> Lock:
 
 
 def write_lock(path: Path, lock: Lock) -> None:
-    """Writes the lock-file; a reader, and another writer, never meet it half written. UsageError where it cannot be."""
+    """Writes the lock-file, whole or not at all.
+
+    UsageError where it cannot be written.
+    """
     make_folder(path.parent)
     write_bytes(lock_text(lock).encode(), path)
 
@@ -80,15 +83,16 @@ def kept(lock: Lock) -> Lock:
     """The lock with what its file keeps.
 
     A source line is known by its text, and has no number there (0): an import at the top of a file would change all of
-    them. Lines of one file with the same text are one. What each line calls is left out, as are counts of nothing.
+    them. Lines of one file with the same text are one. What each line calls is left out, as are counts of nothing and
+    the least counts of what varies.
     """
-    counts = replace(lock.counts, sites=_kept_sites(lock.counts.sites))
+    counts = replace(lock.counts, sites=_kept_sites(lock.counts.sites), lowest={})
     counted = {*(lock.counted or ()), *counts.values, *counts.unstable, *counts.unknown} & COUNTERS.keys()
     return replace(lock, counts=counts, schema=LOCK_SCHEMA, counted=tuple(sorted(counted)))
 
 
 def line_text(text: str) -> str:
-    """The text by which a source line is known: its beginning, without what no text file may hold."""
+    """Cuts a source line to the text by which it is known."""
     return _clean(text[:_TEXT_CHARACTERS])
 
 
@@ -99,8 +103,10 @@ def _kept_sites(sites: Iterable[Site]) -> tuple[Site, ...]:
         counts = merged.setdefault((_clean(site.file), text, 0 if text else site.line), {})
         for name, value in site.counts.items():
             counts[name] = counts.get(name, 0) + value
-    found = ((key, {name: counts[name] for name in counts if counts[name]}) for key, counts in sorted(merged.items()))
-    return tuple(Site(file, line, text, counts) for (file, text, line), counts in found if counts)
+    merged_sites = (
+        (key, {name: counts[name] for name in counts if counts[name]}) for key, counts in sorted(merged.items())
+    )
+    return tuple(Site(file, line, text, counts) for (file, text, line), counts in merged_sites if counts)
 
 
 def _blocks(lock: Lock) -> Iterable[list[str]]:
@@ -230,7 +236,10 @@ def _read_counts(root: TomlTable) -> Counts:
 
 
 def _read_counted(root: TomlTable) -> tuple[str, ...]:
-    """The counters that its writer knew; the first version wrote all of today's and no list of them."""
+    """Reads the counters that its writer knew.
+
+    The first version wrote all of today's and no list of them.
+    """
     return root.texts("counted") if "counted" in root.data else tuple(COUNTERS)
 
 
@@ -293,12 +302,12 @@ def _read_facts(section: TomlTable) -> dict[str, Value]:
 def _read_sites(section: TomlTable) -> Iterable[Site]:
     for file in sorted(section.data):
         lines = section.section(file)
-        found = []
+        rows = []
         for key in lines.data:  # of the text and the number of a line one is known
             number = _NUMBER_KEY.fullmatch(key)
             text = key[1:] if key.startswith("::") and _NUMBER_LIKE.fullmatch(key) else key
-            found.append(("", int(number[1]), key) if number else (text, 0, key))
-        for text, line, key in sorted(found):
+            rows.append(("", int(number[1]), key) if number else (text, 0, key))
+        for text, line, key in sorted(rows):
             yield Site(file, line, text, lines.section(key).wholes())
 
 
@@ -324,7 +333,10 @@ def _read_acceptance(row: TomlTable) -> Acceptance:
 
 
 def read_lock_at(commit: str, path: Path) -> Lock | None:
-    """The lock-file of a commit of the clone around it; null where that has none, or none that can be read."""
+    """Reads the lock-file of a commit; null where it has none.
+
+    Null too where it cannot be read.
+    """
     root = find_root(path.parent)
     if root is None or not commit:
         return None

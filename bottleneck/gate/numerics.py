@@ -1,4 +1,4 @@
-"""Holds the outputs of a step against those of its lock-file, within what rounding explains.
+"""Holds a step's outputs against its lock-file, within rounding.
 
 The tolerance follows the formats and the number of roundings. With roundings that are independent, the error of a sum
 of n numbers is about u sqrt(n) of its size, u being the unit roundoff (Higham and Mary, "A new approach to
@@ -39,12 +39,15 @@ _SUMMING = re.compile(
 
 
 def count_summing(ops: Mapping[str, int]) -> int:
-    """The number of ops of a step that sum over elements, by their names."""
+    """Counts the ops of a step that sum over elements."""
     return sum(calls for name, calls in ops.items() if _SUMMING.match(name))
 
 
 def tolerance_of(digest: TensorDigest, numerics: Numerics) -> float:
-    """The difference that rounding may explain, as a part of the norm; 0 for whole numbers."""
+    """Bounds what rounding may explain, as a part of the norm.
+
+    0 for whole numbers.
+    """
     own = _ROUNDOFF.get(digest.dtype)
     if own is None:
         return 0.0
@@ -56,13 +59,13 @@ def tolerance_of(digest: TensorDigest, numerics: Numerics) -> float:
 
 
 def merge_numerics(runs: Sequence[Numerics | None]) -> Numerics | None:
-    """The digests on which all runs of the same program agree; what differs is ``unstable``."""
-    known = [run for run in runs if run is not None]
-    if not known or len(known) < len(runs):
+    """Merges digests of runs; what differs is ``unstable``."""
+    recorded = [run for run in runs if run is not None]
+    if not recorded or len(recorded) < len(runs):
         return None
-    first = known[0]
-    unstable = {name: text for run in known for name, text in run.unstable.items()}
-    for other in known[1:]:
+    first = recorded[0]
+    unstable = {name: text for run in recorded for name, text in run.unstable.items()}
+    for other in recorded[1:]:
         for change in _changes(first, other):
             unstable.setdefault(change.name, _why_unstable(change))
     stable = {name: each for name, each in first.tensors.items() if name not in unstable}
@@ -74,7 +77,10 @@ def _why_unstable(change: OutputChange) -> str:
 
 
 def judge_numerics(lock: Lock | None, counts: Counts, gap: str = "") -> NumericsResult:
-    """The outputs against those of the lock-file; ``gap`` is why nothing of this run can be compared with it."""
+    """Judges the outputs against those of the lock-file.
+
+    ``gap`` is why nothing of this run can be compared with it.
+    """
     ours = counts.numerics
     if ours is None or ours.reason:
         return NumericsResult(
@@ -122,7 +128,10 @@ def _change(name: str, old: TensorDigest, new: TensorDigest, tolerance: float) -
 
 
 def _differences(old: TensorDigest, new: TensorDigest, tolerance: float) -> Iterable[tuple[str, float, float]]:
-    """Each quantity in words, its difference, and the difference that rounding may explain, as parts of the norm."""
+    """Compares each quantity: words, difference, and what rounding may explain.
+
+    Both are parts of the norm.
+    """
     norm = max(old.norm, new.norm)
     count = max(1, math.prod(old.shape))
     rows = [
@@ -144,7 +153,7 @@ def _differences(old: TensorDigest, new: TensorDigest, tolerance: float) -> Iter
 
 
 def with_precision(numerics: Numerics, dtypes: Iterable[str | None], ops: Mapping[str, int]) -> Numerics:
-    """The digests with what their tolerance follows from: the formats of the kernels that compute, and the sums."""
-    found = set(dtypes)
-    least = next((dtype for dtype in _LEAST_PRECISE_FIRST if dtype in found), "")
+    """Adds what tolerances follow from: formats and number of sums."""
+    all_formats = set(dtypes)
+    least = next((dtype for dtype in _LEAST_PRECISE_FIRST if dtype in all_formats), "")
     return replace(numerics, precision=least, reductions=count_summing(ops))

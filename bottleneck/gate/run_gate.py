@@ -1,4 +1,4 @@
-"""Gates workloads by running them, and recordings by their counters alone: counts, judges, times against the base."""
+"""Gates workloads by running them, and recordings by their counters."""
 
 import os
 import time
@@ -45,7 +45,18 @@ from bottleneck.pipeline import examine, finish
 from bottleneck.report.ci.phrases import format_change
 from bottleneck.schema.counters import Counts, Lock
 from bottleneck.schema.evidence import Explanation
-from bottleneck.schema.gate_result import CounterChange, Gate, GateSettings, Limit, TimeResult, Touched, WorkloadResult
+from bottleneck.schema.gate_result import (
+    Cause,
+    CounterChange,
+    Fix,
+    Gate,
+    GateSettings,
+    GateVerdict,
+    Limit,
+    TimeResult,
+    Touched,
+    WorkloadResult,
+)
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.recording import is_recording
@@ -63,7 +74,7 @@ _AS_TIMED = "the times of both sides are recorded one after the other, and add u
 
 @dataclass(frozen=True)
 class GateRun:
-    """Options and state that all workloads of one run of the gate share.
+    """Options and state that all workloads of a run share.
 
     ``root`` is the folder that lock-files and workloads are named from, ``scratch`` takes recordings. ``base`` is what
     the time is compared with. ``pairs`` is the largest number of pairs of processes; None for the default.
@@ -97,7 +108,10 @@ class GateRun:
 
 @contextmanager
 def base_of(project: Project, against: str | None, scratch: Path, *, is_timed: bool) -> Iterator[Base]:
-    """The base that the project is compared with for the length of the block; checked out only if it is timed."""
+    """Provides the base of the comparison for a block.
+
+    It is checked out only if it is timed.
+    """
     clone, name = find_root(project.root), against or project.settings.against
     _check_base_name(clone, name, project.root)
     if is_timed:
@@ -105,12 +119,17 @@ def base_of(project: Project, against: str | None, scratch: Path, *, is_timed: b
             yield base
         return
     # Its commit suffices to find the lines that changed since.
-    found = None if clone is None else find_base(git_in(clone), name, os.environ)
-    yield Base(None, "the lock-file", "" if found is None else found.commit or "", "only counters were asked for")
+    base_commit = None if clone is None else find_base(git_in(clone), name, os.environ)
+    yield Base(
+        None, "the lock-file", "" if base_commit is None else base_commit.commit or "", "only counters were asked for"
+    )
 
 
 def _check_base_name(clone: Path | None, name: str, folder: Path) -> None:
-    """UsageError for the name of a base that does not exist: passed over, it would switch the gate off."""
+    """Refuses the name of a base that does not exist.
+
+    Passed over, it would switch the gate off.
+    """
     if clone is None or is_merge_base(name) or (folder / Path(name).expanduser()).is_dir():
         return
     git = git_in(clone)
@@ -123,12 +142,15 @@ def _check_base_name(clone: Path | None, name: str, folder: Path) -> None:
 
 
 def touched_since(root: Path, base: Base) -> Touched | None:
-    """The lines that differ between the base's commit and the folder, by file; None outside of a clone."""
+    """Finds the lines that changed since the base, by file.
+
+    None outside of a clone.
+    """
     return touched_lines(root, base.commit) if find_root(root) is not None and base.commit else None
 
 
 def gate_programs(run: GateRun, programs: Sequence[Program]) -> Gate:
-    """The verdict on every program; one that fails does not stop the others."""
+    """Gates every program; one that fails stops no other."""
     started, clone = time.monotonic(), find_root(run.root)
     identity = None if clone is None else identify(clone)
     results = tuple(gate_program(run, program, len(programs)) for program in programs)
@@ -146,7 +168,7 @@ def gate_programs(run: GateRun, programs: Sequence[Program]) -> Gate:
 
 
 def gate_program(run: GateRun, program: Program, workloads: int = 1) -> WorkloadResult:
-    """The verdict on one program; an error that it raises becomes a result too.
+    """Gates one program; an error that it raises is a result.
 
     ``workloads`` is how many are gated together: the chance of a false alarm is that of all of them.
     """
@@ -156,9 +178,9 @@ def gate_program(run: GateRun, program: Program, workloads: int = 1) -> Workload
     try:
         result = _gate(run, program, result, workloads)
     except WorkloadError as error:
-        result = replace(result, verdict="failed", what=error.what, why=_lines(error), fix=error.fix)
+        result = _with_error(result, "failed", error)
     except UndecidedError as error:
-        result = replace(result, verdict="nothing measured", what=error.what, why=_lines(error), fix=error.fix)
+        result = _with_error(result, "nothing measured", error)
     return replace(result, seconds=time.monotonic() - started)
 
 
@@ -167,7 +189,9 @@ UPDATE_RUNS = 4
 
 
 def update_lock(run: GateRun, program: Program) -> tuple[Lock | None, Path, Lock]:
-    """The lock before, the file, and the new lock, with the counts of the program in several processes.
+    """Counts a program anew and writes its lock-file.
+
+    Gives the lock before, the file, and the new lock.
 
     Its anchor and acceptances are kept. It holds outputs where these are asked for, or were in it before.
     """
@@ -220,7 +244,7 @@ def _gate(run: GateRun, program: Program, result: WorkloadResult, workloads: int
 def _count_and_judge(
     run: GateRun, program: Program, lock: Lock | None, name: str
 ) -> tuple[Counted, tuple[CounterChange, ...]]:
-    """The counts of the program and their verdicts; what is beyond its budget is counted once more.
+    """Counts and judges; what is over budget is counted again.
 
     A step that does one of two things at random would fail now and then: what two runs disagree on is unstable.
     """
@@ -260,7 +284,7 @@ def effort_of(run: GateRun, workloads: int = 1) -> TimingEffort:
 
 
 def _explain(run: GateRun, program: Program, result: WorkloadResult, counted: Counted | None) -> WorkloadResult:
-    """The result with the recordings of both sides compared, where the base can be recorded."""
+    """Adds the comparison of both sides' recordings, where possible."""
     if run.base_side is None or lacks(run.base, program.target) is not None:
         return result
     folder = run.scratch
@@ -282,7 +306,9 @@ def _explain(run: GateRun, program: Program, result: WorkloadResult, counted: Co
 
 
 def _cases_as_timed(run: GateRun, program: Program, result: WorkloadResult) -> tuple[Explanation, Explanation] | None:
-    """The cases of base and candidate, whose ledgers add up to the steps timed in turns; null where none were.
+    """Records both sides so that ledgers add up to timed steps.
+
+    Null where none were timed.
 
     The recordings that were counted follow every line of the program, which takes many times as long as the step.
     """
@@ -301,12 +327,17 @@ def _cases_as_timed(run: GateRun, program: Program, result: WorkloadResult) -> t
     return cases[0], cases[1]
 
 
-def _lines(error: BottleneckError) -> tuple[str, ...]:
-    return tuple(line for line in error.why.splitlines() if line.strip())
+def _with_error(result: WorkloadResult, verdict: GateVerdict, error: BottleneckError) -> WorkloadResult:
+    """Makes the result of a workload that an error ended.
+
+    Each line of the reason is a cause.
+    """
+    why = tuple(Cause(line) for line in error.why.splitlines() if line.strip())
+    return replace(result, verdict=verdict, what=error.what, why=why, fix=Fix(error.fix))
 
 
 def describe_update(path: str, before: Lock | None, after: Lock) -> str:
-    """The lines on a lock-file that was just written; ``before`` is what it was, null where it is new."""
+    """Words how a written lock-file differs from the one before."""
     counts = after.counts
     runs = f"{counted(counts.runs, 'run')} of {counted(counts.steps, 'step')}"
     head = f"{path}: {counted(len(counts.values), 'counter')} on which {runs} agree"
@@ -324,7 +355,7 @@ def describe_update(path: str, before: Lock | None, after: Lock) -> str:
 
 
 def _outputs_lines(numerics: Numerics | None) -> list[str]:
-    """The number of outputs that are held, or why none are, and those that differ from run to run."""
+    """Words how many outputs are held, and which are not."""
     if numerics is None:
         return []
     if numerics.reason:
@@ -339,14 +370,17 @@ _WHY_ADVISORY = (
 
 
 def is_recorded(path: Path) -> bool:
-    """True if the path is a trace or a recording, not a program or its sources."""
+    """Tells if the path is a trace or a recording."""
     if path.is_dir():
         return is_recording(path)
     return path.is_file() and is_trace_file(path)
 
 
 def gate_recordings(after: Sequence[Path], before: Path, settings: GateSettings, *, is_strict: bool = False) -> Gate:
-    """The verdict on each recording against one of before; TraceError where one cannot be read."""
+    """Gates each recording against one of before.
+
+    TraceError where one cannot be read.
+    """
     started = time.monotonic()
     base = _case(before)
     results = tuple(_gate_recording(path, before, base, settings) for path in after)
@@ -387,7 +421,7 @@ def _gate_recording(path: Path, before: Path, base: Explanation, settings: GateS
 
 
 def _alike(base: Counts, counts: Counts) -> Counts:
-    """The base's counts without fingerprint facts that only one recording states, which would count as a difference."""
+    """Drops fingerprint facts of the base that only one side states."""
     theirs, ours = base.fingerprint, counts.fingerprint
     portable = {key: value for key, value in theirs.portable.items() if key in ours.portable}
     backend = {key: value for key, value in theirs.backend.items() if key in ours.backend}

@@ -1,4 +1,7 @@
-"""Proves that the gate can fail: inserts known regressions into a step and demands red, then green without them."""
+"""Proves that the gate can fail, by regressions that it inserts.
+
+Each must be red, and the step without them green.
+"""
 
 import math
 import time
@@ -27,7 +30,9 @@ _COLORS: dict[TimeVerdict, Color] = {"slower": "red", "fine": "green", "faster":
 
 @dataclass(frozen=True)
 class Injection:
-    """A regression inserted into every step: extra ops or syncs, or extra time as a share and a least amount in us.
+    """A regression for every step: extra ops, syncs or time.
+
+    Time is a share and a least amount in microseconds.
 
     ``what`` describes it, ``because`` gives the budget behind its size. An empty ``kind`` inserts nothing.
     """
@@ -48,7 +53,7 @@ NOTHING = Injection("", "no change")
 
 @dataclass(frozen=True)
 class ProofCheck:
-    """One expected and actual result of the gate; ``open`` means undecided, or not measured."""
+    """An expected and actual result; ``open`` is undecided or unmeasured."""
 
     what: str
     demanded: Color
@@ -72,12 +77,12 @@ class Proof:
 
     @property
     def is_proven(self) -> bool:
-        """True if the gate gave every expected result, and at least one was expected."""
+        """Tells if all results were as expected, and any was."""
         return bool(self.checks) and all(check.is_met for check in self.checks)
 
     @property
     def text(self) -> str:
-        """The verdict in a sentence, and every check on a line below it."""
+        """Words the verdict, with every check on a line below."""
         lines = [f"{self.name}: {self._sentence}"]
         for check in self.checks:
             mark = "ok" if check.is_met else "open" if check.said == "open" else "WRONG"
@@ -100,7 +105,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class GateUnderTest:
-    """The functions that count and time a step with an injection, and judge the counts."""
+    """Functions that count, time and judge a step with an injection."""
 
     count: Callable[[Injection], Counts]
     judge: Callable[[Lock, Counts, GateSettings], Sequence[CounterChange]]
@@ -110,7 +115,9 @@ class GateUnderTest:
 def self_test(
     name: str, settings: GateSettings, gate: GateUnderTest, parts: Sequence[GatedPart] = ("counters", "time")
 ) -> Proof:
-    """The proof for one workload by the budgets of these settings; what counting or timing raises comes through.
+    """Proves the gate for one workload by these settings.
+
+    What counting or timing raises comes through.
 
     The lock-file that counters are held against is what the step counts now: a change that is under way is not what is
     in question.
@@ -127,7 +134,7 @@ def self_test(
 
 
 def one_more(kind: Literal["op", "sync"], counter: str, limit: Limit | None, before: int) -> Injection:
-    """The fewest ops or syncs that the budget of their counter does not allow; one more without a budget."""
+    """Finds the fewest ops or syncs that exceed their budget."""
     limit = limit or Limit(counter)
     allowed = max(limit.floor, limit.absolute or 0.0, (limit.relative or 0.0) * before, 0.0)
     number = math.floor(allowed) + 1
@@ -153,8 +160,8 @@ def _check_counters(name: str, settings: GateSettings, gate: GateUnderTest) -> I
     for kind, counter in counted_kinds:
         injection = one_more(kind, counter, settings.budgets.get(counter), counts.values.get(counter, 0))
         if counter not in counts.values:
-            known = counts.unknown.get(counter) or counts.unstable.get(counter) or "it was not counted"
-            yield ProofCheck(injection.what, "red", "open", f"{counter}: {known}")
+            reason = counts.unknown.get(counter) or counts.unstable.get(counter) or "it was not counted"
+            yield ProofCheck(injection.what, "red", "open", f"{counter}: {reason}")
             continue
         changes = gate.judge(lock, gate.count(injection), exact)
         yield _check_counter(injection, counter, changes)
@@ -162,13 +169,15 @@ def _check_counters(name: str, settings: GateSettings, gate: GateUnderTest) -> I
 
 
 def _check_counter(injection: Injection, counter: str, changes: Sequence[CounterChange]) -> ProofCheck:
-    """The check that this very counter is red; an extra op that only others show does not count."""
-    found = next((change for change in changes if change.metric == counter), None)
+    """Checks that this very counter is red, not only others."""
+    own_change = next((change for change in changes if change.metric == counter), None)
     what = f"{injection.what}{injection.because}"
-    if found is None or found.after is None:
-        return ProofCheck(what, "red", "open", found.reason or "not counted" if found else f"{counter} was not judged")
-    said: Color = "red" if is_red(found) else "green"
-    return ProofCheck(what, "red", said, f"{format_change(found)}, {found.verdict}")
+    if own_change is None or own_change.after is None:
+        return ProofCheck(
+            what, "red", "open", own_change.reason or "not counted" if own_change else f"{counter} was not judged"
+        )
+    said: Color = "red" if is_red(own_change) else "green"
+    return ProofCheck(what, "red", said, f"{format_change(own_change)}, {own_change.verdict}")
 
 
 def _check_same(changes: Sequence[CounterChange]) -> ProofCheck:
@@ -189,7 +198,10 @@ _NO_STEP = "the self-test needs a workload: a script's step cannot be made longe
 
 
 def prove(run: GateRun, program: Program) -> Proof:
-    """The proof that the gate catches regressions in this program's step; WorkloadError if the program does not run."""
+    """Proves that the gate catches regressions of this program.
+
+    WorkloadError if it does not run.
+    """
     name = workload_name(program.words)
     if program.form == "script":
         return Proof(name, reason=_NO_STEP)

@@ -1,4 +1,4 @@
-"""Reads `[tool.bottleneck.gate]` of pyproject.toml, and finds the workloads and lock-files that it names.
+"""Reads the gate's settings, and finds workloads and lock-files.
 
 Parses limits ("+3%", "+2", "+10MB") of that table and of --fail-on, and defines the default limits.
 """
@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import cast, get_args
+from typing import Annotated
+
+import msgspec
 
 from bottleneck.errors import UsageError
 from bottleneck.gate.toml_table import TomlTable, read_toml, shown
@@ -41,7 +43,10 @@ def default_budgets() -> dict[str, Limit]:
 
 
 def read_limits(section: TomlTable, *, of_anchor: bool = False) -> dict[str, Limit]:
-    """The limits of a table, by metric; those of an anchor are of counters of the whole step only."""
+    """Reads the limits of a table, by metric.
+
+    Those of an anchor are of counters of the whole step only.
+    """
     limits: dict[str, Limit] = {}
     for key in section.data:
         metric = _metric(section, key)
@@ -56,7 +61,10 @@ def read_limits(section: TomlTable, *, of_anchor: bool = False) -> dict[str, Lim
 
 
 def limits_of_option(option: str, text: str | None) -> tuple[Limit, ...]:
-    """The limits of an option's value ('step=+3%,syncs=+0'); UsageError where it is not valid."""
+    """Reads the limits of an option: 'step=+3%,syncs=+0'.
+
+    UsageError where it is not valid.
+    """
     if text is None:
         return ()
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
@@ -75,7 +83,7 @@ def limits_of_option(option: str, text: str | None) -> tuple[Limit, ...]:
 
 
 def split_module_metric(metric: str) -> tuple[str, str] | None:
-    """The pattern of module paths and the counter of 'module:PATTERN.COUNTER'; null for any other metric."""
+    """Splits 'module:PATTERN.COUNTER' in two; null for any other metric."""
     if not metric.startswith(MODULE_PREFIX):
         return None
     pattern, _, counter = metric.removeprefix(MODULE_PREFIX).rpartition(".")
@@ -133,7 +141,10 @@ _LIMIT_FIX = 'write "+0", "+2", "+3%", "+10MB" (bytes), "+0.2ms" (the step), or 
 
 
 def _growth(metric: str, text: str) -> tuple[float | None, float | None]:
-    """The share and the amount that a text allows, one of them null; ValueError where it is not valid."""
+    """Reads the share or the amount that a limit allows.
+
+    The other is null. ValueError where it is not valid.
+    """
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"this is no limit: {shown(text)}")
@@ -167,6 +178,8 @@ _KEYS = (
     "workloads", "against", "lock", "alpha", "on_undecided", "on_new", "time_limit", "setup", "seed", "env", "budget",
     "creep", "numerics",
 )  # fmt: skip
+_Alpha = Annotated[float, msgspec.Meta(gt=0, le=0.2)]
+_POLICIES = "pass, warn or fail"
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|min|h)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -177,14 +190,20 @@ _NAME_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Project:
-    """The folder of pyproject.toml (else the working folder), from which workloads are named, and its settings."""
+    """A project: its folder, from which workloads are named, and settings.
+
+    The folder is that of pyproject.toml, else the working folder.
+    """
 
     root: Path
     settings: GateSettings
 
 
 def read_project(folder: Path, seed: int | None = None) -> Project:
-    """The project that a folder belongs to; ``seed`` replaces that of the settings. Raises as ``read_settings``."""
+    """Reads the project that a folder belongs to.
+
+    ``seed`` replaces that of the settings. Raises as ``read_settings``.
+    """
     pyproject = find_pyproject(folder)
     settings = read_settings(pyproject)
     if seed is not None:
@@ -193,7 +212,9 @@ def read_project(folder: Path, seed: int | None = None) -> Project:
 
 
 def read_settings(pyproject: Path | None) -> GateSettings:
-    """The settings, with defaults for what they do not name; UsageError names a wrong key, and what to write.
+    """Reads the settings, with defaults for what they leave out.
+
+    UsageError names a wrong key, and what to write.
 
     Without a file, or without the table in it, all settings are defaults.
     """
@@ -207,21 +228,21 @@ def read_settings(pyproject: Path | None) -> GateSettings:
         workloads=_workloads(section),
         against=_against(section, usual.against),
         lock=_lock(section, usual.lock),
-        alpha=_alpha(section, usual.alpha),
-        on_undecided=_policy(section, "on_undecided", usual.on_undecided),
-        on_new=_policy(section, "on_new", "warn") if "on_new" in section.data else usual.on_new,
+        alpha=section.value("alpha", _Alpha, "the chance of a false alarm, above 0, at most 0.2", usual.alpha),
+        on_undecided=section.value("on_undecided", Policy, _POLICIES, usual.on_undecided),
+        on_new=section.value("on_new", Policy | None, _POLICIES, usual.on_new),
         time_limit_s=_seconds(section, "time_limit", usual.time_limit_s),
         setup=section.text("setup", usual.setup),
         seed=section.whole("seed", usual.seed),
         environment=_environment(section.section("env")),
         budgets={**default_budgets(), **read_limits(section.section("budget"))},
         creep=read_limits(section.section("creep"), of_anchor=True),
-        numerics=_switch(section, "numerics"),
+        numerics=section.value("numerics", bool, "true or false", usual.numerics),
     )
 
 
 def find_pyproject(folder: Path) -> Path | None:
-    """The nearest pyproject.toml, in the folder or above it, but not above the repository that it is in."""
+    """Finds the nearest pyproject.toml within the repository."""
     for place in (folder.resolve(), *folder.resolve().parents):
         if (place / _FILE).is_file():
             return place / _FILE
@@ -246,7 +267,7 @@ def workload_name(words: Sequence[str]) -> str:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options before the file that make a step what it is, and the file with its arguments."""
+    """Splits off the options before the file and its arguments."""
     options: list[str] = []
     rest = list(words)
     while len(rest) > 1 and rest[0].startswith("-"):
@@ -294,28 +315,6 @@ def _lock(section: TomlTable, usual: str) -> str:
     return text
 
 
-def _alpha(section: TomlTable, usual: float) -> float:
-    value = section.data.get("alpha", usual)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 0.2:
-        why = f"this is the chance of a false alarm, above 0, at most 0.2, and is {shown(value)}"
-        raise section.error("alpha", why)
-    return float(value)
-
-
-def _policy(section: TomlTable, key: str, usual: Policy) -> Policy:
-    text = section.text(key, usual)
-    if text in get_args(Policy):
-        return cast("Policy", text)
-    raise section.error(key, f"this has to be pass, warn or fail, and is {shown(text)}")
-
-
-def _switch(section: TomlTable, key: str) -> bool:
-    value = section.data.get(key, False)
-    if not isinstance(value, bool):
-        raise section.error(key, f"this has to be true or false, and is {shown(value)}", f"write {key} = true")
-    return value
-
-
 def _seconds(section: TomlTable, key: str, usual: float) -> float:
     if key not in section.data:
         return usual
@@ -334,7 +333,7 @@ def _environment(section: TomlTable) -> dict[str, str]:
 
 
 def find_program(text: str, project: Project) -> Program:
-    """The program that a command line names, as `bottleneck run` takes it, from the folder of the settings."""
+    """Finds the program that a command line names, from the project's folder."""
     root = project.root
     words = [text] if (root / text).is_file() or Path(text).is_file() else shlex.split(text)
     settings, train, target, arguments = _split_argument(words, text)
@@ -350,7 +349,7 @@ def find_program(text: str, project: Project) -> Program:
 
 
 def _split_argument(words: Sequence[str], text: str) -> tuple[list[str], bool, str, list[str]]:
-    """The values of --set, whether --train is given, the file, and its arguments."""
+    """Splits a command line: --set, --train, file and arguments."""
     settings, train, rest = [], False, list(words)
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)
@@ -375,5 +374,5 @@ def _from_root(target: str, root: Path) -> str:
     path = Path(target)
     if not path.is_absolute() and (root / path).is_file():
         return path.as_posix()
-    found = path.absolute()
-    return found.relative_to(root).as_posix() if found.is_relative_to(root) else str(found)
+    full_path = path.absolute()
+    return full_path.relative_to(root).as_posix() if full_path.is_relative_to(root) else str(full_path)

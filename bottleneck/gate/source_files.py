@@ -1,4 +1,4 @@
-"""Reads the lines of source files that a trace names; never opens a file outside the program's folder."""
+"""Reads source lines that a trace names, within the program's folder."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,10 @@ LARGEST_SOURCE = 1_000_000
 
 
 class SourceFiles:
-    """Files of a working folder by the lines that a trace names; without a folder no file is looked for or opened."""
+    """Files of a working folder by the lines of a trace.
+
+    Without a folder no file is looked for or opened.
+    """
 
     def __init__(self, evidence: Evidence, root: Path | None) -> None:
         self._root = None if root is None else root.resolve()
@@ -26,7 +29,7 @@ class SourceFiles:
         self._lines: dict[str, Sequence[str]] = {}
 
     def locate(self, source: str) -> tuple[str, int]:
-        """File and line of a source, the file relative to the working folder where it lies in it."""
+        """Finds file and line of a source, relative to the folder."""
         place = place_of(source)
         if place is None:
             return source, 0
@@ -36,25 +39,25 @@ class SourceFiles:
         return self.relative(path), place.line
 
     def relative(self, path: str) -> str:
-        """The path as seen from the working folder; what lies elsewhere keeps its name only."""
+        """Shortens a path to the working folder, else to its name."""
         path = path.replace("\\", "/")
         if self._root is not None:
             for folder in self._folders:
-                found = self._inside(self._root / folder / path)
-                if found is not None:
-                    return found.relative_to(self._root).as_posix()
+                file = self._inside(self._root / folder / path)
+                if file is not None:
+                    return file.relative_to(self._root).as_posix()
         is_elsewhere = path.startswith(("/", "..")) or re.match(r"^[A-Za-z]:", path) is not None
         return path.rpartition("/")[2] if is_elsewhere else path
 
     def text(self, file: str, line: int) -> str:
-        """That line without its indent, cut; empty where the file is not at hand."""
+        """Reads that line, without indent and cut; else empty."""
         if file not in self._lines:
             self._lines[file] = self._read(file)
         lines = self._lines[file]
         return lines[line - 1].strip()[:_LONGEST_TEXT] if 1 <= line <= len(lines) else ""
 
     def _inside(self, path: Path) -> Path | None:
-        """The file itself, if it is one and lies in the working folder once links are followed."""
+        """Finds the file, if it lies in the folder, links followed."""
         try:
             real = path.resolve()
             is_file = self._root is not None and real.is_relative_to(self._root) and real.is_file()
@@ -78,15 +81,15 @@ def _paths_by_source(evidence: Evidence) -> Mapping[tuple[str, int], set[str]]:
     sources = (label for table in tables if table is not None for label in table["source"].cat.categories)
     places = [place for source in sources if (place := place_of(source)) is not None]
     wanted = {(place.file, place.line) for place in places}
-    found: dict[tuple[str, int], set[str]] = {}
+    frames: dict[tuple[str, int], set[str]] = {}
     for label in evidence.linked.trace.events["name"].cat.categories if wanted else ():
         match = PYTHON_FRAME.match(label) if "): " in label else None
         if match is not None:
             path = match["path"].replace("\\", "/")
             key = path.rpartition("/")[2], int(match["line"])
             if key in wanted:
-                found.setdefault(key, set()).add(path)
-    return found
+                frames.setdefault(key, set()).add(path)
+    return frames
 
 
 # The text of a file of the program, by its name; empty where it is not at hand.
@@ -99,7 +102,10 @@ def read_nothing(_file: str) -> str:
 
 
 def read_below(root: Path) -> Read:
-    """A function that reads files of a folder, and none outside it, links included."""
+    """Makes a function that reads files below a folder only.
+
+    Links out of it are not followed.
+    """
 
     def read(file: str) -> str:
         try:

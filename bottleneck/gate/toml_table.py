@@ -1,4 +1,4 @@
-"""Reads TOML files that people and merges edit, with errors that name the file, the key and the remedy."""
+"""Reads TOML files that people edit; errors name key and remedy."""
 
 import difflib
 import re
@@ -6,6 +6,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
 
 from bottleneck.errors import BottleneckError
 from bottleneck.system.files import read_file
@@ -14,8 +17,8 @@ from bottleneck.system.files import read_file
 _LIMIT_BYTES = 4_000_000
 _QUOTES_AND_DOTS = re.compile(r"\\.|[\"'.]")
 _CONFLICTS = ("<<<<<<< ", ">>>>>>> ", "||||||| ")
-_LARGEST = 2**63 - 1
-_MOST = 1e300
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 _SHOWN_CHARACTERS = 80
 
 
@@ -39,7 +42,7 @@ class TomlTable:
         return self.failure(f"{self.file} is not valid: {place}", why=why, fix=fix or self.fix)
 
     def refuse_others(self, known: Iterable[str], fix: str = "") -> None:
-        """Fails at the first key that is not among the known ones, and names the nearest."""
+        """Fails at the first unknown key, and names the nearest."""
         names = list(known)
         for key in self.data:
             if key not in names:
@@ -47,47 +50,42 @@ class TomlTable:
                 hint = f"; the nearest is {near[0]}" if near else f"; known are {', '.join(names)}"
                 raise self.error(key, f"there is no such key{hint}", fix)
 
+    def value(self, key: str, kind: Any, what: str, default: object = None) -> Any:
+        """Reads a value of this type, which an error calls ``what``; null as a default stands for none."""
+        value = self.data.get(key, default)
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError:  # its own words name no key
+            end = "; it is missing" if value is None else f", and is {shown(value)}"
+            raise self.error(key, f"this has to be {what}{end}") from None
+
     def section(self, key: str) -> "TomlTable":
         """The table under a key; empty where there is none."""
-        value = self.data.get(key, {})
-        if not isinstance(value, dict):
-            raise self.error(key, f"this has to be a table, and is {shown(value)}")
-        return replace(self, data=value, path=(*self.path, key))
+        return replace(self, data=self.value(key, dict[str, Any], "a table", {}), path=(*self.path, key))
 
     def sections(self, key: str) -> tuple["TomlTable", ...]:
         """The tables of an array of tables; empty where there is none."""
-        rows = self.data.get(key, [])
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise self.error(key, f"this has to be an array of tables, and is {shown(rows)}")
+        rows = self.value(key, list[dict[str, Any]], "an array of tables", [])
         return tuple(replace(self, data=row, path=(*self.path, f"{key}[{n}]")) for n, row in enumerate(rows))
 
     def text(self, key: str, default: str | None = None) -> str:
         """A text; without a default it has to be there."""
-        value = self.data.get(key, default)
-        if not isinstance(value, str):
-            raise self.error(key, _expected("a text in quotes", value))
-        return value
+        return str(self.value(key, str, "a text in quotes", default))
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts; empty where there is none."""
-        value = self.data.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise self.error(key, f"this has to be a list of texts, and is {shown(value)}")
-        return tuple(value)
+        return tuple(self.value(key, tuple[str, ...], "a list of texts", ()))
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number from 0 to 2^63 - 1; without a default it has to be there."""
-        value = self.data.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-            raise self.error(key, _expected("a whole number, 0 or more", value))
-        return value
+        """Reads a whole number from 0 to 2^63 - 1.
+
+        Without a default it has to be there.
+        """
+        return int(self.value(key, _Whole, "a whole number, 0 or more", default))
 
     def number(self, key: str) -> float:
         """A finite number; 0 where it is missing."""
-        value = self.data.get(key, 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST <= value <= _MOST:
-            raise self.error(key, _expected("a finite number", value))
-        return float(value)
+        return float(self.value(key, _Finite, "a finite number", 0.0))
 
     def wholes(self) -> dict[str, int]:
         """This table, all of whose values are whole numbers."""
@@ -99,7 +97,9 @@ class TomlTable:
 
 
 def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int | None = None) -> TomlTable:
-    """The root table of a file; ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
+    """Reads the root table of a file.
+
+    ``failure`` where it cannot be read, is no TOML or holds an unresolved merge.
 
     ``parts`` is the largest number of dots outside quotes in a line: tomllib takes time by the square of a key's parts.
     """
@@ -123,13 +123,13 @@ def read_toml(path: Path, failure: type[BottleneckError], fix: str, parts: int |
 def _bare_dots(line: str) -> int:
     quote, dots = "", 0
     for match in _QUOTES_AND_DOTS.finditer(line):
-        found = match[0] if quote != "'" else match[0][-1]
+        mark = match[0] if quote != "'" else match[0][-1]
         if quote:
-            quote = "" if found == quote else quote
-        elif found in "\"'":
-            quote = found
+            quote = "" if mark == quote else quote
+        elif mark in "\"'":
+            quote = mark
         else:
-            dots += found[-1] == "."
+            dots += mark[-1] == "."
     return dots
 
 
@@ -149,13 +149,9 @@ def _is_bare(key: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value of a file in an error: short, and without control characters."""
+    """Shows a value in an error, short and without control characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, a table of thousands of levels
         return f"a very large {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-
-
-def _expected(what: str, value: object) -> str:
-    return f"this has to be {what}" + ("; it is missing" if value is None else f", and is {shown(value)}")

@@ -107,6 +107,11 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
     ``replaced`` are ops that a CUDA device does otherwise, which autograd has replaced already wherever it is on.
     """
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """True, so that code which dynamo has captured runs while ops are recorded."""
+        return True
+
     def __init__(self, torch: Any, replaced: Mapping[Any, Any]) -> None:
         super().__init__()
         self.calls: list[StepCall] = []

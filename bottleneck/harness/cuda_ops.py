@@ -6,7 +6,8 @@ decided here as for CUDA: attention, dropout, recurrent layers, autocast, optimi
 Everything holds for the whole process, which runs the user's program for nothing else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -261,6 +262,8 @@ class CudaChoices:
             "max_memory_allocated": 0,
             "memory_reserved": 0,
             "max_memory_reserved": 0,
+            "get_rng_state": torch.empty(0, dtype=torch.uint8),
+            "set_rng_state": None,
             "manual_seed": None,
             "manual_seed_all": None,
         }
@@ -269,7 +272,16 @@ class CudaChoices:
         # `model.to(...)` swaps fake tensors, which refuses those that torch itself holds weak references to.
         torch.utils.weakref = SimpleNamespace(getweakrefs=lambda _: [])
         torch.Tensor.pin_memory = lambda this, *_, **__: this
-        torch.compile = self._compile
+        self._their_compile, torch.compile = torch.compile, self._compile
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Torch.compile is torch's own within: for what captures a graph and changes it."""
+        self._torch.compile = self._their_compile
+        try:
+            yield
+        finally:
+            self._torch.compile = self._compile
 
     def _compile(self, model: Any = None, **_: Any) -> Any:
         """The model itself: the calls are those of the eager step, and the prices know what compiling changes."""

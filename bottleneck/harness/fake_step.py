@@ -11,7 +11,8 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from bottleneck.harness.lines import is_program
 from bottleneck.harness.messages import Program
 from bottleneck.harness.module_paths import find_modules
 from bottleneck.harness.process_setup import prefer_roots, seeders
+from bottleneck.harness.stopwatch import Step
 from bottleneck.harness.supervise import CHILD, describe_end, last_line, run_quietly
 from bottleneck.harness.torch_state import TorchHook, ask
 from bottleneck.schema.step_calls import EngineSettings, StepCall, StepCalls, Storage
@@ -80,8 +82,8 @@ def fake_steps(asked: Program, *, other_sizes: bool = True) -> tuple[StepCalls, 
         return msgspec.convert(answer["steps"], tuple[StepCalls, ...])
 
 
-class _Done(BaseException):
-    """The step was recorded: the script may end. No program catches this by accident."""
+class StepDone(BaseException):
+    """Ends a script whose step was recorded, or can not be. No program catches this by accident."""
 
 
 def run_fake_step(result: str, text: str, *arguments: str) -> None:
@@ -98,7 +100,7 @@ def run_fake_step(result: str, text: str, *arguments: str) -> None:
             raise
         answer = _refusal("the program ended before it had made three steps", None, "let it make a few more steps")
     except Exception as error:  # the user's program, or what torch makes of it
-        answer = _refused(error)
+        answer = refusal_of(error)
         if not answer:
             program.show_only_their_frames()
             raise
@@ -108,7 +110,7 @@ def run_fake_step(result: str, text: str, *arguments: str) -> None:
     program.leave_at_once()
 
 
-def _refused(error: BaseException) -> Mapping[str, Any]:
+def refusal_of(error: BaseException) -> Mapping[str, Any]:
     """The refusal that an error means; empty where the program itself failed."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
@@ -155,39 +157,75 @@ def _where(chain: Sequence[BaseException]) -> str | None:
     return None
 
 
+class FakeSession:
+    """A process that runs programs under fake tensors, whose ops are those that a CUDA device would choose.
+
+    ``mode`` is entered wherever code of the program runs; within ``compiling()`` torch.compile captures graphs, which
+    else gives back what it gets. Ends the process where torch is too old.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        refusal = torch_private.refuse_old(torch)
+        if refusal is not None:
+            sys.exit(refusal)
+        from bottleneck.harness.cuda_ops import CudaChoices
+
+        fake_tensors = torch_private.fake_tensors()
+        choices = CudaChoices(torch, fake_tensors.FakeTensor)
+        self.torch, self.compiling = torch, choices.compiling
+        self.mode = fake_tensors.FakeTensorMode(allow_non_fake_inputs=True)
+        self._steps = _StepRecorder(torch, choices, _load_real_batches(torch, self.mode))
+
+    def follow(self, asked: Program, change: Callable[[Sequence[Any]], None] | None = None) -> StepCalls:
+        """The third step of a script, which ends there.
+
+        After its first step ``change`` may change the program's objects; it gets the optimizers that were seen.
+        """
+        with self.mode:
+            self._steps.follow(asked, change)
+        return self._steps.result(asked)
+
+    def repeat(self, asked: Program, make: Callable[[], tuple[Step, int | None]]) -> StepCalls:
+        """The third call of the step that ``make`` makes, with its batch size where the program tells it."""
+        with self.mode:
+            self._steps.repeat(make)
+        return self._steps.result(asked)
+
+
 def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
     """The step, after some that made what a step finds; then the same at other batch sizes."""
-    import torch
-
-    refusal = torch_private.refuse_old(torch)
-    if refusal is not None:
-        sys.exit(refusal)
-    from bottleneck.harness.cuda_ops import CudaChoices
-
-    fake_tensors = torch_private.fake_tensors()
-    choices = CudaChoices(torch, fake_tensors.FakeTensor)
-    mode = fake_tensors.FakeTensorMode(allow_non_fake_inputs=True)
-    loads = _load_real_batches(torch, mode)
-    session = _StepRecorder(torch, choices, loads)
+    session = FakeSession()
     if asked.form == "script":
-        with mode:
-            session.follow(asked)
-        return [session.result(asked)]
-    with mode:
+        return [session.follow(asked)]
+    with session.mode:
         module = program.load_file(asked.target, asked.arguments)
-        session.repeat(asked, module)
-    steps = [session.result(asked)]
+    steps = [session.repeat(asked, partial(_step_of, asked, module))]
     for size in _other_sizes(steps[0]) if other_sizes else ():
         try:
             larger = _at_size(asked, module, size, steps[0].batch_size)
-            with mode:
-                session.repeat(larger, module)
+            step = session.repeat(larger, partial(_step_of, larger, module))
         except Exception as error:  # the user's program: a size that it cannot take
             note = f"the step at batch size {size} failed: {type(error).__name__}"
             steps[0] = dataclasses.replace(steps[0], notes=(*steps[0].notes, note))
             continue
-        steps.append(dataclasses.replace(session.result(larger), batch_size=size))
+        steps.append(dataclasses.replace(step, batch_size=size))
     return steps
+
+
+def _step_of(asked: Program, module: Any) -> tuple[Step, int | None]:
+    """The step of a workload or a bare model, and the batch size that a workload tells."""
+    if asked.form != "workload":
+        return (forms.training_step if asked.train else forms.inference_step)(module), None
+    return forms.workload_step(module, asked.settings), workload_batch(module, asked.settings)
+
+
+def workload_batch(module: Any, settings: tuple[tuple[str, str], ...]) -> int | None:
+    """The batch size of a workload by its parameter of that name; null without one."""
+    doubling = forms.workload_doubling(module, settings)
+    size = None if doubling is None else doubling.batch_size
+    return size if isinstance(size, int) else None
 
 
 def _other_sizes(step: StepCalls) -> list[int]:
@@ -265,6 +303,7 @@ class _StepRecorder:
         self._kept: list[Any] = []
         self._batch: int | None = None
         self._scales = False
+        self._change: Callable[[Sequence[Any]], None] | None = None
         self._watch()
         self._assume_no_overflow()
 
@@ -315,8 +354,8 @@ class _StepRecorder:
         if self._recorder.modules:
             self._recorder.modules.pop()
 
-    def repeat(self, asked: Program, module: Any) -> None:
-        """Records the step of a workload or a bare model, which is made anew."""
+    def repeat(self, make: Callable[[], tuple[Step, int | None]]) -> None:
+        """Records a step that is made anew, with its batch size where it is known."""
         # What the steps at other sizes have left stays: torch 2.13 crashes where a fake optimizer is freed. The new
         # recorder does not know it, so that it is not counted.
         self._kept += [self._recorder, self._optimizers]
@@ -324,31 +363,27 @@ class _StepRecorder:
         self._first_sizes = []
         self._recorder = self._new_recorder()
         with self._recorder:
-            if asked.form == "workload":
-                step = forms.workload_step(module, asked.settings)
-                doubling = forms.workload_doubling(module, asked.settings)
-                size = None if doubling is None else doubling.batch_size
-                self._batch = size if isinstance(size, int) else None
-            else:
-                step = (forms.training_step if asked.train else forms.inference_step)(module)
+            step, self._batch = make()
+            self._kept.append(step)
             for _ in range(_STEPS_BEFORE):
                 step()
             self._start()
             result = step()
             self._recorder.stop()
-            self._kept += [step, result]
+            self._kept.append(result)
             self._tag()
 
-    def follow(self, asked: Program) -> None:
+    def follow(self, asked: Program, change: Callable[[Sequence[Any]], None] | None = None) -> None:
         """Runs a script up to the end of its third step, and records that one."""
         from bottleneck.harness.boundaries import Boundaries
 
+        self._change = change
         boundaries = Boundaries(self._boundary, self._start_over)
         boundaries.watch(self._torch)
         try:
             with self._recorder:
                 (program.run_module if asked.module else program.run_file)(asked.target, asked.arguments)
-        except _Done:
+        except StepDone:
             return
         raise SystemExit(0)
 
@@ -358,12 +393,17 @@ class _StepRecorder:
 
     def _boundary(self) -> None:
         self._seen += 1
-        if self._seen == _STEPS_BEFORE:
+        passed = self._seen
+        if self._change is not None:
+            if self._seen == 1:
+                self._change([*self._optimizers.values()])
+            passed -= 1
+        if passed == _STEPS_BEFORE:
             self._start()
-        elif self._seen > _STEPS_BEFORE:
+        elif passed > _STEPS_BEFORE:
             self._recorder.stop()
             self._tag()
-            raise _Done
+            raise StepDone
 
     def _start(self) -> None:
         gc.collect()

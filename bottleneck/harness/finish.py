@@ -24,7 +24,6 @@ from bottleneck.harness.messages import Notes, Plan
 from bottleneck.harness.nvml import match_sensors
 from bottleneck.harness.rank_coordination import WINDOW_FILES, ranks_present
 from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_samplers
-from bottleneck.harness.supervise import Child
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import (
@@ -39,6 +38,7 @@ from bottleneck.schema.recording import (
 )
 from bottleneck.schema.records import unsound_fields
 from bottleneck.schema.telemetry import HOST, write_samples
+from bottleneck.system.child_process import Child
 
 # More than any job has; the number comes from a file.
 _MOST_RANKS = 2**16

@@ -87,6 +87,15 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_ERROR] if lines else type(error).__name__
 
 
+# What torch, Python and the system say where memory is short: torch has a type of error for some devices only.
+_NO_MEMORY = ("OutOfMemoryError", "out of memory", "MemoryError", "can't allocate memory")
+
+
+def says_out_of_memory(text: str) -> bool:
+    """True if the last words of a program are those of torch, Python or the system about a lack of memory."""
+    return any(words in text for words in _NO_MEMORY)
+
+
 def show_only_their_frames() -> None:
     """Makes the last traceback start in the user's code: replaces the hook that is about to be called."""
     theirs = sys.excepthook

@@ -69,25 +69,35 @@ def _parsed(call: StepCall) -> OpCall | None:
 def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) -> dict[str, float]:
     """Number of ops of each kind that the host issues; views and ops that only call others are 'view'.
 
-    Compiled code checks its guards once and launches its kernels itself; a CUDA graph is one launch.
+    Compiled code checks its guards once and launches its kernels itself; a CUDA graph is one launch. Both hold modules:
+    an optimizer issues its ops one by one.
     """
     counts = dict.fromkeys((*LEADS, *HOST_KINDS), 0.0)
+    updates = [call for call in step.calls if call.phase == "optimizer"]
     if replays_graph(step, backend):
         counts["graph step"] = 1.0
+        _count_ops(counts, updates)
     elif backend in ("eager", "cudagraphs"):
         counts["first" if backend == "eager" else "compiled step"] = 1.0
-        # The first call of an op in a step finds the caches of the processor without it.
-        counts["new op"] = float(len({call.name for call in step.calls}))
-        for call in step.calls:
-            counts[host_kind(call)] += call.calls
-            counts["op"] += call.calls if _adds_bias(call) else 0.0
-            counts["view"] += max(call.host_ops - 1, 0) * call.calls
+        _count_ops(counts, step.calls)
     else:
         counts["compiled step"] = 1.0
         for kernel in kernels:
-            kind = "library kernel" if kernel.kind in LIBRARY_KINDS else "generated kernel"
-            counts[kind] += kernel.launches * kernel.count
+            if step.calls[kernel.call].phase != "optimizer":
+                kind = "library kernel" if kernel.kind in LIBRARY_KINDS else "generated kernel"
+                counts[kind] += kernel.launches * kernel.count
+        _count_ops(counts, updates)
     return counts
+
+
+def _count_ops(counts: dict[str, float], calls: Sequence[StepCall]) -> None:
+    """Adds the ops that the host issues one by one."""
+    # The first call of an op in a step finds the caches of the processor without it.
+    counts["new op"] += float(len({call.name for call in calls}))
+    for call in calls:
+        counts[host_kind(call)] += call.calls
+        counts["op"] += call.calls if _adds_bias(call) else 0.0
+        counts["view"] += max(call.host_ops - 1, 0) * call.calls
 
 
 def replays_graph(step: StepCalls, backend: Backend) -> bool:

@@ -10,6 +10,7 @@ from bottleneck.cost.fusion import FusedLoop, fuse_calls, live_calls
 from bottleneck.predict.rates import LAYOUTS
 from bottleneck.predict.step_kernels import FAMILY_OF, ConvolutionShape, Kernel, convolution_shape, cost_of, split
 from bottleneck.schema.predicted_step import Backend
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall, StepCalls
 
@@ -27,18 +28,18 @@ class KernelGroup:
     kernels: tuple[Kernel, ...]
 
 
-def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGroup], dict[str, int]]:
+def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGroup], dict[Reason, int]]:
     """The groups in the order of their first calls, and how many calls have no price for each reason.
 
     With a backend that autotunes, products and convolutions take the fastest of several kernels.
     """
     channels_last, autotunes = uses_channels_last(step), backend.startswith("max-autotune")
     groups: list[KernelGroup] = []
-    unknown: dict[str, int] = {}
+    unknown: dict[Reason, int] = {}
     for loop in fuse_calls(step, channels_last=channels_last):
         call = step.calls[loop.calls[0]]
         kernels = _library_kernels(call, loop, channels_last, autotunes) if loop.is_library else [_kernel(call, loop)]
-        if isinstance(kernels, str):
+        if isinstance(kernels, Reason):
             unknown[kernels] = unknown.get(kernels, 0) + 1
         else:
             groups.append(KernelGroup(tuple(loop.calls), tuple(kernels)))
@@ -51,25 +52,27 @@ def _kernel(call: StepCall, loop: FusedLoop) -> Kernel:
     return Kernel(kind, call=loop.calls[0], bytes=loop.bytes, launches=loop.launches, count=call.calls)
 
 
-def _library_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autotunes: bool) -> list[Kernel] | str:
+def _library_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autotunes: bool) -> list[Kernel] | Reason:
     """The kernels of a call that stays one of a library, or the reason for having none."""
     if call.name == "aten::convolution":
         kernels = _convolution_kernels(call, loop, channels_last, autotunes)
     else:
         eager = split(call, loop.calls[0])
-        kernels = eager if isinstance(eager, str) else list(eager)
-    if isinstance(kernels, str) or not autotunes:
+        kernels = eager if isinstance(eager, Reason) else list(eager)
+    if isinstance(kernels, Reason) or not autotunes:
         return kernels
     return [replace(kernel, autotuned=kernel.kind in AUTOTUNED and not kernel.dilated) for kernel in kernels]
 
 
-def _convolution_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autotunes: bool) -> list[Kernel] | str:
+def _convolution_kernels(
+    call: StepCall, loop: FusedLoop, channels_last: bool, autotunes: bool
+) -> list[Kernel] | Reason:
     """The kernel of a convolution and its copies; its bias is a loop of its own."""
     cost, shape = cost_of(call), _convolution_shape(call)
-    if isinstance(cost, str) or shape is None:
-        return cost if isinstance(cost, str) else "the arguments of the convolution were not recorded"
+    if isinstance(cost, Reason) or shape is None:
+        return cost if isinstance(cost, Reason) else Reason("no_convolution_arguments")
     kernels = split(call, loop.calls[0])
-    assert not isinstance(kernels, str)
+    assert not isinstance(kernels, Reason)
     main = [kernel for kernel in kernels if kernel.kind not in ("pointwise", *LAYOUTS)]
     if channels_last and shape.dims == 2:
         return _in_channels_last(call, main[0], loop, cost, autotunes)
@@ -107,7 +110,7 @@ def uses_channels_last(step: StepCalls) -> bool:
             continue
         shape = _convolution_shape(call)
         cost = cost_of(call)
-        if shape is None or isinstance(cost, str):
+        if shape is None or isinstance(cost, Reason):
             continue
         work[_layout_kind(call, shape)] += cost.matrix_flops + cost.vector_flops
     if step.settings.training:

@@ -34,6 +34,8 @@ _FAMILY_OF = {
     **dict.fromkeys(("lstm", "gru", "rnn"), "recurrent layers"),
 }
 _FAMILIES = ("streams", "reductions", "products", "convolutions", "unusual convolutions", "recurrent layers")
+# Rows of the factors on the spread of a speedup, by the way to run the changed step.
+GAIN = "gain: "
 SPREADS = (*_FAMILIES, "small kernels", "start", "host", "step")
 _NUMBER = np.array([_FAMILIES.index(_FAMILY_OF[kind]) for kind in KINDS])
 # A kernel of this time is twice as uncertain by what is the same for all kernels, its start and its end.
@@ -59,15 +61,17 @@ def calls_of(work: KernelColumns) -> str:
     return CALLS[int(np.searchsorted(_MOST_CALLS, np.unique(work.call).size))]
 
 
-def spread_parts(work: KernelColumns, found: PredictedTimes, is_tensor: Flags, sensitivity: Floats) -> Floats:
+def spread_parts(
+    work: KernelColumns, found: PredictedTimes, is_tensor: Flags, sensitivity: Floats, part: Floats | float = 1.0
+) -> Floats:
     """The weight of the square of each of SPREADS in the square of the step's spread.
 
     ``sensitivity`` is by how much the step grows, relatively, with the times of the device, of the host's start and of
-    its issuing.
+    its issuing. Only this ``part`` of each kernel has errors.
     """
     busy = found.us * work.count
     _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
-    of_call = np.bincount(call, busy)
+    of_call = np.bincount(call, busy * part)
     share = of_call / max(float(busy.sum()), 1e-9)
     small = float((share**2 * _SMALL_US / (_SMALL_US + of_call)).sum())
     # The first kernel is what a call is for. On lanes cuDNN chooses among more kinds of convolutions.

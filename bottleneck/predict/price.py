@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from bottleneck.cost.fusion import live_calls
 from bottleneck.predict.host_pace import (
@@ -19,6 +20,7 @@ from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, 
 from bottleneck.predict.interval import COVERAGE, calls_of, interval_factor, run_of, spread_parts
 from bottleneck.predict.rates import (
     KINDS,
+    KernelCeilings,
     KernelColumns,
     PredictedTimes,
     as_columns,
@@ -32,6 +34,7 @@ from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import board_of
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 from bottleneck.units import US_PER_S, counted, format_share
@@ -48,22 +51,34 @@ _DEVIATIONS = 1.28
 _MOST_UNPRICED = 0.25
 
 
-def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[str, int]]:
+def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Reason, int]]:
     """The groups of kernels that a step launches with a backend, and how many calls have none for each reason."""
-    is_eager = backend in ("eager", "cudagraphs")
-    groups, unknown = _eager(step) if is_eager else fuse(step, backend)
+    if backend in ("eager", "cudagraphs"):
+        groups, unknown = _eager(step)
+    else:
+        groups, unknown = _compiled(step, backend)
     if replays_graph(step, backend):
         copied = copied_bytes(step, backend)
         groups.append(KernelGroup((), (Kernel("copy", bytes=2.0 * copied, launches=1.0),)))
     return groups, unknown
 
 
-def _eager(step: StepCalls) -> tuple[list[KernelGroup], dict[str, int]]:
+def _compiled(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Reason, int]]:
+    """The groups of a step whose modules are compiled: its optimizers run op by op."""
+    groups, unknown = fuse(step, backend)
+    updates = {position for position, call in enumerate(step.calls) if call.phase == "optimizer"}
+    if updates:
+        groups = [group for group in groups if not updates.issuperset(group.calls)]
+        groups += [group for group in _eager(step)[0] if updates.issuperset(group.calls)]
+    return groups, unknown
+
+
+def _eager(step: StepCalls) -> tuple[list[KernelGroup], dict[Reason, int]]:
     groups: list[KernelGroup] = []
-    unknown: dict[str, int] = {}
+    unknown: dict[Reason, int] = {}
     for position, call in enumerate(step.calls):
         kernels = split(call, position)
-        if isinstance(kernels, str):
+        if isinstance(kernels, Reason):
             unknown[kernels] = unknown.get(kernels, 0) + 1
         else:
             groups.append(KernelGroup((position,), kernels))
@@ -75,6 +90,65 @@ def kernels_of(groups: Sequence[KernelGroup]) -> list[Kernel]:
     return [kernel for group in groups for kernel in group.kernels]
 
 
+class PricedWork(Struct, frozen=True):
+    """The work of one step on a device with the time of each kernel, and of the host.
+
+    ``work``, ``ceilings``, ``found`` and ``floor`` have an entry per kernel, ``engines`` the names of the ceilings.
+    ``units`` is the time of the host before the first kernel and for issuing, in times of its ``pace`` for one op.
+    """
+
+    calls: StepCalls
+    device: Device
+    backend: Backend
+    groups: list[KernelGroup]
+    unknown: dict[Reason, int]
+    work: KernelColumns
+    ceilings: KernelCeilings
+    engines: list[str]
+    floor: tuple[Floats, Floats, Floats]
+    found: PredictedTimes
+    units: tuple[float, float]
+    pace: float
+
+    @property
+    def busy_us(self) -> float:
+        """Time in which the device works."""
+        return float((self.found.us * self.work.count).sum())
+
+    def us(self, times_pace: float = 1.0) -> float:
+        """Time of the step, its host being so many times as slow."""
+        return _step(self.busy_us, self.units, self.pace * times_pace, read_rates())
+
+    def sensitivities(self) -> Floats:
+        """By how much the step grows, relatively, with the times of the device, the host's start and its issuing."""
+        lead_us, issue_us = (np.array(part * self.pace) for part in self.units)
+        return sensitivities(np.array(self.busy_us), lead_us, issue_us, read_rates())
+
+
+def price_work(
+    calls: StepCalls, device: Device, backend: Backend, host_pace_us: float | None = None
+) -> "PricedWork | str":
+    """The work of a step with its times; why there is none where it cannot be priced."""
+    rates = read_rates()
+    why_not = _unpredictable(calls, device)
+    groups, unknown = ([], {}) if why_not else plan(calls, backend)
+    kernels = kernels_of(groups)
+    if why_not or not kernels:
+        return why_not or "no call of the step has a predicted time"
+    work = as_columns(kernels)
+    ceilings, engines = ceilings_of(kernels, calls.settings, device)
+    floor = floors(work, ceilings, device)
+    found = _above(floor[2], times(work, ceilings, rates))
+    units = host_time_units(host_counts(calls, backend, kernels), rates)
+    pace = host_pace_us or rates["pace"] * slower_than_usual(device.name)
+    return PricedWork(calls, device, backend, groups, unknown, work, ceilings, engines, floor, found, units, pace)
+
+
+def pace_spread() -> float:
+    """The factor between hosts whose pace is not known, at the ends of the interval."""
+    return float(read_rates()["pace:spread"] ** _DEVIATIONS)
+
+
 def predict_step(
     calls: StepCalls, device: Device, backend: Backend = "eager", host_pace_us: float | None = None
 ) -> PredictedStep:
@@ -83,30 +157,18 @@ def predict_step(
     ``host_pace_us`` is the time that the host of that machine needs for one op; without it the pace is that of the
     timed machines, which differ by a factor of three. Nothing is predicted for devices whose ceilings are not known.
     """
-    rates = read_rates()
-    why_not = _unpredictable(calls, device)
-    groups, unknown = ([], {}) if why_not else plan(calls, backend)
-    kernels = kernels_of(groups)
-    if why_not or not kernels:
-        return _nothing(device, backend, why_not or "no call of the step has a predicted time", len(calls.calls))
-    work = as_columns(kernels)
-    ceilings, engines = ceilings_of(kernels, calls.settings, device)
-    floor = floors(work, ceilings, device)
-    found = _above(floor[2], times(work, ceilings, rates))
-    busy_us = float((found.us * work.count).sum())
-    launches = float((work.launches * work.count).sum())
-    units = host_time_units(host_counts(calls, backend, kernels), rates)
-    pace = host_pace_us or rates["pace"] * slower_than_usual(device.name)
-    us = _step(busy_us, units, pace, rates)
-    lead_us, issue_us = (np.array(each * pace) for each in units)
-    shares = sensitivities(np.array(busy_us), lead_us, issue_us, rates)
-    spreads = spread_parts(work, found, ceilings.is_tensor, shares)
+    priced = price_work(calls, device, backend, host_pace_us)
+    if isinstance(priced, str):
+        return _nothing(device, backend, priced, len(calls.calls))
+    work, us = priced.work, priced.us()
+    spreads = spread_parts(work, priced.found, priced.ceilings.is_tensor, priced.sensitivities())
     own = math.log(interval_factor(spreads, run_of(backend), calls_of(work)))
-    spread = 1.0 if host_pace_us else rates["pace:spread"] ** _DEVIATIONS
-    by_host = [math.log(_step(busy_us, units, pace * each, rates) / us) for each in (1 / spread, spread)]
+    spread = 1.0 if host_pace_us else pace_spread()
+    by_host = [math.log(priced.us(each) / us) for each in (1 / spread, spread)]
     floor_us = step_floor_us(calls, device, backend)
-    rows = _rows(groups, work, found, floor, engines)
-    parts = _groups(us, rows, work, found)
+    rows = _rows(priced.groups, work, priced.found, priced.floor, priced.engines)
+    parts = _groups(us, rows, work, priced.found)
+    unknown, engines = priced.unknown, set(priced.engines)
     return PredictedStep(
         device=device.name,
         backend=backend,
@@ -115,15 +177,15 @@ def predict_step(
         high_us=us * math.exp(math.hypot(own, by_host[1])),
         coverage=COVERAGE,
         floor_us=floor_us,
-        device_us=busy_us,
-        host_us=sum(units) * pace,
-        launches=launches,
+        device_us=priced.busy_us,
+        host_us=sum(priced.units) * priced.pace,
+        launches=float((work.launches * work.count).sum()),
         graph=replays_graph(calls, backend),
         bound=_bound(parts),
         groups=parts,
         kernels=rows,
         unknown_calls=sum(unknown.values()),
-        reasons=tuple(_reasons(calls, device, unknown, set(engines), host_pace_us)) + _no_graph(calls, backend),
+        reasons=tuple(_reasons(calls, device, unknown, engines, host_pace_us)) + _no_graph(calls, backend),
     )
 
 
@@ -250,9 +312,11 @@ def _no_graph(calls: StepCalls, backend: Backend) -> tuple[str, ...]:
 
 
 def _reasons(
-    calls: StepCalls, device: Device, unknown: Mapping[str, int], engines: set[str], host_pace_us: float | None
+    calls: StepCalls, device: Device, unknown: Mapping[Reason, int], engines: set[str], host_pace_us: float | None
 ) -> list[str]:
-    reasons = [f"{counted(count, 'call')} without a predicted time: {reason}" for reason, count in unknown.items()]
+    reasons = [
+        f"{counted(count, 'call')} without a predicted time: {reason.words}" for reason, count in unknown.items()
+    ]
     if device.name not in board_of(device.name).timed:
         reasons.append(f"no program was timed on {device.name}: its efficiencies are those of other NVIDIA GPUs")
     if host_pace_us is None:

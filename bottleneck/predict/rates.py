@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.analysis.floors import MATRIX_PEAKS, first_peak, memory_us
+from bottleneck.analysis.floors import FP32_ATTENTION_PASSES, MATRIX_PEAKS, arithmetic_us, first_peak, memory_us
 from bottleneck.analysis.tiles import count_tiles, fill_of_tiles, fill_of_waves
 from bottleneck.predict.step_kernels import Kernel
 from bottleneck.schema.device import Device
@@ -188,8 +188,11 @@ def ceilings_of(
     engines = [engine_of(kernel, settings, device) for kernel in kernels]
     peaks, board = device.peaks_flops_per_s, board_of(device.name)
     tensor_share = generation_of(device.architecture).tensor_share
-    # Attention in fp32 takes three TF32 passes for one product (CUTLASS OpMultiplyAddFastF32).
-    passes = np.array([3.0 if k.kind == "attention" and k.dtype == "fp32" else 1.0 for k in kernels])
+    is_split = (
+        kernel.kind == "attention" and kernel.dtype == "fp32" and engine == "tf32_tensor"
+        for kernel, engine in zip(kernels, engines, strict=True)
+    )
+    passes = np.array([FP32_ATTENTION_PASSES if is_slow else 1.0 for is_slow in is_split])
     return (
         KernelCeilings(
             peak=np.array([peaks.get(engine, np.nan) * _PER_US for engine in engines]) / passes,
@@ -208,7 +211,7 @@ def ceilings_of(
 
 def floors(work: KernelColumns, ceilings: KernelCeilings, device: Device) -> tuple[Floats, Floats, Floats]:
     """The floors of each kernel: arithmetic, bytes without a cache, and the larger with what the cache may spare."""
-    compute = work.least_flops / ceilings.peak
+    compute = arithmetic_us(work.least_flops, ceilings.peak / _PER_US)
     spared, memory = memory_us(work.least_bytes, device)
     return compute, memory, np.maximum(np.nan_to_num(compute), np.nan_to_num(spared))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bottleneck.cost import OP_FAMILIES, compute_cost
 from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled, parse_call
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall
 
@@ -95,16 +96,15 @@ class ConvolutionShape:
         return f"{'transposed ' if self.transposed else ''}convolution{' 3d' if self.dims == 3 else ''}"
 
 
-def cost_of(call: StepCall) -> Cost | str:
+def cost_of(call: StepCall) -> Cost | Reason:
     """FLOPs and bytes of a call, or why they are not known."""
-    cost = compute_cost(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
-    return cost if isinstance(cost, Cost) else cost.words
+    return compute_cost(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
 
 
-def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | str:
+def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | Reason:
     """The kernels of a call in eager mode, or the reason for having none."""
     parsed = _parse(call)
-    if isinstance(parsed, str):
+    if isinstance(parsed, Reason):
         return parsed
     name = call.name.removeprefix("aten::")
     result_bytes = sum(use.bytes for use in call.outputs)
@@ -114,19 +114,21 @@ def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | str:
             found = _BY_NAME[name](parsed, cost if isinstance(cost, Cost) else Cost("pointwise"), result_bytes)
         else:
             cost = cost_of(call)
-            if isinstance(cost, str):
+            if isinstance(cost, Reason):
                 return cost
             found = _BY_FAMILY.get(FAMILY_OF.get(call.name, cost.family), _stream)(parsed, cost, result_bytes)
-    except (Unmodelled, LookupError, ValueError, ZeroDivisionError) as reason:
-        return str(reason) or f"the sizes do not fit {call.name}"
+    except Unmodelled as unmodelled:
+        return unmodelled.reason
+    except (LookupError, ValueError, ZeroDivisionError):
+        return Reason("unfit_shapes", (call.name,))
     return tuple(replace(kernel, call=position, count=call.calls) for kernel in found)
 
 
-def _parse(call: StepCall) -> OpCall | str:
+def _parse(call: StepCall) -> OpCall | Reason:
     try:
         return parse_call(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
-    except Unmodelled as reason:
-        return str(reason)
+    except Unmodelled as unmodelled:
+        return unmodelled.reason
 
 
 def _stream(_call: OpCall, cost: Cost, _result: float, kind: str = "pointwise") -> list[Kernel]:

@@ -8,6 +8,7 @@ import pandas as pd
 from bottleneck.predict.step_kernels import split
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
 from bottleneck.units import counted, format_share, format_us
 
@@ -63,7 +64,6 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
         origin="trace",
         calls=calls,
         settings=_settings(evidence, calls),
-        device_kind="cuda" if device.kind == "cpu" else device.kind,
         host_ops=int(host_ops.sum()),
         measured_us=evidence.step_us,
         measured_on=device.name or None,
@@ -96,7 +96,7 @@ def _unpriced_share(
     priced = [
         op
         for position, (op, call) in enumerate(zip(ops.tolist(), calls, strict=True))
-        if not isinstance(split(call, position), str)
+        if not isinstance(split(call, position), Reason)
     ]
     is_priced = work["op"].isin(priced) & work["signature"].notna()
     total = float(work["us"].sum())

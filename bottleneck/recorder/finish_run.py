@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending, Follower, SensorReading
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
-    from bottleneck.harness.supervise import End
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.recording import Recording
+    from bottleneck.system.child_process import End
 
     Render = Callable[[Analysis, TextIO], str]
 

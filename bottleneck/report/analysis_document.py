@@ -18,6 +18,7 @@ from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, worst_ranks
 from bottleneck.report.kernel_names import short_names
+from bottleneck.report.no_gain import no_gain
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.terminal import PLAIN, TerminalStyle, stream_style
 from bottleneck.report.text import as_sentence, cut_text, percents, with_attribute_paths
@@ -381,6 +382,7 @@ class _Room(Struct, frozen=True):
     facts: int = 6
 
     findings: int = 3
+    no_gain: int = 3
     caveats: int = 3
     accounts: int = 6
     code: int = 3
@@ -404,11 +406,13 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"sentence": 320},
     {"accounts": 2},
     {"characters": 130},
+    {"no_gain": 1},
     {"caveats": 0},
     {"facts": 5},
     {"accounts": 1},
     {"facts": 4},
     {"characters": 100},
+    {"no_gain": 0},
     {"sentence": 240},
     {"findings": 2},
     {"sentence": 160, "characters": 78},
@@ -425,6 +429,7 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         tables.ledger(analysis, room.accounts),
         worst_ranks(analysis, room.findings, room.characters),
         first_findings(analysis, room.findings, room.characters, room.code),
+        no_gain(analysis.no_gain, room.no_gain),
         trust(analysis, room.caveats, characters=room.characters),
     )
     facts = [(label, text) for label, text in whole.facts if label in _SCREEN_FACTS[: room.facts]]
@@ -468,6 +473,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     sections: tuple[Section | None, ...] = (
         tables.ledger(analysis),
         findings(analysis, all_findings=all_findings),
+        no_gain(analysis.no_gain),
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         tables.phases(analysis),

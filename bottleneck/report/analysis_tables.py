@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bottleneck.report.document import Sparkline, TableColumn, TableRow, TableSection, columns
-from bottleneck.report.kernel_names import cut_place, essential_name, short_names
+from bottleneck.report.kernel_names import cut_place, short_names
 from bottleneck.report.text import (
     PERCENT,
     UNKNOWN,
@@ -41,6 +41,7 @@ from bottleneck.schema.analysis import (
     regime_of,
     share_tenths,
 )
+from bottleneck.schema.kernel_names import essential_name
 from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, left_out_words
 from bottleneck.schema.op_names import COMPILED_REGION, at_source
 from bottleneck.schema.records import replace

@@ -44,7 +44,8 @@ class TableSection(Struct, frozen=True):
     """A titled table with the sentences that explain it; one without rows shows the sentences only.
 
     ``details`` is the title and kind of the column that a medium without room beneath a row makes of the rows' details.
-    With ``is_cards`` a narrow page shows each row as a card of labelled cells, and does not scroll sideways.
+    Details without a title have no such column: they stand beneath the table, each once. With ``is_cards`` a narrow
+    page shows each row as a card of labelled cells, and does not scroll sideways.
     """
 
     title: str
@@ -62,6 +63,15 @@ class ListSection(Struct, frozen=True):
     items: tuple[tuple[str, ...], ...]
 
 
+class LabelledLine(Struct, frozen=True):
+    """A sentence with its label, the line of code that it is about, and a command that it ends in, to be copied."""
+
+    label: str
+    text: str
+    code: str = ""
+    command: str = ""
+
+
 class Action(Struct, frozen=True):
     """One thing to do: its subject, labelled lines, code to write, and a command that tries it, to be copied.
 
@@ -69,7 +79,7 @@ class Action(Struct, frozen=True):
     """
 
     lead: str
-    lines: tuple[tuple[str, str], ...] = ()
+    lines: tuple[LabelledLine, ...] = ()
     code: tuple[str, ...] = ()
     command: str | None = None
     key: str | None = None
@@ -142,7 +152,14 @@ class CheckSection(Struct, frozen=True):
     checks: tuple[Check, ...]
 
 
-Section = TableSection | ListSection | ActionSection | Sparkline | Waterfall | CheckSection
+class FoldedSection(Struct, frozen=True):
+    """A titled group of sections, which a medium that can fold shows closed."""
+
+    title: str
+    sections: "tuple[Section, ...]"
+
+
+Section = TableSection | ListSection | ActionSection | Sparkline | Waterfall | CheckSection | FoldedSection
 
 
 class Document(Struct, frozen=True):

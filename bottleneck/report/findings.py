@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 
-from bottleneck.report.document import Action, ActionSection
+from bottleneck.report.document import Action, ActionSection, LabelledLine
 from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
@@ -31,12 +32,16 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     found = analysis.findings
     if not (found if all_findings else [finding for finding in found if not finding.on_request]):
         return None
+    ordered = in_reading_order(found, analysis.steps.wall_us, analysis.verdict.bound)
+    leading = _leading(ordered)
     ranked = [finding for finding in found if finding.predicted_gain_us is not None]
     remarks = [
-        finding for finding in found if finding.predicted_gain_us is None and (all_findings or not finding.on_request)
+        finding
+        for finding in found
+        if finding.predicted_gain_us is None and finding not in leading and (all_findings or not finding.on_request)
     ]
-    visible = ranked if all_findings else in_reading_order(ranked, analysis.steps.wall_us, analysis.verdict.bound)
-    shown = [finding for finding in visible if all_findings or adds(finding)]
+    visible = ranked if all_findings else [each for each in ordered if each.predicted_gain_us is not None]
+    shown = [*leading, *(finding for finding in visible if all_findings or adds(finding))]
     others = [finding for finding in visible if not (all_findings or adds(finding))]
     most = len(found) if all_findings else _MOST
     more = _more(shown[most:] + others[most:], remarks[most:])
@@ -50,13 +55,19 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
         TITLE,
         tuple(_action(analysis, finding, characters, common) for finding in shown[:most]),
         (
-            *(_doubts(analysis) if shown or others else ()),
+            *(_doubts(analysis) if visible else ()),
             *(f"{as_sentence(_BY_FORMULA)}{reason}." for reason in common),
         ),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
         (*more, *hidden, f"Each [name] has more to read: {_EXPLAIN} {first.slug}"),
     )
+
+
+def _leading(ordered: Sequence[Finding]) -> list[Finding]:
+    """Findings without a gain that stand before the first with one; where none has one, the first of them."""
+    first = list(takewhile(lambda finding: finding.predicted_gain_us is None, ordered))
+    return first[:1] if len(first) == len(ordered) else first
 
 
 def first_findings(
@@ -93,7 +104,9 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     return Action(
         lead=cut_text(finding.title, max(characters // 2, 60)),
         lines=tuple(
-            (label, text if is_first and label == "do" else cut_text(text, characters)) for label, text in lines if text
+            LabelledLine(label, text if is_first and label == "do" else cut_text(text, characters))
+            for label, text in lines
+            if text
         ),
         code=written if len(written) <= code else (),
         command=finding.verify,
@@ -110,7 +123,7 @@ def _doubts(analysis: Analysis) -> tuple[str, ...]:
     if analysis.verdict.bound == "inconclusive":
         return ("The verdict is inconclusive: these go by the part of the step that is known.",)
     if any(caveat.slug == "two-sided" for caveat in analysis.caveats):
-        return ("The window has two sides, which should be judged apart: these take it as one.",)
+        return ("The device is idle in one part of the window and busy in the other: these take both as one.",)
     return ()
 
 
@@ -118,7 +131,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
     own = [f"{_BY_FORMULA}{finding.by_formula}"] if finding.by_formula and finding.by_formula not in common else []
     seen = "; ".join([_evidence(finding.evidence, characters), *own])
     lines = (
-        ("gain", _gain(finding)),
+        ("gain", _gain(finding) or finding.gain_reason or ""),
         ("adds", _added(finding)),
         ("seen", seen),
         *_named_lines(analysis, f"{finding.title} {seen} {finding.advice}", _MOST_LINES),
@@ -126,7 +139,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
     )
     return Action(
         lead=finding.title,
-        lines=tuple((label, text) for label, text in lines if text),
+        lines=tuple(LabelledLine(label, text) for label, text in lines if text),
         code=tuple((finding.code or "").rstrip().splitlines()),
         command=finding.verify,
         key=finding.slug,
@@ -148,7 +161,7 @@ def _gain(finding: Finding) -> str:
     if gain is None or speedup is None:
         return ""
     doubt = " (low confidence)" if finding.confidence == "low" else ""
-    noise = "; less than these step times can show" if finding.within_noise else ""
+    noise = "; the steps vary by more than that" if finding.within_noise else ""
     of = "per step" if finding.per == "step" else "for the samples of a step"
     # Said wherever the speedup shows it too.
     costs = finding.predicted_speedup is not None and round(finding.predicted_speedup.low, 2) < 1
@@ -236,4 +249,4 @@ def _hidden(ranked: Sequence[Finding], visible: Sequence[Finding]) -> tuple[str,
         return ()
     who = "1 finding is" if len(gains) == 1 else f"{len(gains)} findings are"
     most = f"at most {format_us(max(gains))} per step, " if max(gains) > 0 else ""
-    return (f"{who} not shown: {most}less than these step times could show; see --all-findings.",)
+    return (f"{who} not shown: {most}less than the steps vary by; see --all-findings.",)

@@ -19,8 +19,8 @@ from bottleneck.schema.records import check_ranges
 KEYS = (
     "schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "phases",
     "ranges", "kernels", "ops", "modules", "module_classes", "module_paths", "lines", "idle", "critical_path",
-    "source_texts", "queue", "collectives", "memory", "memory_reason", "findings", "batch_test", "option_costs",
-    "run", "pieces", "telemetry", "ranks", "job", "caveats",
+    "source_texts", "queue", "collectives", "memory", "memory_reason", "findings", "no_gain", "batch_test",
+    "option_costs", "run", "pieces", "telemetry", "ranks", "job", "caveats",
 )
 # fmt: on
 """The keys of ``analysis.json`` in the order in which they are written."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from bottleneck.units import trimmed
+
 WIDTH, HEIGHT = 600, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 14, 12, 48
 # From this factor between the ends on an axis reads better in powers.
@@ -121,12 +123,7 @@ class LineChart:
         """Places and words along the vertical axis."""
         scale = self.y_scale
         values = _powers(scale.low, scale.high) if scale.is_log else _steps(scale.high)
-        ticks = []
-        for value in values:
-            number, space, unit = self.show(value).partition(" ")
-            number = number.rstrip("0").rstrip(".") if "." in number else number
-            ticks.append((self.at(self.x_scale.low, value)[1], f"{number}{space}{unit}"))
-        return ticks
+        return [(self.at(self.x_scale.low, value)[1], trimmed(self.show(value))) for value in values]
 
     @property
     def drawn(self) -> list[tuple[ChartCurve, str, list[tuple[float, float, float, float, str]]]]:

@@ -1,5 +1,6 @@
 """Renders a document as GitHub flavoured markdown for a pull request comment; no text of a trace acts as markup."""
 
+import html
 import re
 from collections.abc import Sequence
 
@@ -8,6 +9,8 @@ from bottleneck.report.document import (
     ActionSection,
     CheckSection,
     Document,
+    FoldedSection,
+    LabelledLine,
     ListSection,
     Section,
     Sparkline,
@@ -26,6 +29,7 @@ _BAR_CELLS = 50
 _PHONE = 40
 _SPARKLINE_CELLS = 60
 
+_INTERVAL = re.compile(r"\[((?:98 %: )?[-+<\d.]+ %, [-+<\d.]+ %)\]")
 _HARMLESS = re.compile(r"[\w.,:;%'\"/+=()?!…·\u00d7\u2013\u2192-]+")
 # Made of harmless characters, yet GitHub or markdown would make a link, a picture, a mention or emphasis of it.
 _LINKED = re.compile(r"://|www\.|:[\w+-]+:|\bGH-\d|\b(?=\w*\d)[0-9a-f]{7,40}\b|(?<!\w)_|_(?!\w)", re.IGNORECASE)
@@ -47,15 +51,15 @@ def document_lines(document: Document) -> list[str]:
     drawn = group_bar(document.group_shares, TerminalStyle(_BAR_CELLS))
     bar = [] if drawn is None else [code(drawn.plain), ""]
     for section in document.sections:
-        out += [f"### {prose(section.title)}", ""] if section.title else []
+        out += [f"### {prose(section.title)}", ""] if section.title and not isinstance(section, FoldedSection) else []
         if isinstance(section, TableSection):
             out, bar = [*out, *bar], []
-        out += _section_lines(section)
+        out += section_lines(section)
     out += [*(f"- {prose(warning)}" for warning in document.warnings), ""] if document.warnings else []
     return [*out, prose(document.closing)]
 
 
-def _section_lines(section: Section) -> list[str]:
+def section_lines(section: Section) -> list[str]:
     """A section without its title, with an empty line after it."""
     if isinstance(section, TableSection):
         grid = [*table_lines(section), ""] if section.rows else []
@@ -70,14 +74,29 @@ def _section_lines(section: Section) -> list[str]:
         return ["```text", *lines, *([section.note] if section.note else []), "```", ""]
     if isinstance(section, CheckSection):
         return [*(f"- {check.status}: {name(check.title)}: {prose(check.fact)}" for check in section.checks), ""]
-    return [*_list_lines(section), ""]
+    return _folded(section) if isinstance(section, FoldedSection) else [*_list_lines(section), ""]
+
+
+def _folded(fold: FoldedSection) -> list[str]:
+    """Sections behind a title that opens them; the empty lines let markdown be markdown inside of HTML."""
+    title = html.escape(clean(fold.title, _PROSE))  # no markdown is read beside a tag, but a mention is outside of code
+    shown = title if prose(fold.title) == title else f"<code>{title}</code>"
+    out = [f"<details><summary>{shown}</summary>", ""]
+    for section in fold.sections:
+        out += [f"#### {prose(section.title)}", ""] if section.title else []
+        out += section_lines(section)
+    return [*out, "</details>", ""]
 
 
 def prose(text: str) -> str:
-    """The text cleaned, with every run of words that could be markup, a link or a mention in one code span."""
+    """The text cleaned, with every run of words that could be markup, a link or a mention in one code span.
+
+    An arrow of two characters becomes one, and an interval of percentages stands in parentheses: both read better so.
+    """
     out: list[str] = []
     unsafe: list[str] = []
-    for index, word in enumerate(clean(text, _PROSE).split()):
+    shown = _INTERVAL.sub(r"(\1)", clean(text, _PROSE).replace(" -> ", " → "))
+    for index, word in enumerate(shown.split()):
         if _HARMLESS.fullmatch(word) and not _LINKED.search(word) and not (index == 0 and _STARTS_BLOCK.match(word)):
             out += [code(" ".join(unsafe))] if unsafe else []
             out, unsafe = [*out, word], []
@@ -89,7 +108,7 @@ def prose(text: str) -> str:
 def name(text: str) -> str:
     """The text cleaned, all of it in one code span unless all of it is harmless."""
     shown = prose(text)
-    return code(text) if "`" in shown else shown
+    return shown if shown == " ".join(clean(text, _PROSE).split()) else code(text)
 
 
 def code(text: str) -> str:
@@ -110,12 +129,16 @@ def table_lines(table: TableSection) -> list[str]:
     columns = list(table.columns)
     texts = [[row.cells[index] for row in table.rows] for index in range(len(columns))]
     shown = [_column(column, cells) for column, cells in zip(columns, texts, strict=True)]
-    if any(row.details for row in table.rows):
+    below: list[str] = []
+    if not table.details.title:
+        below = [f"- {prose(detail)}" for detail in dict.fromkeys(text for row in table.rows for text in row.details)]
+    elif any(row.details for row in table.rows):
         columns.append(table.details)
         shown.append([_cell(_details(row, table.details)) for row in table.rows])
     head = "| " + " | ".join(column.title for column in columns) + " |"
     rule = "|" + "|".join("---:" if column.kind == "number" else "---" for column in columns) + "|"
-    return [head, rule, *(_row(row, list(cells)) for row, *cells in zip(table.rows, *shown, strict=True))]
+    rows = [_row(row, list(cells)) for row, *cells in zip(table.rows, *shown, strict=True)]
+    return [head, rule, *rows, *(["", *below] if below else [])]
 
 
 def _details(row: TableRow, column: TableColumn) -> str:
@@ -155,21 +178,27 @@ def _list_lines(section: ListSection) -> list[str]:
 
 def _action_section_lines(section: ActionSection) -> list[str]:
     out = [line for text in section.intro for line in (prose(text), "")]
-    out += [line for number, action in enumerate(section.items, 1) for line in _action_lines(action, f"{number}. ")]
+    out += [line for number, action in enumerate(section.items, 1) for line in action_lines(action, f"{number}. ")]
     out += [""] if section.items else []
     out += [line for text in section.totals for line in (prose(text), "")]
     for heading, actions in section.groups:
-        out += [prose(heading), "", *(line for action in actions for line in _action_lines(action, "- ")), ""]
+        out += [prose(heading), "", *(line for action in actions for line in action_lines(action, "- ")), ""]
     return [*out, *(line for text in section.closing for line in (prose(text), ""))]
 
 
-def _action_lines(action: Action, mark: str) -> list[str]:
+def action_lines(action: Action, mark: str) -> list[str]:
     """One item of a list, with its lines as a list of their own and its code in a fence."""
     indent = " " * len(mark)
     out = [f"{mark}{prose(action.title)}"]
-    out += [f"{indent}- {label}: {prose(text)}" for label, text in action.lines]
+    out += [f"{indent}- {_labelled(line)}" for line in action.lines]
     out += [f"{indent}- try: {code(action.command)}"] if action.command is not None else []
     return [*out, *(f"{indent}{line}".rstrip() for line in _fenced_code(action.code))]
+
+
+def _labelled(line: LabelledLine) -> str:
+    """A sentence behind its label, with code and command each in one piece."""
+    spans = [code(part) for part in (line.code, line.command) if part]
+    return " ".join([f"{line.label}: {prose(line.text)}".rstrip(), *spans])
 
 
 def _fenced_code(lines: Sequence[str]) -> list[str]:

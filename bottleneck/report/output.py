@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.errors import ERROR_MARK, BottleneckError, UsageError
 
 
 def write_text(text: str, output: Path | None) -> None:
@@ -46,7 +46,7 @@ def discard_output() -> None:
 
 _OURS = "bottleneck: "
 # Beginnings of lines that are sentences of ours; what "fix:" names is to be copied, and stays on one line.
-_SENTENCES = (_OURS, "error: ", "  why: ")
+_SENTENCES = (_OURS, ERROR_MARK, "  why: ")
 _NARROWEST = 30
 # What no line may break: a number and its unit, and a command that ends a line, which is there to be copied.
 _WHOLE = re.compile(r"(?<=: )bottleneck [^:]+$|\d (?:%|[mu]?s)(?!\w)")

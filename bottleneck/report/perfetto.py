@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bottleneck.report.kernel_names import essential_name
 from bottleneck.report.text import account_name, attribute_path, clean
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.evidence import Annotations
 from bottleneck.schema.intervals import Integers
+from bottleneck.schema.kernel_names import essential_name
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.telemetry import readings
 

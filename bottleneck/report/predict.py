@@ -91,7 +91,12 @@ _MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel |\(R\) )+")
 
 def short_name(prediction: DevicePrediction) -> str:
     """The name of the device without that of its maker."""
-    return _MAKERS.sub("", prediction.device.name)
+    return without_maker(prediction.device.name)
+
+
+def without_maker(name: str) -> str:
+    """The name of a device without that of its maker."""
+    return _MAKERS.sub("", name)
 
 
 def build(answer: Prediction) -> Document:
@@ -165,13 +170,13 @@ def _held_by(prediction: DevicePrediction) -> str:
     }.get(prediction.bound, "what holds it is not known")
 
 
-def _us_range(low: float, high: float) -> str:
+def _us_range(low: float, high: float, to: str = " to ") -> str:
     """Both ends in the unit of the upper one."""
     amount, unit = format_us(high).split()
     size = {"us": 1.0, "ms": 1e3, "s": 1e6}[unit]
     decimals = len(amount.partition(".")[2])
     first = f"{low / size:.{decimals}f}"
-    return f"{amount} {unit}" if first == amount else f"{first} to {amount} {unit}"
+    return f"{amount} {unit}" if first == amount else f"{first}{to}{amount} {unit}"
 
 
 def _facts(answer: Prediction) -> list[tuple[str, str]]:
@@ -242,7 +247,7 @@ def _step_row(prediction: DevicePrediction, groups: Sequence[str]) -> TableRow:
     step = prediction.step
     interval = UNKNOWN if step.floor_us is None else f"over {format_us(step.floor_us)}"
     if step.low_us is not None and step.high_us is not None:
-        interval = _us_range(step.low_us, step.high_us).replace(" to ", "-")
+        interval = _us_range(step.low_us, step.high_us, "-")
     bound = f"({prediction.floor_bound})" if prediction.floor_bound else UNKNOWN
     bound = bound if step.us is None else prediction.bound
     cells = (short_name(prediction), _us_or_unknown(step.us), interval, bound, *_shares(step, groups))

@@ -16,6 +16,8 @@ from bottleneck.report.document import (
     ActionSection,
     CheckSection,
     Document,
+    FoldedSection,
+    LabelledLine,
     ListSection,
     Section,
     Sparkline,
@@ -47,6 +49,7 @@ STYLES = {
 """Styles of groups, of verdicts and of the tones of a headline."""
 
 _PROSE = 600  # characters of a text that are shown
+_COMMAND = 2000  # and of a command, which is of no use without its end
 _NARROW = 40
 _GAP = 2
 
@@ -161,10 +164,25 @@ def to_text(lines: Iterable[Text], style: TerminalStyle) -> str:
         force_jupyter=False,  # in a notebook rich displays each line and writes nothing
         _environ={},
     )
-    for line in lines:
+    for line in map(_harmless, lines):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, markup=False, emoji=False)
     stream.seek(0)
     return stream.read()
+
+
+# A log of GitHub Actions obeys lines that begin with two colons, and '##[' anywhere in a line (ActionCommand.cs of
+# actions/runner); others obey '##vso[' and '##teamcity['. What a report names must not become a command.
+_COMMAND_START = re.compile(r"^(\s*)::")
+_OTHER_COMMAND = re.compile(r"##(?=\w*\[)")
+
+
+def _harmless(line: Text) -> Text:
+    """The line with what a log would obey broken by a backslash, as wide as before."""
+    plain = _COMMAND_START.sub(r"\1\\:", _OTHER_COMMAND.sub(r"#\\", line.plain))
+    if plain != line.plain:
+        line = line.copy()
+        line.plain = plain
+    return line
 
 
 def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
@@ -222,7 +240,16 @@ def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
         return [*waterfall_lines(section, style), *note]
     if isinstance(section, CheckSection):
         return [line for check in section.checks for line in _check_lines(check, style)]
-    return _list_lines(section, style)
+    return _fold_lines(section, style) if isinstance(section, FoldedSection) else _list_lines(section, style)
+
+
+def _fold_lines(fold: FoldedSection, style: TerminalStyle) -> list[Text]:
+    """The sections of a fold one after the other; their titles are not ruled."""
+    out: list[Text] = []
+    for section in fold.sections:
+        out += wrapped(Text(style.text(section.title), "bold"), style) if section.title else []
+        out += _section_lines(section, style)
+    return out
 
 
 def group_bar(groups: tuple[tuple[str, float], ...], style: TerminalStyle) -> Text | None:
@@ -256,6 +283,7 @@ _NARROWEST = {"name": 16, "place": 10, "words": 6, "number": 1}
 def table_lines(table: TableSection, style: TerminalStyle) -> list[Text]:
     """The rows of a table: a grid if every column stays readable, else one paragraph per row."""
     shown = [[style.text(cell, 2000) for cell in row.cells] for row in table.rows]
+    table = replace(table, columns=tuple(replace(one, title=style.text(one.title)) for one in table.columns))
     for row, cells in zip(table.rows, shown, strict=True):
         cells[0] = "  " + cells[0] if row.role == "part" else cells[0]
     widths = _widths(table, shown, style) if style.width >= _NARROWEST_GRID else None
@@ -361,7 +389,7 @@ def _stacked(table: TableSection, row: TableRow, cells: list[str], style: Termin
 
 _LABEL_WIDTH = 6
 _CONTINUED = " \\"  # how a shell command goes on in the next line
-_QUOTED = re.compile("'[^']*'")  # as shlex quotes; a break within would be part of the word
+_WORD = re.compile(r"(?:'[^']*'|[^\s'])+|'")  # quoted as by shlex: a break within would be part of the word
 
 
 def _action_section_lines(section: ActionSection, style: TerminalStyle) -> list[Text]:
@@ -384,8 +412,8 @@ def _sentences(texts: Sequence[str], style: TerminalStyle, emphasis: str = "") -
 def _action_lines(action: Action, style: TerminalStyle, lead: str, emphasis: str) -> list[Text]:
     indent = len(lead)
     out = wrapped(Text(style.text(action.title, _PROSE), emphasis), style, indent, lead)
-    for label, text in action.lines:
-        out += _labelled(label, style.text(text, _PROSE), style, indent)
+    for labelled in action.lines:
+        out += _labelled_lines(labelled, style, indent)
     inner = 0 if style.width < _NARROW else indent + _LABEL_WIDTH
     for line in action.code:
         # The indentation of the code also holds where a line has to be broken.
@@ -393,25 +421,42 @@ def _action_lines(action: Action, style: TerminalStyle, lead: str, emphasis: str
         bare = code.lstrip(" ")
         out += wrapped(Text(bare, "cyan"), style, inner + len(code) - len(bare)) if bare else [Text()]
     if action.command is not None:
-        out += _command(style.text(action.command, _PROSE), style, indent)
+        out += _command("try", action.command, style, indent)
     return out
 
 
-def _labelled(label: str, text: str, style: TerminalStyle, indent: int) -> list[Text]:
-    if style.width < _NARROW:
-        return wrapped(Text(f"{label}: {text}"), style, indent)
-    return wrapped(Text(text), style, indent + _LABEL_WIDTH, " " * indent + label.ljust(_LABEL_WIDTH))
+def _labelled_lines(labelled: LabelledLine, style: TerminalStyle, indent: int) -> list[Text]:
+    """A sentence with its label in the margin, or before it where that is too long; code and command beneath."""
+    label, text = labelled.label, style.text(labelled.text, _PROSE)
+    inner = indent if style.width < _NARROW else indent + _LABEL_WIDTH
+    if style.width < _NARROW or len(label) >= _LABEL_WIDTH:
+        out = wrapped(Text(f"{label}: {text}"), style, indent)
+    else:
+        out = wrapped(Text(text), style, inner, " " * indent + label.ljust(_LABEL_WIDTH))
+    if labelled.code:
+        out += wrapped(Text(style.text(labelled.code, _PROSE), "dim"), style, inner + 2)
+    return out + (_command("", labelled.command, style, indent) if labelled.command else [])
 
 
-def _command(command: str, style: TerminalStyle, indent: int) -> list[Text]:
-    """A command that can be copied: where it is too long for a line, a backslash says that it goes on."""
-    whole = Text(_QUOTED.sub(lambda words: words[0].replace(" ", GLUE), command))
+def _command(label: str, command: str, style: TerminalStyle, indent: int) -> list[Text]:
+    """A command that can be copied: where it is too long for a line, a backslash says that it goes on.
+
+    No word is broken, however long: its halves would be two.
+    """
+    shown = style.text(command, _COMMAND)
     if style.width < _NARROW:
-        return wrapped(whole, style, indent, "try: ")
-    lines = wrapped(
-        whole, style.narrowed(len(_CONTINUED)), indent + _LABEL_WIDTH, " " * indent + "try".ljust(_LABEL_WIDTH)
-    )
-    return [*(Text(f"{line.plain}{_CONTINUED}") for line in lines[:-1]), *lines[-1:]]
+        return wrapped(Text(shown), style, indent, f"{label}: " if label else "")
+    room = style.width - indent - _LABEL_WIDTH - len(_CONTINUED)
+    lines: list[str] = []
+    for word in _WORD.findall(shown):
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    lines = lines or [""]
+    leads = [" " * indent + label.ljust(_LABEL_WIDTH), *(" " * (indent + _LABEL_WIDTH) for _ in lines[1:])]
+    ends = [*(_CONTINUED for _ in lines[1:]), ""]
+    return [Text(f"{lead}{line}{end}") for lead, line, end in zip(leads, lines, ends, strict=True)]
 
 
 _WIDE = 64

@@ -1,5 +1,7 @@
 """Builds the document of ``verify``, and renders it as text, markdown, JSON or a page."""
 
+import math
+
 from bottleneck.report import render_document
 from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
@@ -16,9 +18,8 @@ def build(done: Verification) -> Document:
     """The document of `verify`: one table of all trials, with the result of each beneath it."""
     rows = []
     for trial in (*done.trials, *done.combinations):
-        expected = trial.predicted_speedup
-        predicted = "none" if expected is None else f"{expected.low:.2f} to {expected.high:.2f}"
-        rows.append(TableRow((trial.change, predicted, _times(trial.speedup), trial.verdict), details=details(trial)))
+        cells = (trial.change, _predicted(trial), _times(trial.speedup), trial.verdict)
+        rows.append(TableRow(cells, details=details(trial)))
     heads = columns("name", "change") + columns("number", "predicted", "measured") + columns("words", "verdict")
     table = TableSection("", heads, tuple(rows), details=TableColumn("what it showed", "words"))
     step = "" if done.step_us is None else f", {format_us(done.step_us)} per step"
@@ -41,8 +42,34 @@ def render(done: Verification, form: str, style: TerminalStyle = PLAIN) -> str:
     return render_document(build(done), form, style)
 
 
+def _predicted(trial: Trial) -> str:
+    """The speedup that was predicted: its interval, or what it is at most."""
+    expected = trial.predicted_speedup
+    if expected is not None:
+        return f"{expected.low:.2f} to {expected.high:.2f}"
+    return (
+        "none" if trial.predicted_most is None else f"at most {math.ceil(trial.predicted_most * 1e3 - 1e-6) / 1e3:.3f}"
+    )
+
+
+def _sentence_without_gain(done: Verification) -> str:
+    """The outcome for changes of which a report says that they would bring nothing."""
+    measured = [(trial.speedup, trial.predicted_most) for trial in done.trials if trial.speedup is not None]
+    held = [most is not None and speedup.low <= most for speedup, most in measured]
+    if not done.trials:
+        return "no change is listed as one that would bring nothing here"
+    left = len(done.trials) - len(held)
+    rest = f"; {left} not measured" if left else ""
+    if not held:
+        return f"none of {counted(len(done.trials), 'change')} was measured"
+    verb = "gains" if len(held) == 1 else "gain"
+    return f"{sum(held)} of {counted(len(held), 'change')} {verb} no more than predicted{rest}"
+
+
 def sentence(done: Verification) -> str:
     """The outcome in one sentence."""
+    if done.tried == "no-gain":
+        return _sentence_without_gain(done)
     faster = [trial for trial in done.trials if trial.verdict == "faster" and not trial.is_bound]
     if not done.trials:
         return "no finding of this recording names a change to try; --try all tries them all"

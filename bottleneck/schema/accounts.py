@@ -22,7 +22,7 @@ class Account:
 
     ``key`` is its group and what follows, of which the last part is its label unless it has a ``title``. ``meaning``
     explains it in a table, ``phrase`` names it inside a sentence. ``advice`` is the first thing to try where no finding
-    is better; '{at}' becomes ' at file.py:57' where the line is known. ``host_advice`` takes its place in programs
+    is better; '' becomes ' at file.py:57' where the line is known. ``host_advice`` takes its place in programs
     without a device, which save no launches.
 
     ``bound`` is the bound of kernels and ops whose time goes here, null for accounts of idle time only. ``cause`` is
@@ -88,7 +88,7 @@ _ROWS = (
         "compute",
         meaning="arithmetic is the limit",
         phrase="compute",
-        advice="give the kernels larger or better shaped work",
+        advice="run products in a lower precision, or give them sizes that fill the tiles of the device",
         bound="compute",
     ),
     Account(
@@ -136,7 +136,7 @@ _ROWS = (
     ),
     _idle(
         "compile",
-        meaning="compiling code",
+        meaning="compiling code, or loading kernels",
         phrase="compiling or loading kernels",
         advice="record after warm-up; if it stays, find the recompilations with TORCH_LOGS=recompiles",
     ),
@@ -151,7 +151,7 @@ _ROWS = (
         "sync",
         meaning="nothing was queued after a sync",
         phrase="waiting in synchronisations",
-        advice="remove or defer the synchronisation{at}",
+        advice="remove or defer the synchronisation",
     ),
     _idle(
         "launch",
@@ -170,14 +170,14 @@ _ROWS = (
         title="waiting",
         meaning="waiting for work, a timer or a lock",
         phrase="waiting for work, a timer or a lock",
-        advice="find what the program waits for{at}, and begin that earlier",
+        advice="find what the program waits for, and begin that earlier",
     ),
     _idle(
         "host_compute",
         title="host compute",
         meaning="ops computing on the CPU",
         phrase="computing on the CPU",
-        advice="move this computation to the device{at}, or into the workers of the data loader",
+        advice="move this computation to the device, or into the workers of the data loader",
     ),
     _idle(
         "dispatch",
@@ -191,8 +191,8 @@ _ROWS = (
         "python",
         meaning="Python code between ops",
         phrase="Python between ops",
-        advice="run less Python between the ops{at}: torch.compile, CUDA graphs, or a larger batch",
-        host_advice="run less Python between the ops{at}: torch.compile or a larger batch",
+        advice="run less Python between the ops: torch.compile, CUDA graphs, or a larger batch",
+        host_advice="run less Python between the ops: torch.compile or a larger batch",
     ),
     Account(
         "overhead.unknown",

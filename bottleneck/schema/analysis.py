@@ -237,6 +237,7 @@ ClauseRole = Literal[
     "doubt",
     "start_up",
     "sides",
+    "unanswered",
     "first",
 ]
 
@@ -247,9 +248,7 @@ class Clause(Struct, frozen=True):
     role: Annotated[ClauseRole, Doc("what it tells: the bound, its place, a doubt, the first action …")]
     text: Annotated[str, Doc("the words")]
     joiner: Annotated[Literal[". ", "; ", ", ", ": "], Doc("what stands before it, unless it is the first")] = ". "
-    source: Annotated[
-        str | None, Doc("slug of the finding, or account, whose advice it is; null where it is of neither")
-    ] = None
+    source: Annotated[str | None, Doc("slug of the finding whose advice it is; null where it is of none")] = None
 
 
 def join_clauses(clauses: Sequence[Clause]) -> str:
@@ -266,7 +265,8 @@ class Verdict(Struct, frozen=True):
     sentence: Annotated[str, Doc("the verdict in words, with the first action")]
     shares: Annotated[Mapping[str, float], Doc("of the step, by group of the ledger", "share")]
     first_step: Annotated[
-        str | None, Doc("the first action, which ends the sentence: that of the first finding where there is one")
+        str | None,
+        Doc("the first action, which ends the sentence: that of finding 1; null where there is none"),
     ] = None
     clauses: Annotated[tuple[Clause, ...], Doc("the sentence in its parts; empty in older analyses")] = ()
 
@@ -417,6 +417,16 @@ class IdleCause(Struct, frozen=True):
         str | None, Doc("call, op, data loader or Python frame that the host was in; null where not known")
     ] = None
     module: Annotated[str | None, Doc("path of the nn.Module at which the host was; null when not known")] = None
+    copy: Annotated[
+        str | None,
+        Doc("the copy that this call issued: the host's memory and the way, 'pageable to_device'; else null"),
+    ] = None
+    before: Annotated[
+        str | None, Doc("kernel whose end left the device idle in most of this time; null where another cause did")
+    ] = None
+    after: Annotated[str | None, Doc("op (without one, kernel) that came next in most of this time; null if none")] = (
+        None
+    )
 
 
 class Queue(Struct, frozen=True):
@@ -454,6 +464,7 @@ class CollectiveSummary(Struct, frozen=True):
     transfer_us: Annotated[float | None, Doc("time of all calls at the rate of the fastest call of this size", "us")]
     wait_us: Annotated[float | None, Doc("remaining time: waiting for other ranks, or sharing the device", "us")]
     reason: Annotated[str | None, Doc("why bytes or rate are not known")]
+    forward_calls: Annotated[float, Doc("calls issued before the first backward node of their step", "1/step")] = 0.0
 
 
 class Interval(Struct, frozen=True):
@@ -568,10 +579,50 @@ class Finding(Struct, frozen=True):
         if self.predicted_speedup is None:
             return None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
-        interval = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+        ends = ((f"{low:.{digits}f}", f"{high:.{digits}f}") for digits in (2, 3, 4))
+        interval = next((f"{first} to {last}" for first, last in ends if first != last), f"{low:.2f}")
         times = f"at least {low:.2f}" if self.is_open else interval
         words = f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
         return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
+
+
+# The kind of evidence of a bound: a replay of the recorded steps, times measured for it, or the recorded time of all
+# that the change could take away.
+BoundBasis = Literal["replayed", "timed", "recorded"]
+
+NoGainCode = Literal[
+    "read-later",
+    "compile",
+    "graph",
+    "fused-optimizer",
+    "workers",
+    "pin-memory",
+    "channels-last",
+    "larger-batch",
+    "faster-arithmetic",
+]
+
+
+class NoGain(Struct, frozen=True):
+    """A change that people try first, that no finding advises, and that would bring next to nothing here.
+
+    ``cause`` and ``numbers`` are why; times among the numbers are microseconds per step. ``tries`` names the changes
+    that `bottleneck verify --no-gain` applies, none where it has none of the kind.
+    """
+
+    code: Annotated[NoGainCode, Doc("the change")]
+    most_share: Annotated[float, Doc("gain at most, of the step (of a larger batch: of the time per sample)", "share")]
+    basis: Annotated[
+        BoundBasis, Doc("evidence of the bound: a replay, timed steps, or recorded time that it is part of")
+    ]
+    cause: Annotated[str, Doc("why it brings nothing, as a code")]
+    numbers: Annotated[Mapping[str, float], Doc("amounts that the cause is told with: ..._us, ..._share, ratio")] = (
+        field(default_factory=dict)
+    )
+    source: Annotated[str | None, Doc("line that it is about; null where it is not about one, or none is known")] = None
+    tries: Annotated[
+        tuple[str, ...], Doc("names of the changes that `bottleneck verify --no-gain` applies for it")
+    ] = ()
 
 
 class RankSummary(Struct, frozen=True):
@@ -734,3 +785,7 @@ class Analysis(StepAnalysis, frozen=True, kw_only=True):
 
     verdict: Annotated[Verdict, Doc("the resource that limits the step")]
     findings: Annotated[tuple[Finding, ...], Doc("advice, largest predicted gain first")] = ()
+    no_gain: Annotated[
+        tuple[NoGain, ...],
+        Doc("changes that people try first and that would bring nothing here, at most three; empty in older analyses"),
+    ] = ()

@@ -127,10 +127,10 @@ class Counts:
 
     ``values`` holds the counters by name; one that cannot be known of this recording is missing there, and has its
     reason in ``unknown``. ``unstable`` holds those whose steps, or whose calibration runs, disagree, with the range and
-    the reason ("8..10: …"); they are in ``values`` no more. ``ops`` are calls per step by op, ``modules`` counters by
-    module path, ``kernels`` launches by kernel name. ``input_sha`` is a digest of the shapes and dtypes of what the
-    outermost call got, and of the program's settings; empty where unknown. ``runs`` is how many processes agree.
-    ``numerics`` are digests of the step's outputs, null where nobody asked for them.
+    the reason ("8..10: …"); they are in ``values`` no more, and ``lowest`` has the least of each. ``ops`` are calls per
+    step by op, ``modules`` counters by module path, ``kernels`` launches by kernel name. ``input_sha`` is a digest of
+    the shapes and dtypes of what the outermost call got, and of the program's settings; empty where unknown. ``runs``
+    is how many processes agree. ``numerics`` are digests of the step's outputs, null where nobody asked for them.
     """
 
     values: Annotated[Mapping[str, int], Doc("counters by name, per step")]
@@ -141,6 +141,9 @@ class Counts:
     unstable: Annotated[
         Mapping[str, str], Doc("counters on which steps or runs disagree, with the range and the reason; never gated")
     ] = field(default_factory=dict)
+    lowest: Annotated[Mapping[str, int], Doc("least count of those on which steps or runs disagree, by name")] = field(
+        default_factory=dict
+    )
     ops: Annotated[Mapping[str, int], Doc("calls per step, by op")] = field(default_factory=dict)
     modules: Annotated[Mapping[str, Mapping[str, int]], Doc("counters per step, by module path")] = field(
         default_factory=dict

@@ -19,7 +19,7 @@ class Device:
 
     name: Annotated[str, Doc("name reported by the device; empty where the trace does not record it")]
     vendor: Annotated[str | None, Doc("manufacturer")]
-    kind: Annotated[Literal["cuda", "rocm", "xpu", "cpu", "other"], Doc("programming model")]
+    kind: Annotated[str, Doc("'cpu', or the vendor's word in the table of vendors ('cuda', 'rocm' …); 'other' without")]
     count: Annotated[int, Doc("devices in the recording")]
     peaks_flops_per_s: Annotated[
         Mapping[str, float], Doc("dense peaks by dtype and engine: 'bf16_tensor', 'fp32_vector' …", "FLOP/s")

@@ -18,11 +18,13 @@ from bottleneck.schema.analysis import (
     DISTURBED_SLUGS,
     ELSEWHERE,
     Analysis,
+    Bound,
     Clause,
     Finding,
     StepAnalysis,
     Verdict,
 )
+from bottleneck.schema.finding_order import put_in_reading_order
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.op_names import lines_in, place_of
 from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
@@ -84,6 +86,8 @@ class Evidence:
 
     ``loops`` is LOOPS, row for row as ``linked.kernels``: what a compiler would fuse.
 
+    ``bound`` is the resource that limits the step, null before that is decided.
+
     ``predict`` gives the time per step that changes of the step save, by a replay; null where the steps cannot be
     replayed well enough to name a change in words. Without it no replay is at hand.
 
@@ -101,6 +105,7 @@ class Evidence:
     sides: TwoSided | None = None
     straggler: tuple[Clause, ...] = ()
     samples: Sequence[Sample] = ()
+    bound: Bound | None = None
     predict: "Predict | None" = None
     cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)
 
@@ -198,8 +203,19 @@ class ShorterKernels:
     spared: "npt.NDArray[np.bool_] | None" = None
 
 
-# The time per step that some changes save: in words that `bottleneck whatif` takes, or of kernels.
-Predict = Callable[[Evidence, Sequence[str] | ShorterKernels], float | None]
+@dataclass(frozen=True, eq=False)
+class AtAnyPace:
+    """Changes together whose largest gain is asked for: with the host as recorded, or as quick as without the profiler.
+
+    ``changes`` are in words that `bottleneck whatif` takes.
+    """
+
+    changes: tuple[str, ...] = ()
+    kernels: ShorterKernels | None = None
+
+
+# The time per step that some changes save: in words that `bottleneck whatif` takes, of kernels, or both at any pace.
+Predict = Callable[[Evidence, Sequence[str] | ShorterKernels | AtAnyPace], float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +235,11 @@ class Annotations:
 
 
 def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:
-    """The evidence with the verdict and the findings in its analysis, and the text of the lines that it names."""
+    """The evidence with the verdict and the findings in its analysis, and the text of the lines that it names.
+
+    The findings come in the order in which they are read.
+    """
+    findings = put_in_reading_order(findings, evidence.step_us, verdict.bound)
     step = {**structs.asdict(evidence.analysis), "version": version}
     analysis = Analysis(**step, verdict=verdict, findings=findings)
     if evidence.recording is not None:

@@ -7,6 +7,34 @@ from collections.abc import Sequence
 
 from bottleneck.schema.analysis import Bound, Finding, is_certain
 
+# Findings that rest on what the program does, so that a busy machine does not make them doubtful.
+SURE_FINDINGS = frozenset(
+    {
+        "anomaly-detection",
+        "blocking-launches",
+        "caching-allocator-off",
+        "compiling-in-step",
+        "debug-settings",
+        "double-precision",
+        "every-rank-reads-all",
+        "gc-pauses",
+        "gradient-check",
+        "graph-breaks",
+        "growing-steps",
+        "host-sync",
+        "item-calls",
+        "loader-without-workers",
+        "logged-parameters",
+        "looped-op",
+        "other-threads",
+        "side-work",
+        "step-sleeps",
+        "too-many-threads",
+        "traced-python",
+        "unfused-attention",
+        "unfused-optimizer",
+    }
+)
 # A finding that adds less than this part of its gain is another way to the same end.
 _SAME_TIME = 0.1
 # Of the step: less does not stand before another way to save more.
@@ -19,7 +47,14 @@ def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> 
     Those that add to the ones above come first, then other ways to save the same time and gains that may be losses,
     then what adds too little of the step to be worth a place before those, then those without a gain.
     """
-    return tuple(sorted(beyond_noise(found, wall_us), key=lambda finding: _place(finding, wall_us, bound)))
+    seen = (finding for finding in beyond_noise(found, wall_us) if not finding.on_request)
+    return tuple(sorted(seen, key=lambda finding: _place(finding, wall_us, bound)))
+
+
+def put_in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> tuple[Finding, ...]:
+    """All findings: those to read in their order, then those that noise hides or that are shown on request."""
+    first = in_reading_order(found, wall_us, bound)
+    return (*first, *(finding for finding in found if not any(finding is each for each in first)))
 
 
 def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
@@ -31,7 +66,9 @@ def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
     if any(finding.predicted_gain_us is not None for finding in seen):
         return seen
     gains = ((each, each.predicted_gain_us) for each in found)
-    first = next((each for each, gain in gains if gain is not None and gain.high >= LITTLE * wall_us), None)
+    first = next(
+        (each for each, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us), None
+    )
     return [finding for finding in found if not finding.within_noise or finding is first]
 
 

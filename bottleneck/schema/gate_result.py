@@ -10,7 +10,7 @@ from bottleneck.schema.measurements import Ratio, Timing
 from bottleneck.schema.numerics import NumericsResult
 from bottleneck.schema.records import Doc
 
-GATE_SCHEMA = "bottleneck/gate/2"
+GATE_SCHEMA = "bottleneck/gate/3"
 
 # Lines (from 1) that the diff to the base touches, by file relative to the repository.
 Touched = Mapping[str, frozenset[int]]
@@ -155,6 +155,32 @@ class TimeResult:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """A cause of a verdict: a sentence, and the line of code that it names."""
+
+    sentence: Annotated[str, Doc("what did it, with its place")]
+    code: Annotated[str, Doc("line of code at that place; empty where it is not known")] = ""
+
+    @property
+    def text(self) -> str:
+        """Sentence and code in one line."""
+        return f"{self.sentence}: {self.code}" if self.code else self.sentence
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A way to mend or accept what failed: a sentence, and the command that it ends in."""
+
+    sentence: Annotated[str, Doc("what to do; empty for a pass")] = ""
+    command: Annotated[str, Doc("command that does it, to be copied whole; empty where there is none")] = ""
+
+    @property
+    def text(self) -> str:
+        """Sentence and command in one line."""
+        return f"{self.sentence} {self.command}".strip()
+
+
+@dataclass(frozen=True)
 class WorkloadResult:
     """The verdict on one workload, with the counters, times and messages that it rests on.
 
@@ -169,8 +195,8 @@ class WorkloadResult:
         Doc("'nothing measured': no counter in common and no time, or a counter vanished; 'failed': the workload"),
     ]
     what: Annotated[str, Doc("what happened, in one line; empty for a pass")]
-    why: Annotated[tuple[str, ...], Doc("causes with lines of code, the most important first")] = ()
-    fix: Annotated[str, Doc("how to fix it, or the command that accepts it")] = ""
+    why: Annotated[tuple[Cause, ...], Doc("causes, the most important first")] = ()
+    fix: Annotated[Fix, Doc("how to fix it, or the command that accepts it")] = Fix()
     base: Annotated[str, Doc("baseline of the comparison")] = ""
     lock: Annotated[str, Doc("lock-file of the workload")] = ""
     counters: Annotated[tuple[CounterChange, ...], Doc("one entry per counter and limit")] = ()

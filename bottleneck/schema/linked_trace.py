@@ -137,12 +137,65 @@ class Losses(Struct, frozen=True, eq=False):
     products: "npt.NDArray[np.int64]"
 
 
+class LaunchCounts(Struct, frozen=True):
+    """Counts of calls that launch a kernel, and of those without one by position.
+
+    ``captured`` entered a graph and ran only in its replays. Of the others ``lead`` come before the first launch with a
+    kernel, ``tail`` after the last one, ``between`` elsewhere. ``tail_us`` is the time from the end of the device's
+    last work to the host's last launch. ``bare_steps`` are those whose launches all lack their kernel.
+    """
+
+    total: int = 0
+    captured: int = 0
+    lead: int = 0
+    between: int = 0
+    tail: int = 0
+    tail_us: float = 0.0
+    bare_steps: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> int:
+        """Launches whose kernel should be there."""
+        return self.lead + self.between + self.tail
+
+
+class GraphReplays(Struct, frozen=True):
+    """Graph replays that were compared, those that are ``short`` of kernels, and kernels ``lost`` of the ``whole``."""
+
+    count: int
+    short: int
+    lost: int
+    whole: int
+
+
+class Integrity(Struct, frozen=True):
+    """Counts of what is missing or odd in a trace, which ``analysis.faults`` judges.
+
+    ``repeated_launches`` and ``repeated_work`` have the id of an earlier one. ``overlaps`` are pieces of device work
+    that outlast the next on their stream, by up to ``overlap_us``; ``outlasting`` are ops that outlast the op around
+    them. ``id_density`` is one over the distance between ids of ops: 1 where all are there, null where unknown.
+    ``replays`` are those of a profiler that may lose some of their kernels, ``waits`` those between streams and for
+    events: null where the vendor's profiler has none.
+    """
+
+    launches: LaunchCounts = LaunchCounts()
+    repeated_launches: int = 0
+    repeated_work: int = 0
+    overlaps: int = 0
+    overlap_us: float = 0.0
+    outlasting: int = 0
+    outlasting_us: float = 0.0
+    id_density: float | None = None
+    replays: GraphReplays | None = None
+    waits: int | None = None
+
+
 class Linked(Struct, frozen=True):
     """The result of ``trace.link``: op tree, device work tied to it, and the window.
 
     ``places`` is PLACES, null where the trace has no Python frames; ``captured`` is CAPTURED and ``losses`` what is
     missing, both null on a CPU. ``one_offs`` are the rows in EVENTS of calls that are paid once, such as the creation
-    of a context.
+    of a context. ``integrity`` counts what is missing or odd.
     """
 
     trace: Trace
@@ -150,11 +203,11 @@ class Linked(Struct, frozen=True):
     ops: "pd.DataFrame"
     kernels: "pd.DataFrame"
     linked_share: float | None
-    caveats: tuple[Caveat, ...] = ()
     places: "pd.DataFrame | None" = None
     captured: "pd.DataFrame | None" = None
     losses: Losses | None = None
     one_offs: tuple[int, ...] = ()
+    integrity: Integrity = Integrity()
 
     @property
     def is_host_only(self) -> bool:

@@ -82,13 +82,12 @@ REASONS: Mapping[str, str] = {
     "no_draws": "the number of draws was not recorded",
     "no_transformed": "the transformed dimensions were not recorded",
     "no_weight_sizes": "the sizes of the weights were not recorded",
-    "no_mask_kind": "the kind of attention mask was not recorded",
-    "no_is_causal": "is_causal was not recorded",
     "no_convolution_arguments": "the arguments of the convolution were not recorded",
     "no_groups": "the groups of the transposed convolution were not recorded",
     "no_gradients": "which gradients the call makes was not recorded",
     "no_strides": "stride, padding or dilation was not recorded",
     "no_transposed": "whether the convolution is transposed was not recorded",
+    "no_expert_weights": "the weights of the experts are no argument of this op",
     "no_block_table": "query or block table of the cache were not recorded",
     "no_buffers": "the buffers of this kernel were not recorded",
     # Data, which no trace holds.
@@ -165,6 +164,8 @@ REASONS: Mapping[str, str] = {
     "no_bytes": "no bytes in the trace",
     # Of steps that do not count.
     "warming_up": "still warming up: {ratio:.3g} times the median of the later steps",
+    "fed_before": "fed from work that was queued before it: {ratio:.3g} times the median of the later steps",
+    "other_window": "in another window of the profiler",
     "outlier": "an outlier: {ratio:.3g} times the median",
     "cut_by_outlier": "cut off from the longest steady stretch by an outlier",
     "held_before": "the device was held by work from before the recording",
@@ -176,15 +177,18 @@ REASONS: Mapping[str, str] = {
 }
 
 # Words of some of them without their numbers, for several of a kind.
-BRIEF: Mapping[str, str] = {"warming_up": "still warming up", "outlier": "an outlier"}
+BRIEF: Mapping[str, str] = {
+    "warming_up": "still warming up",
+    "fed_before": "fed from work that was queued before",
+    "outlier": "an outlier",
+}
 
 _NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
 _NO_GRAPH = "record the same step without graphs too: a replay does not say which ops its kernels belong to"
-_NO_INDICES = "no trace holds the indices: judge the rest of the step by its kernels"
 _BEGIN_EARLIER = "let the recording begin before the work is launched, and keep CPU activity on"
 _NAME_DEVICE = "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`"
 
-# What would mend a reason on a new recording, or name what else is left to judge by.
+# What would mend a reason on a new recording.
 REMEDIES: Mapping[str, str] = {
     "graph_replay": _NO_GRAPH,
     "outside_op": "call this work through an op (torch.library.custom_op), so that its shapes are recorded",
@@ -192,12 +196,10 @@ REMEDIES: Mapping[str, str] = {
     "launched_before": _BEGIN_EARLIER,
     "no_correlation": "record with a newer profiler, one that ties device work to the calls that issued it",
     "graph_launch": _NO_GRAPH,
-    "no_formula": "this op has no cost formula yet: judge the rest of the step by its kernels",
     "compiled_region": "judge the same step without torch.compile too: a compiled region records no shapes",
+    "no_shapes": "record with shapes (record_shapes=True), so that more of the work can be modelled",
     "no_dtypes": _NEWER_TRACE,
     "no_tensor_argument": _NEWER_TRACE,
-    "no_indices": _NO_INDICES,
-    "no_lookup_indices": _NO_INDICES,
     "no_strides": _NEWER_TRACE,
     "no_peaks": _NAME_DEVICE,
     "no_peak": _NAME_DEVICE,

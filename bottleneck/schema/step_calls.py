@@ -109,21 +109,19 @@ class EngineSettings:
 class StepCalls:
     """One step of a program as op calls in the order of the host.
 
-    ``program`` names the file or trace, ``origin`` says how the calls were found. ``device_kind`` is the kind of device
-    whose ops these are. ``storages`` are numbered as the calls refer to them; empty where memory is not known.
-    ``batch_size`` is null where the program does not tell. ``host_ops`` counts all ops that the host dispatches in the
-    step. ``measured_us`` is the time of the step where it was measured, on ``measured_on``, ``measured_device_us`` that
-    of its kernels, and ``unpriced_share`` the part of it whose calls or sizes were not recorded well enough to have a
-    cost. ``copied_bytes`` are what the step copies from the host to the device, null where none was seen. ``left_out``
-    names the other work of the program that is not among the calls, ``notes`` say what else is not known, and what was
-    assumed.
+    ``program`` names the file or trace, ``origin`` says how the calls were found. ``storages`` are numbered as the
+    calls refer to them; empty where memory is not known. ``batch_size`` is null where the program does not tell.
+    ``host_ops`` counts all ops that the host dispatches in the step. ``measured_us`` is the time of the step where it
+    was measured, on ``measured_on``, ``measured_device_us`` that of its kernels, and ``unpriced_share`` the part of it
+    whose calls or sizes were not recorded well enough to have a cost. ``copied_bytes`` are what the step copies from
+    the host to the device, null where none was seen. ``left_out`` names the other work of the program that is not among
+    the calls, ``notes`` say what else is not known, and what was assumed.
     """
 
     program: str
     origin: Literal["fake step", "trace"]
     calls: Sequence[StepCall]
     settings: EngineSettings
-    device_kind: Literal["cuda", "rocm", "xpu", "cpu", "other"] = "cuda"
     storages: Sequence[Storage] = ()
     batch_size: int | None = None
     host_ops: int = 0

@@ -17,7 +17,8 @@ class Trial:
 
     ``speedup`` is original / changed step time (per sample, where the change does more of them per step) with its
     interval over n pairs. ``predicted_speedup`` comes from the findings named in ``findings``; null where no rule
-    predicted anything. ``setup_s`` is what compiling or capturing took beyond the first step of the original,
+    predicted anything. ``predicted_most`` is the speedup at most, where a report lists the change as bringing nothing.
+    ``setup_s`` is what compiling or capturing took beyond the first step of the original,
     ``break_even_steps`` the steps that pay for it. ``smallest_visible`` is the smallest change of time, as a share,
     that these pairs could have shown. ``is_bound`` marks what nobody can keep, such as the replay of one batch: it only
     shows what a fix of its kind could gain at most. ``is_part`` marks figures of a part of the step alone.
@@ -31,6 +32,7 @@ class Trial:
     reason: str | None = None
     findings: tuple[str, ...] = ()
     predicted_speedup: Interval | None = None
+    predicted_most: float | None = None
     speedup: Ratio | None = None
     original_us: Timing | None = None
     changed_us: Timing | None = None
@@ -49,7 +51,8 @@ class Trial:
 class Verification:
     """All trials of one program; ``best`` is the combination of winners, where that was asked for.
 
-    ``combinations`` are those that were tried on the way to it. ``seed`` is what the order of turns was drawn with, and
+    ``combinations`` are those that were tried on the way to it. ``tried`` says where the changes come from: findings or
+    the command line, or the list of what would bring nothing. ``seed`` is what the order of turns was drawn with, and
     what the program's random numbers began with. ``is_interrupted`` is set where the user ended it before its end.
     """
 
@@ -61,6 +64,7 @@ class Verification:
     seed: int = 0
     warnings: tuple[str, ...] = ()
     is_interrupted: bool = False
+    tried: Literal["findings", "no-gain"] = "findings"
     schema: str = VERIFY_SCHEMA
     version: str = ""
 

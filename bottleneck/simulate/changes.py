@@ -44,7 +44,7 @@ _LEAST_LEFT = 1e-9
 
 
 class Target(Struct, frozen=True):
-    """The part of a graph that a change is about: masks over its device work, host stretches and points."""
+    """Masks of device work, host stretches and points that a change is about."""
 
     device: Flags
     host: Flags
@@ -57,7 +57,10 @@ class Target(Struct, frozen=True):
 
 
 def change_of(texts: tuple[str, ...], evidence: Evidence) -> GraphChange:
-    """The changes of some texts together; raises UsageError for one that is none or that nothing in the trace fits."""
+    """Returns the changes of some texts together.
+
+    Raises UsageError for a text that is none, or that nothing in the trace fits.
+    """
     return reduce(and_, (_parsed(text.strip(), evidence) for text in texts), NO_CHANGE)
 
 
@@ -123,7 +126,7 @@ def _names(kind: str, evidence: Evidence) -> set[str]:
 
 
 def find_target(kind: str, glob: str, line: str, evidence: Evidence) -> Target:
-    """The part of the graph that a kind of work, a pattern of names and a line choose; empty texts choose all."""
+    """Returns what a kind, a pattern and a line choose; empty texts choose all."""
     graph, linked = graph_of(evidence), evidence.linked
     kernels = linked.kernels.iloc[graph.device.row]
     device, host = np.zeros(graph.device.row.size, dtype=bool), np.zeros(graph.host.us.size, dtype=bool)
@@ -175,7 +178,7 @@ def _of_kind(kind: str, evidence: Evidence) -> Flags:
 
 @remembered
 def _syncs(evidence: Evidence) -> Flags:
-    """Mask of the points at which a call of the program's own waits to go on or to read: not for copies to the device.
+    """Marks points at which the program's own calls wait, copies to the device apart.
 
     The allocator and launches with a full queue wait too, but nobody asked them to.
     """
@@ -269,7 +272,7 @@ def floors_of(evidence: Evidence) -> Floats:
 
 
 def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
-    """Kernels of the target that a compiler makes one loop of become one, which takes as long as the longest of them.
+    """Joins kernels of one compiled loop, which takes as long as the longest.
 
     A pass over the data that does all of the work cannot be shorter than one that does a part.
     """
@@ -286,7 +289,7 @@ def _fuse(_text: str, target: Target, _to: str | None, evidence: Evidence) -> Gr
 
 
 def loops_of(evidence: Evidence) -> Integers:
-    """The loop that a compiler makes of each piece of the graph's device work and its neighbours, -1 for none."""
+    """Returns the compiled loop of each piece of device work, -1 for none."""
     return np.asarray(evidence.loops["loop"].to_numpy()[graph_of(evidence).device.row])
 
 
@@ -325,7 +328,7 @@ def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
 
 
 def _without_issuing(evidence: Evidence, chosen: Flags) -> Floats:
-    """Factors on the host without the issuing of work in the chosen stretches; what is long is something else."""
+    """Returns host factors without issuing in the chosen stretches, long ones apart."""
     host = graph_of(evidence).host
     beyond_us = np.maximum(host.us - LONGEST_ISSUE_US, 0.0)
     stays = np.divide(beyond_us, host.us, out=np.zeros(beyond_us.size), where=host.us > 0)
@@ -333,7 +336,7 @@ def _without_issuing(evidence: Evidence, chosen: Flags) -> Floats:
 
 
 def _batch(text: str, to: str | None, evidence: Evidence) -> GraphChange:
-    """So many times the samples in a step: device work beyond its launch, and loading, take so many times as long."""
+    """Multiplies device work beyond its launch, and loading, as more samples would."""
     if to is None or not to.endswith("x"):
         raise UsageError(f"{text!r}: a batch is set to a multiple", fix="write set batch=2x")
     graph, factor = graph_of(evidence), float(to[:-1])

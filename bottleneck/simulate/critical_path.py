@@ -43,7 +43,7 @@ _TRANSFER_LAYER = 2
 
 
 class PathTimes(Struct, frozen=True, eq=False):
-    """The time on the critical path of each piece of device work, of each stretch of the host, and of waits by name."""
+    """Holds times on the critical path: device work, host stretches, waits by name."""
 
     device_us: Floats
     host_us: Floats
@@ -56,7 +56,7 @@ class PathTimes(Struct, frozen=True, eq=False):
 
 
 def path_parts(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[PathPart, ...]:
-    """The parts of the critical path of a step of so much time, longest first: each instant belongs to one of them.
+    """Returns the parts of the critical path, longest first; each instant is in one.
 
     Where the host does the work itself, its parts are ops.
     """
@@ -112,7 +112,7 @@ def path_times(graph: StepGraph, played: StepReplay) -> PathTimes:
 
 
 class _PathWalk:
-    """A walk along the critical path from its end: at device work, or with the host at a point where ``kernel`` is -1.
+    """Walks along the critical path from its end; ``kernel`` is -1 on the host.
 
     ``at_us`` is how far it has come; it is at the beginning once all up to there is explained.
     """
@@ -141,7 +141,7 @@ class _PathWalk:
         self.point = graph.awaited.size
 
     def _back_to(self, us: float) -> float:
-        """Time from there to where the walk is; it goes there, at most to the beginning of the step."""
+        """Goes back to an instant of the step, and returns the time passed."""
         until, self.at_us = self.at_us, min(max(us, self.played.begin_us), self.at_us)
         return until - self.at_us
 
@@ -149,7 +149,7 @@ class _PathWalk:
         self.waits_us[name] += self._back_to(us)
 
     def pass_device_work(self) -> None:
-        """Goes past work of the device, each piece with its delay, to the host that issued it or to the beginning."""
+        """Goes past device work and its delays to the host, or to the beginning."""
         work, waits_us, device_us = self.work, self.waits_us, self.device_us
         kernel, at_us, began_us = self.kernel, self.at_us, self.played.begin_us
         is_issued = False
@@ -203,7 +203,7 @@ class _PathWalk:
 def _work_on_path(
     graph: StepGraph, played: StepReplay, before: Integers
 ) -> list[tuple[float, float, float, bool, int]]:
-    """Device work as the walk takes it: start, end and begin of its delay, each at most at the beginning of the step.
+    """Returns start, end and begin of delay of device work, cut at the step's beginning.
 
     Then whether the host issued it last of all that it waited for, and what it followed where not, -1 for nothing.
     """
@@ -222,7 +222,7 @@ def _last_up_to(points: list[int], point: int) -> int:
 
 
 def _awaited(graph: StepGraph, played: StepReplay, before: list[int], point: int) -> int:
-    """The device work whose end the host waited for at a point; -1 for work from before the step."""
+    """Returns the device work that a point waited for; -1 before the step."""
     kernel = int(graph.awaited[point])
     if kernel != ALL_WORK:
         return before[kernel] if played.gone[kernel] else kernel
@@ -232,7 +232,7 @@ def _awaited(graph: StepGraph, played: StepReplay, before: list[int], point: int
 
 
 def _before_on_lane(played: StepReplay) -> Integers:
-    """For each piece of device work the one before it on its lane, -1 for none; work that is gone is passed over."""
+    """Returns the piece before each one on its lane, -1 for none, removed work apart."""
     before = np.full(played.lane.size, -1, dtype=np.int64)
     for _, mine in grouped(played.lane):
         last = np.maximum.accumulate(np.where(played.gone[mine], -1, np.arange(mine.size)))
@@ -242,7 +242,7 @@ def _before_on_lane(played: StepReplay) -> Integers:
 
 
 def replayed_ledger(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[LedgerEntry, ...]:
-    """The ledger of a replayed step of so much time: device work by account, idle time by what the host did."""
+    """Returns the ledger of a replayed step, idle time by what the host did."""
     graph = graph_of(evidence)
     if evidence.is_host_only or not graph.device.row.size:
         parts = [_charge_host(evidence, graph, played)]

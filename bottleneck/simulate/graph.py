@@ -1,4 +1,4 @@
-"""The recorded steps as a graph: host work in order, launches, device work per stream, and who waits for whom.
+"""Builds a graph of the recorded steps: host work, launches, streams, and waits.
 
 The host is one chain of work: the main thread, and a thread of the autograd engine while the main thread waits for its
 backward pass. Points cut the chain: at some of them work is issued to the device, at others the host waits for work of
@@ -57,7 +57,7 @@ _SYNC = HOST_STATES.index("sync")
 
 
 class HostWork(Struct, frozen=True, eq=False):
-    """Stretches of the host's chain in which it works, in order; those in which it waits for something are left out.
+    """Holds the stretches in which the host works, in order, waits left out.
 
     ``point`` is the point at or before which the stretch ends, ``state`` an index in HOST_STATES, one more for unknown;
     ``op`` is a row in OPS, ``event`` a row in EVENTS, ``place`` a row in PLACES, -1 for none. ``held`` marks long waits
@@ -94,7 +94,7 @@ class IssuedWork(Struct, frozen=True, eq=False):
 
 
 class StepGraph(Struct, frozen=True, eq=False, dict=True):
-    """The steps of a window as a graph. Times are microseconds over all ``steps`` of it, not per step.
+    """Holds the steps of a window as a graph, with times over all ``steps``.
 
     ``wall_us`` is the measured time, which began ``lag_us`` after the host did: the device may be behind the host,
     which takes ``length_us`` for its part. ``repeats`` says that other steps like these follow them. Per point
@@ -124,12 +124,12 @@ class StepGraph(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def issue_point(self) -> Integers:
-        """The point at which each piece of device work is issued; for work without a launch that of the one before."""
+        """Returns the point that issues each piece of device work, or the one before."""
         return np.asarray(np.maximum.accumulate(np.maximum(self.device.point, 0)))
 
     @cached_property
     def lists(self) -> tuple[list[float], list[float], list[int], list[int]]:
-        """Latency, gap and ``after`` of device work, and the number of its pieces that are issued at each point.
+        """Returns latency, gap and ``after`` of device work, and pieces issued per point.
 
         Replays read these number by number.
         """
@@ -139,7 +139,7 @@ class StepGraph(Struct, frozen=True, eq=False, dict=True):
 
 
 class _HostWaits(Struct, frozen=True, eq=False):
-    """Calls of the host that waited: row in EVENTS, from when until when, the row in KERNELS waited for or ALL_WORK.
+    """Holds calls that waited: row in EVENTS, begin, end, KERNELS row or ALL_WORK.
 
     For a batch of a loader's workers that row is NOTHING_AWAITED.
     """
@@ -154,7 +154,7 @@ _NO_WAITS = _HostWaits(*(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zer
 
 
 class _Chain(Struct, frozen=True, eq=False):
-    """The threads that run the step one after the other, and the stretch of time in which they do."""
+    """Holds the threads that run the step in turn, and their stretch of time."""
 
     host: Host
     autograd: tuple[int, ...]
@@ -166,7 +166,7 @@ class _Chain(Struct, frozen=True, eq=False):
         return (self.host.main_thread, *self.autograd)
 
     def speaker(self, at_us: Floats) -> Integers:
-        """The thread that runs the step at each instant: one of autograd's in an op while the main one is in none."""
+        """Returns the thread that runs the step at each instant, autograd's among them."""
         speaker = np.full(at_us.size, self.host.main_thread, dtype=np.int64)
         free = self.host.ops.get(self.host.main_thread, NOTHING).at(at_us) < 0
         for thread in self.autograd:
@@ -177,7 +177,7 @@ class _Chain(Struct, frozen=True, eq=False):
 
 @remembered
 def graph_of(evidence: Evidence) -> StepGraph:
-    """The graph of the steps in the window of one trace; of the first of them where they launch very many kernels."""
+    """Returns the graph of a window's steps; of the first where kernels are very many."""
     linked, window = evidence.linked, evidence.linked.window
     first_us, high = window.host_us
     # What the host did while work from before the recording held the device was done in time for the window.
@@ -231,7 +231,7 @@ def graph_of(evidence: Evidence) -> StepGraph:
 
 
 def _issue_us(linked: Linked, rows: Integers) -> Floats:
-    """When each piece of work was issued: as its call began, or as it ended where it took long to get there.
+    """Returns when work was issued: at its call's begin, or end where it was long.
 
     A long launch loads code, or waits for room in the queue; a long call for a copy may stage it.
     """
@@ -302,7 +302,7 @@ def _may_wait(linked: Linked, chain: _Chain, calls: Integers, rows: Integers) ->
 
 
 def _batches(linked: Linked, chain: _Chain) -> _HostWaits:
-    """The stretches in which the main thread waited for a batch of a loader's workers, which keep their own pace."""
+    """Returns the main thread's waits for batches of a loader's workers."""
     events = linked.trace.events
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
     calls = np.flatnonzero(
@@ -354,7 +354,7 @@ def _ops_by_thread(linked: Linked) -> dict[int, Segments]:
 def _device_work(
     linked: Linked, rows: Integers, point: Integers, issue_us: Floats, low: float
 ) -> tuple[IssuedWork, Floats]:
-    """The device work with the lags of its kind, the delays beyond them, and the backlog of each stream."""
+    """Returns device work with the lags of its kind, delays beyond, and backlogs."""
     kernels = linked.kernels
     start, us = kernels["ts_us"].to_numpy()[rows], kernels["dur_us"].to_numpy()[rows]
     end = start + us
@@ -382,7 +382,7 @@ def _device_work(
 
 
 def _backlog_us(linked: Linked, rows: Integers, stream: Integers) -> Floats:
-    """When work from before the window ends on each stream, or its first work begins whose launch is not on record.
+    """Returns when each stream is done with work from before the window.
 
     -inf for a stream without either.
     """
@@ -403,7 +403,7 @@ def _backlog_us(linked: Linked, rows: Integers, stream: Integers) -> Floats:
 
 
 def _mean_lags(lag: Floats, shown: Flags, kind: Integers, otherwise: float) -> Floats:
-    """For each piece of work the mean lag of those of its kind that show it, else that of all that do."""
+    """Returns mean lags by kind of work, or of all where its kind shows none."""
     usual = float(lag[shown].mean()) if shown.any() else otherwise
     size = int(kind.max(initial=0)) + 1
     count = np.bincount(kind[shown], minlength=size)
@@ -412,7 +412,7 @@ def _mean_lags(lag: Floats, shown: Flags, kind: Integers, otherwise: float) -> F
 
 
 def _ended_before(start: Floats, end: Floats, stream: Integers, held: Floats) -> Integers:
-    """For held work the work of another stream, issued earlier, that ended just before it started; -1 for none."""
+    """Returns work of another stream that held work waited for, -1 for none."""
     after = np.full(start.size, -1, dtype=np.int64)
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
@@ -426,7 +426,7 @@ def _ended_before(start: Floats, end: Floats, stream: Integers, held: Floats) ->
 
 @remembered
 def sources_of_host(evidence: Evidence) -> Texts:
-    """The line of the program at each host stretch of the graph; empty text where it is not known."""
+    """Returns the program's line at each host stretch, empty where unknown."""
     graph, linked = graph_of(evidence), evidence.linked
     source = texts_at(linked.ops["source"], graph.host.op)
     if linked.places is not None:
@@ -447,7 +447,7 @@ def ops_of_points(graph: StepGraph) -> Integers:
 
 
 def _stretch_before(graph: StepGraph) -> Integers:
-    """For each point the last host stretch before it: the beginning of a call lies in the same op as its wait."""
+    """Returns the last host stretch before each point, in the op of its wait."""
     return np.searchsorted(graph.host.point, np.arange(graph.awaited.size), side="right") - 1
 
 

@@ -61,7 +61,7 @@ WITHOUT_DELAYS = GraphChange(without_delays=True)
 
 
 class StepReplay(Struct, frozen=True, eq=False):
-    """A replay of the steps, on a clock that begins with the host: their time is that from ``begin_us`` to ``end_us``.
+    """Holds a replay of the steps from ``begin_us`` to ``end_us`` of the host's clock.
 
     ``starts_us`` and ``ends_us`` are those of device work in the order of the graph, ``by`` what set its start
     (``BY_ISSUE`` …), ``gone`` marks work that is not launched and ``lane`` counts streams, with those of detached
@@ -119,7 +119,7 @@ class _Player:
         self.now = self.began_us = 0.0
 
     def run(self, turn: int) -> None:
-        """Runs the steps once more: each piece of device work is placed behind what it has to wait for."""
+        """Runs the steps once more, device work behind what it waits for."""
         # Tens of thousands of turns: names of this function are looked up in half the time of attributes.
         loose, start, end, by, busy_until = self.loose, self.start, self.end, self.by, self.busy_until
         at, waited = self.at, [0.0] * len(self.at)
@@ -186,12 +186,12 @@ class _Player:
 
 
 def replay_steps(graph: StepGraph, change: GraphChange = NO_CHANGE) -> StepReplay:
-    """Runs the steps of the graph with a change; steps that repeat as often as it takes until their time settles."""
+    """Runs the graph with a change, again until repeated steps settle."""
     return _replay(graph, change, _MOST_ROUNDS if graph.repeats else 1)
 
 
 def replay_once(graph: StepGraph, change: GraphChange = NO_CHANGE) -> StepReplay:
-    """Runs the steps of the graph one time, from the state in which the recording found host and device."""
+    """Runs the graph one time from the recorded state of host and device."""
     return _replay(graph, change, 1)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from bottleneck.errors import UsageError
 from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
-from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
+from bottleneck.schema.evidence import AtAnyPace, Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, tally
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.records import replace
@@ -46,7 +46,7 @@ _NUMBERED = re.compile(r"_\d+$")
 
 @remembered
 def check_replay(evidence: Evidence) -> ReplayCheck:
-    """The error with which the recorded step is reproduced, and why no change can be predicted where it is not."""
+    """Returns the error of the reproduced step, or why none is predicted."""
     graph = graph_of(evidence)
     if not graph.wall_us > 0:
         return ReplayCheck(0.0, 0.0, 0.0, graph.steps, "the window has no length")
@@ -86,7 +86,7 @@ def _pace(evidence: Evidence) -> Interval:
 
 
 def _factor_for(evidence: Evidence, wall_us: float) -> float:
-    """The factor on the host's issue time at which the steps take so long: between a tenth and 1.25, by halving."""
+    """Returns the factor on issue time, 0.1 to 1.25, for this step time."""
     low, high = 0.1, 1.25
     for _ in range(12):
         middle = (low + high) / 2
@@ -159,7 +159,7 @@ def speedup_of(evidence: Evidence, change: GraphChange) -> Interval:
 
 
 def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
-    """The time per step that changes save with the host at its recorded pace, the one of the reported step.
+    """Returns the time per step that changes save at the host's recorded pace.
 
     Null where the step cannot be replayed, or nothing in it fits.
     """
@@ -173,8 +173,21 @@ def predict_gain_us(evidence: Evidence, texts: Sequence[str]) -> float | None:
 
 
 def gain_of_kernels_us(evidence: Evidence, change: ShorterKernels) -> float:
-    """The time per step that shorter kernels save; on a device of which the steps show the order, if not the times."""
+    """Returns the time per step that shorter kernels save."""
     return _gain_us(evidence, shorten(evidence, change))
+
+
+def most_gain_us(evidence: Evidence, asked: AtAnyPace) -> float | None:
+    """The time per step that changes save at most, over the paces of the host; null where nothing can be predicted."""
+    if check_replay(evidence).reason is not None:
+        return None
+    try:
+        change = change_of(asked.changes, evidence)
+    except UsageError:
+        return None
+    if asked.kernels is not None:
+        change &= shorten(evidence, asked.kernels)
+    return max(1.0 - 1.0 / speedup_of(evidence, change).high, 0.0) * evidence.analysis.steps.wall_us
 
 
 def _gain_us(evidence: Evidence, change: GraphChange) -> float:
@@ -306,7 +319,7 @@ def _as_pattern(name: str) -> str:
 
 
 def _modules_to_fuse(evidence: Evidence) -> list[str]:
-    """Classes of modules whose kernels a compiler would make fewer of, by the time of all but one in each loop."""
+    """Returns module classes by the time of kernels that a compiler would fuse away."""
     graph = graph_of(evidence)
     work = pd.DataFrame({"loop": loops_of(evidence), "us": graph.device.us})
     paths = evidence.linked.kernels["module"].cat

@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO, Any, cast
+from typing import IO, Any
+
+from bottleneck.system.child_process import Child
 
 # What reading a message raises where the process has ended, or something else wrote to its pipe.
 LOST = (EOFError, OSError, pickle.UnpicklingError)
@@ -27,15 +29,17 @@ class WorkerProcess:
 
     def __init__(self, module: str, call: str, *, inherited: Sequence[int] = (), is_silent: bool = False) -> None:
         code = f"import sys; sys.path[:] = {sys.path!r}; import {module}; {module}.{call}"
-        self._process = subprocess.Popen(  # noqa: S603 - this very program
+        # It ends with the messages of this process, which starts it beside other threads.
+        self._child = Child(
             [sys.executable, "-c", code],
+            at_our_death=None,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if is_silent else None,
             pass_fds=inherited,
         )
-        self.process = self._process.pid
-        self._messages, self._replies = (cast("IO[bytes]", end) for end in (self._process.stdin, self._process.stdout))
+        self.process = self._child.process
+        self._messages, self._replies = self._child.streams
 
     def send(self, message: object) -> None:
         """Gives it a message; OSError where it has ended."""
@@ -53,12 +57,12 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Has the system end it; ``end`` waits for that."""
-        self._process.kill()
+        self._child.send(signal.SIGKILL, to_group=False)
 
     def end(self) -> None:
         """Kills it, and waits until it is gone."""
-        self._process.kill()
-        self._process.wait()
+        self.kill()
+        self._child.wait()
         for stream in (self._messages, self._replies):
             with suppress(OSError):  # a message that it did not take
                 stream.close()

@@ -1,4 +1,4 @@
-"""Counts the defects that the reader tolerates in a file, and describes them in caveats, with their consequences."""
+"""Counts the defects that the reader tolerates in a file, and describes them in caveats."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -44,29 +44,6 @@ KINDS = {
     "odd-args": ("odd-arguments", "{n} event(s) had arguments of an unexpected type, taken as missing"),
     "large-id": ("large-ids", "{n} id(s) or sizes do not fit in 64 bits and were taken as missing"),
     "metadata": ("metadata-unreadable", "the file's own description of device and versions could not be read"),
-}
-
-_AGAIN = "record it again, and let the program end by itself; look for free disk space first"
-# Slug of the caveat -> title of its row in the doctor's list, consequence of the defect, remedy.
-CONSEQUENCES = {
-    "truncated": ("end of file", "work that was recorded last is missing", _AGAIN),
-    "damaged-gzip": ("checksum", "the file changed after it was written", "copy it again from where it was recorded"),
-    "trailing-garbage": ("after the end", "the trace itself was read whole", "copy it again if the size looks wrong"),
-    "repaired-json": (
-        "JSON",
-        "torch's own exporter does not escape names; numbers are not affected",
-        "export with prof.export_chrome_trace(path, use_python_export=True), in PyTorch 2.13 and newer",
-    ),
-    "skipped-events": ("left out", "their time is missing", "record it again"),
-    "clamped-durations": ("durations", "events that had not ended were written with a negative length", ""),
-    "odd-arguments": ("arguments", "the values of these arguments are unknown", ""),
-    "large-ids": ("large ids", "such work is tied to its launch in other ways or not at all", ""),
-    "several-traces": (
-        "further traces",
-        "what was recorded in the others is missing",
-        "write each rank into a file of its own: prof.export_chrome_trace(f'trace.rank{rank}.json')",
-    ),
-    "metadata-unreadable": ("description", "device and versions are unknown", "name the device: --device NAME"),
 }
 
 

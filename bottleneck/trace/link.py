@@ -8,8 +8,6 @@ thread. The join by 'External id' is a fallback: in traces of PyTorch 1.12 to 2.
 the naive join made thousands of wrong links (the reader nulls such ids).
 """
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,13 +15,13 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
-from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.linked_trace import KERNEL_GAP_US, Linked, Losses, Trace, Window
+from bottleneck.schema.intervals import Flags, Integers, union
+from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import CAPTURED, KERNELS, as_integers, category, nearest_ancestor, text_matches
+from bottleneck.schema.tables import CAPTURED, KERNELS, are_calls, as_integers, category, text_matches
 from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
+from bottleneck.trace.integrity import find_losses, have_run, launches_of_kind, measure_integrity
 from bottleneck.trace.joins import find_launches, is_any_of, match_latest, names, starts_ns, threads
 from bottleneck.trace.kernels import KernelTraits, describe_kernel
 from bottleneck.trace.nesting import to_ns
@@ -39,7 +37,6 @@ from bottleneck.trace.ops import (
     taken,
 )
 from bottleneck.trace.vendors import ONE_PER_CALL, copy_columns, first_word, has_trait
-from bottleneck.units import counted, format_share, format_us
 
 
 def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
@@ -49,11 +46,11 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
     """
     event = trace.launch_args["event"].to_numpy()
     start_ns = starts_ns(trace, event)
-    begin, end = (np.sort(start_ns[_of_kind(trace, kind)]) for kind in ("begin_capture", "end_capture"))
+    begin, end = (np.sort(start_ns[launches_of_kind(trace, kind)]) for kind in ("begin_capture", "end_capture"))
     capture = np.searchsorted(begin, start_ns, side="right") - 1
     open_ = (capture >= 0) & (np.searchsorted(end, start_ns) == np.searchsorted(end, np.append(begin, 0)[capture]))
-    rows = np.flatnonzero(_of_kind(trace, "launch") & open_)
-    rows = rows[~_have_run(trace, rows)] if rows.size else rows
+    rows = np.flatnonzero(launches_of_kind(trace, "launch") & open_)
+    rows = rows[~have_run(trace, rows)] if rows.size else rows
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
     return CAPTURED.check(
         pd.DataFrame(
@@ -65,11 +62,6 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
             }
         )
     )
-
-
-def _of_kind(trace: Trace, kind: str) -> Flags:
-    """Marks the rows of LAUNCH_ARGS that are calls of a kind."""
-    return (trace.launch_args["call_kind"] == kind).to_numpy()
 
 
 def _kernels(trace: Trace, rows: Integers) -> dict[str, object]:
@@ -86,200 +78,10 @@ def _kernels(trace: Trace, rows: Integers) -> dict[str, object]:
     }
 
 
-# A few calls whose kernels ran after the profiler stopped are normal.
-TOLERATED_SHARE = 0.02
-
-
-def linking_caveats(trace: Trace, window: Window, kernels: pd.DataFrame, captured: pd.DataFrame) -> tuple[Caveat, ...]:
-    """Caveats on the links of a trace with device work; messages give shares of the device's busy time."""
-    early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).to_numpy()
-    most_early = format_us(float(np.nanmax(early_us, initial=0.0)))
-    found = (
-        (
-            "orphans",
-            kernels["launch"].isna() & kernels["op"].isna(),
-            "{pieces} ({busy}) have no launch in the trace; they count as busy, but are attributed to no op",
-        ),
-        (
-            "launched-outside-ops",
-            kernels["unlinked"] == "outside_op",
-            "{pieces} ({busy}) were launched outside any recorded op",
-        ),
-        (
-            "graph-replay",
-            kernels["replayed"],
-            "{count} kernels ({busy}) were replayed from a graph; the trace does not say which ops they belong to",
-        ),
-        (
-            "clock-skew",
-            early_us > 0,
-            f"{{pieces}} start before their launch, by up to {most_early}: the clocks of host and device disagree by at"
-            " least as much",
-        ),
-    )
-    dur_us, caveats = kernels["dur_us"].to_numpy(), []
-    total_us = dur_us.sum()
-    for slug, column, message in found:
-        chosen = np.asarray(column)
-        if not chosen.any():
-            continue
-        share = float(dur_us[chosen].sum() / total_us) if total_us > 0 else 0.0
-        text = message.format(
-            count=chosen.sum(),
-            pieces=f"{chosen.sum()} of {counted(len(kernels), 'piece')} of device work",
-            busy=f"{format_share(share)} of the device's busy time",
-        )
-        caveats.append(Caveat(slug, text, _touched(window, kernels, chosen)))
-    return (*caveats, *_missing_kernels(trace, captured))
-
-
-def step_caveats(window: Window) -> tuple[Caveat, ...]:
-    """Caveats on a beginning and on steps that were left out, if any."""
-    if window.lead_in_us:
-        message = (
-            f"the first {format_us(window.lead_in_us)} are left out: work was launched, but what the device did before"
-            " the recording began, or the profiler's own start, held it; --all takes the whole trace"
-        )
-        return (Caveat("lead-in", message),)
-    if not window.set_aside:
-        return ()
-    total = len(window.set_aside) + len(window.steps)
-    reasons = Counter(reason.kind for _, reason in window.set_aside)
-    listed = "; ".join(f"{count} {reason}" for reason, count in reasons.items())
-    return (
-        Caveat(
-            "steps-set-aside", f"{len(window.steps)} of {counted(total, 'step')} explained, the others not: {listed}"
-        ),
-    )
-
-
-def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
-    """Share of the window in which any of the chosen work runs."""
-    start_us = kernels["ts_us"].to_numpy()[chosen]
-    end_us = start_us + kernels["dur_us"].to_numpy()[chosen]
-    order = np.argsort(start_us)
-    start_us, end_us = (np.clip(at_us[order], window.start_us, window.end_us) for at_us in (start_us, end_us))
-    covered_us = np.maximum.accumulate(np.append(window.start_us, end_us))
-    new_us = np.maximum(end_us - np.maximum(start_us, covered_us[:-1]), 0.0)
-    return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
-
-
-def _have_run(trace: Trace, rows: Integers) -> Flags:
-    """True for the rows of LAUNCH_ARGS whose device work the trace holds."""
-    called = as_integers(trace.launch_args["correlation"])[rows]
-    # By hashing: the ids of an excerpt lie so far apart that NumPy would sort them.
-    return np.asarray(pd.Index(called).isin(as_integers(trace.device_args["correlation"])), dtype=np.bool_)
-
-
-def kernel_launches(trace: Trace, captured: pd.DataFrame | None) -> tuple[Integers, Flags, Flags]:
-    """Rows in LAUNCH_ARGS of the calls that each launch a kernel; which of them entered a graph, and which lost it."""
-    rows = np.flatnonzero(_of_kind(trace, "launch"))
-    missing = ~_have_run(trace, rows)
-    into_graph = () if captured is None else captured["event"]
-    entered = missing & trace.launch_args["event"].iloc[rows].isin(into_graph).to_numpy(bool)
-    return rows, entered, missing & ~entered
-
-
-def _missing_kernels(trace: Trace, captured: pd.DataFrame) -> tuple[Caveat, ...]:
-    """Launches without a kernel: captured into a graph, dropped, or still queued when the profiler stopped."""
-    called, entered, lost = kernel_launches(trace, captured)
-    caveats = []
-    if 2 * entered.sum() > len(called):
-        message = (
-            f"{entered.sum()} of {len(called)} kernel launches ({format_share(float(entered.mean()))}) were captured"
-            " into a graph, where they run later: the trace shows start-up"
-        )
-        caveats.append(Caveat(GRAPH_CAPTURE, message))
-    if lost.sum() > TOLERATED_SHARE * len(called):
-        message = (
-            f"{lost.sum()} of {len(called)} kernel launches ({format_share(float(lost.mean()))}) have no kernel in"
-            " the trace: dropped by the profiler, or still queued when it stopped"
-        )
-        caveats.append(Caveat(KERNELS_MISSING, message))
-    return tuple(caveats)
-
-
-# The profiler numbers its ops from one to the next. Of 86 public traces, 85 hold the successor of most ops that they
-# hold; one, an excerpt, holds one op in a hundred. Fewer ids than this show nothing.
-_WHOLE_DENSITY, _FEWEST_IDS = 0.5, 4
-
-
-def id_density(trace: Trace) -> float | None:
-    """One over the median distance between neighbouring ids of ops: 1 where they follow one another.
-
-    That of External ids or of autograd's sequence numbers, whichever is closer; null where there are too few ids.
-    """
-    densities = []
-    for column in ("external_id", "sequence"):
-        ids = as_integers(trace.op_args[column])
-        distances = np.diff(np.sort(ids[ids >= 0], kind="stable"))
-        distances = distances[distances > 0]
-        if len(distances) + 1 >= _FEWEST_IDS:
-            # Most are equal, which a stable sort passes over at once and np.median takes longest for.
-            distances.sort(kind="stable")
-            middle = float(distances[(len(distances) - 1) // 2]) + float(distances[len(distances) // 2])
-            densities.append(2.0 / middle)
-    return max(densities, default=None)
-
-
-def sampled_caveats(trace: Trace) -> tuple[Caveat, ...]:
-    """A caveat on a trace that holds a sample of the ops."""
-    density = id_density(trace)
-    if density is None or density >= _WHOLE_DENSITY:
-        return ()
-    message = (
-        f"the trace holds about one op in {round(1 / density)}, by the distances between their ids: it was sampled or"
-        " filtered, so its times and counts are not the program's"
-    )
-    return (Caveat(SAMPLED, message),)
-
-
-_PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_scaled_grouped_mm|_grouped_mm|mv|addmv|dot|_int_mm)$")
-
-
-def find_losses(trace: Trace, ops: pd.DataFrame, kernels: pd.DataFrame, captured: pd.DataFrame) -> Losses:
-    """Device work that must have run but is not in the trace; see ``_holes``.
-
-    A product that fills its workspace runs a kernel after that.
-    """
-    multiplies = text_matches(ops["name"], _PRODUCT.search)
-    product = np.append(nearest_ancestor(as_integers(ops["parent"]), multiplies), -1)[as_integers(kernels["op"])]
-    fills = (kernels["kind"] == "fill").to_numpy()
-    only_filled = np.setdiff1d(product[fills], product[~fills])
-    return Losses(_holes(trace, kernels, captured), only_filled[only_filled >= 0])
-
-
-def _holes(trace: Trace, kernels: pd.DataFrame, captured: pd.DataFrame) -> Flags:
-    """Marks rows of KERNELS before which the device was idle because work of the same queue is missing.
-
-    A device starts the next piece of a queue at once. So where it was idle although that was queued, and both pieces
-    belong to one graph replay, or launches between theirs have no kernel, the missing work ran meanwhile.
-    """
-    called, _, lost = kernel_launches(trace, captured)
-    lost_us = np.sort(trace.events["ts_us"].to_numpy()[trace.launch_args["event"].to_numpy()[called[lost]]])
-    stream, device = kernels["stream"].cat.codes.to_numpy(), kernels["device"].to_numpy()
-    start_us, launch_us, returned_us = (kernels[name].to_numpy() for name in ("ts_us", "launch_ts_us", "launch_end_us"))
-    launch, end_us = kernels["launch"].to_numpy(np.int64, na_value=-1), start_us + kernels["dur_us"].to_numpy()
-    holes = np.zeros(len(kernels), dtype=bool)
-    for one in np.unique(device):
-        rows = np.flatnonzero(device == one)
-        done_us, after = np.maximum.accumulate(end_us[rows])[:-1], rows[1:]
-        # The work that ended last, of all that started before.
-        before = rows[np.maximum.accumulate(np.where(end_us[rows][:-1] >= done_us, np.arange(len(rows) - 1), 0))]
-        waited = (stream[after] == stream[before]) & (start_us[after] - done_us > KERNEL_GAP_US)
-        queued = returned_us[after] <= done_us
-        is_replay = (launch[after] == launch[before]) & kernels["replayed"].to_numpy()[after]
-        passed = np.searchsorted(lost_us, launch_us[after]) > np.searchsorted(lost_us, launch_us[before])
-        holes[after] = waited & queued & (is_replay | passed)
-    return holes
-
-
-# A call that takes more than half of the time of all calls of its name, and so much of the window, is paid once:
-# creation of a context, start of a library, loading of a kernel, memory that the allocator keeps.
-_MOST_OF_ITS_KIND = 0.5
-_WORTH_SETTING_ASIDE = 0.1
 # A launch takes 3 to 10 us; loading a kernel or starting a library takes milliseconds.
 _SHORTEST_START_UP_US = 1000.0
+# The first call of another kind is start-up where it takes so many times what most calls of its name take.
+_TIMES_USUAL = 10.0
 # A call beside which the device works for most of its time is a wait for it, whatever its name.
 _DEVICE_RESTS = 0.5
 
@@ -287,47 +89,29 @@ _DEVICE_RESTS = 0.5
 def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Integers:
     """Rows in EVENTS of calls into the driver that are paid once and not in every step, in the order of the trace.
 
-    Each is the first of its name, or the first that launches its kernel, and long beside a device that rests.
+    Each is the first launch of its kernel, or the first call of its name and far longer than others of that, and takes
+    milliseconds beside a device that rests: creation of a context, start of a library, loading of a kernel, memory that
+    the allocator keeps. How long the window is does not matter, so that all ranks of a job call it the same.
     """
     rows = np.flatnonzero((trace.events["category"] == "runtime").to_numpy())
     start_us, dur_us = (trace.events[column].to_numpy()[rows] for column in ("ts_us", "dur_us"))
-    inside = (start_us >= window.host_us[0]) & (start_us < window.host_us[1]) & (dur_us > 0)
+    inside = (start_us >= window.host_us[0]) & (start_us < window.host_us[1])
     name = trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
-    spent_us = np.bincount(name[inside], dur_us[inside], minlength=int(name.max(initial=0)) + 1)
-    calls = np.bincount(name, minlength=len(spent_us))
-    long = inside & (dur_us > max(_WORTH_SETTING_ASIDE * window.wall_us, _SHORTEST_START_UP_US))
-    long &= (dur_us > _MOST_OF_ITS_KIND * spent_us[name]) & (calls[name] > 1)
+    long = inside & (dur_us > _SHORTEST_START_UP_US)
     if not long.any():
         return np.zeros(0, dtype=np.int64)
+    usual_us = pd.Series(dur_us).groupby(name).quantile(0.5, interpolation="lower")
     launched = np.full(len(trace.events), -1, dtype=np.int64)
     issued = np.flatnonzero(kernels["launch"].notna().to_numpy())
     launched[as_integers(kernels["launch"])[issued]] = kernels["name"].cat.codes.to_numpy()[issued]
     first_of_name = np.isin(rows, rows[np.unique(name, return_index=True)[1]])
     first_of_kernel = np.isin(rows, rows[np.unique(launched[rows], return_index=True)[1]]) & (launched[rows] >= 0)
-    busy_from, busy_to = kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy()
-    found = []
-    for row in np.flatnonzero(long & (first_of_name | first_of_kernel)):
-        low, high = start_us[row], start_us[row] + dur_us[row]
-        beside_us = np.maximum(np.minimum(busy_to, high) - np.maximum(busy_from, low), 0.0).sum()
-        if beside_us < _DEVICE_RESTS * dur_us[row]:
-            found.append(row)
-    return rows[np.array(found, dtype=np.int64)]
-
-
-def _one_off_caveats(trace: Trace, window: Window, calls: Integers) -> tuple[Caveat, ...]:
-    """A caveat on calls that are paid once, with their share of the window."""
-    if not calls.size:
-        return ()
-    dur_us = trace.events["dur_us"].to_numpy()[calls]
-    longest = int(dur_us.argmax())
-    share = min(1.0, float(dur_us.sum()) / window.wall_us)
-    label = trace.events["name"].iloc[calls[longest]]
-    others = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
-    message = (
-        f"one call of {label} ({format_us(float(dur_us[longest]))}){others} takes {format_share(share)} of the window,"
-        " and is paid once: start-up of a context or a library, loading of a kernel, or memory that is kept"
-    )
-    return (Caveat(ONE_OFF, message, share),)
+    is_launch = are_calls(trace, "launch")[rows]
+    is_unusual = dur_us > _TIMES_USUAL * usual_us.reindex(name).to_numpy()
+    long &= np.where(is_launch, first_of_kernel | (first_of_name & is_unusual), first_of_name & is_unusual)
+    busy = union(kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy())
+    beside_us = busy.covered_between(start_us[long], start_us[long] + dur_us[long])
+    return rows[long][beside_us < _DEVICE_RESTS * dur_us[long]]
 
 
 _REASONS = ["graph_replay", "outside_op", "no_launches", "launched_before", "no_correlation"]
@@ -362,7 +146,7 @@ def _check_devices(trace: Trace) -> None:
 
 @returns_memory
 def link(trace: Trace, window: Window) -> Linked:
-    """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and caveats.
+    """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and what is missing or odd.
 
     A trace without device work gets one row of KERNELS per op, with the op's self time. Events that lie outside the
     window are linked too; only their step is null.
@@ -386,23 +170,24 @@ def link(trace: Trace, window: Window) -> Linked:
     # The trees and places of a million ops take as much memory as OPS.
     del trees, places
     if not len(issued.event):
-        kernels, caveats = _host_kernels(ops, collective), (*step_caveats(window), *sampled_caveats(trace))
-        return Linked(trace, window, ops, kernels, None, caveats, find_places(stacks), captured)
+        kernels = _host_kernels(ops, collective)
+        integrity = measure_integrity(trace, window, ops, kernels, captured)
+        return Linked(trace, window, ops, kernels, None, find_places(stacks), captured, integrity=integrity)
     kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
     del of_ops, of_strays
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
-    share = float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None
-    one_offs = _find_one_offs(trace, window, kernels)
-    caveats = (
-        *step_caveats(window),
-        *sampled_caveats(trace),
-        *linking_caveats(trace, window, kernels, captured),
-        *_one_off_caveats(trace, window, one_offs),
-    )
-    losses = find_losses(trace, ops, kernels, captured)
     return Linked(
-        trace, window, ops, kernels, share, caveats, find_places(stacks), captured, losses, tuple(one_offs.tolist())
+        trace,
+        window,
+        ops,
+        kernels,
+        float(linked_us / dur_us.sum()) if dur_us.sum() > 0 else None,
+        find_places(stacks),
+        captured,
+        losses=find_losses(trace, ops, kernels, captured),
+        one_offs=tuple(_find_one_offs(trace, window, kernels).tolist()),
+        integrity=measure_integrity(trace, window, ops, kernels, captured),
     )
 
 
@@ -468,7 +253,7 @@ def _by_external_id(trace: Trace, trees: OpTree, args: Integers) -> Integers:
 
 def _replayed(trace: Trace, args: Integers, launch: Integers) -> Flags:
     """True for work of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
-    by_name = np.append(_of_kind(trace, "graph_launch"), False)[launch]
+    by_name = np.append(launches_of_kind(trace, "graph_launch"), False)[launch]
     by_graph = as_integers(trace.device_args["graph"])[args] > 0
     if not has_trait(trace.flavour, ONE_PER_CALL):
         return by_name | by_graph

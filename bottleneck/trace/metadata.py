@@ -255,13 +255,14 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
     """A caveat when kernels were launched, or ops ran on a device, but none of its work was recorded or kept."""
     if _has_device_work(columns):
         return ()
-    if metadata.devices and any(columns.damage[kind] for kind in _CUT_OFF):
+    vendors = vendors_that_call(LAUNCHES, columns.names)
+    is_cut_off = any(columns.damage[kind] for kind in _CUT_OFF)
+    if is_cut_off and (metadata.devices or vendors or _op_of(_ON_A_DEVICE, columns) is not None):
+        named = f" ({metadata.devices[0].name})" if metadata.devices else ""
         message = (
-            f"the file was cut off before any work of its device ({metadata.devices[0].name}), so that only a part of"
-            " the host side shows"
+            f"the file was cut off before any work of its device{named}, so that only a part of the host side shows"
         )
         return (Caveat("no-device-events", message),)
-    vendors = vendors_that_call(LAUNCHES, columns.names)
     if not vendors:
         return _half_recorded(columns) or _listed_alone(metadata)
     cause = _cause(vendors)
@@ -269,8 +270,12 @@ def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, .
     return (Caveat("no-device-events", message, cause=cause),)
 
 
+def _op_of(pattern: "re.Pattern[str]", columns: Columns) -> str | None:
+    return next((name for name in columns.names if pattern.fullmatch(name)), None)
+
+
 def _on_apple(columns: Columns) -> tuple[Caveat, ...]:
-    op = next((name for name in columns.names if _ON_APPLE.fullmatch(name)), None)
+    op = _op_of(_ON_APPLE, columns)
     if op is None:
         return ()
     message = (
@@ -313,7 +318,7 @@ def _cause(vendors: Set[str]) -> str:
 
 
 def _half_recorded(columns: Columns) -> tuple[Caveat, ...]:
-    op = next((name for name in columns.names if _ON_A_DEVICE.fullmatch(name)), None)
+    op = _op_of(_ON_A_DEVICE, columns)
     if op is None:
         return _on_apple(columns)
     message = (

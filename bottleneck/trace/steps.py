@@ -31,21 +31,28 @@ _OUTLIER = 2.0
 _RARE = 0.2
 # So many long steps at equal distances are no coincidence.
 _BEATS = 3
+# First steps below this part of every later one: what they needed had been queued before (batches of a loader).
+_FED = 0.5
 
 
 def set_aside_reasons(us: Sequence[float]) -> list[Reason | None]:
     """Reason for setting each step aside, by its duration; null for steps that count, which are one stretch.
 
-    First steps are set aside while they exceed the later half, then steps that took twice the median of the rest, and
-    then all steps outside the longest stretch without one (of equal stretches the last). Long steps at equal distances
+    First steps are set aside while they exceed the later half, or take less than half of what each of that takes, then
+    steps that took twice the median of the rest, and then all steps outside the longest stretch without one (of equal
+    stretches the last). Long steps at equal distances
     are the program's own rhythm: workers of a loader that deliver their batches together, an evaluation.
     """
     times = np.asarray(us, dtype=np.float64)
     if _has_rhythm(times):
         return [None] * len(times)
     cold, usual_us = _warming_up(times)
-    reasons: list[Reason | None] = [Reason("warming_up", (time / usual_us,)) for time in times[:cold].tolist()]
-    return reasons + _warm_reasons(times[cold:])
+    fed = 0 if cold else _fed_from_before(times)
+    if fed:
+        usual_us = float(np.median(times[fed:]))
+    code = "fed_before" if fed else "warming_up"
+    reasons: list[Reason | None] = [Reason(code, (time / usual_us,)) for time in times[: cold + fed].tolist()]
+    return reasons + _warm_reasons(times[cold + fed :])
 
 
 def _has_rhythm(times: Floats) -> bool:
@@ -71,6 +78,16 @@ def _warming_up(times: Floats) -> tuple[int, float]:
         highest_us = _COLD * float(later.max())
     usual = times[: count - len(later)] <= highest_us
     return int(np.argmax(usual)) if usual.any() else len(usual), usual_us
+
+
+def _fed_from_before(times: Floats) -> int:
+    """Number of first steps that are far shorter than each of the later half."""
+    count = len(times)
+    if count < _STEPS_TO_JUDGE:
+        return 0
+    later = times[-max(_STEPS_TO_JUDGE - 1, (count + 1) // 2) :]
+    short = times[: count - len(later)] < _FED * later.min()
+    return len(short) if short.all() else int(np.argmin(short))
 
 
 def _warm_reasons(times: Floats) -> list[Reason | None]:
@@ -295,7 +312,7 @@ def find_steps(
         ("repeats", lambda: find_repeats(trace)),
     )
     for source, find in sources:
-        found = find()
+        found = _of_one_window(find(), trace)
         if found:
             window = _window(trace, found, source, requested, set_aside)
             is_chosen = requested is not None or set_aside is not None
@@ -307,6 +324,53 @@ def find_steps(
             fix="leave out --steps, or call profiler.step() after each step when recording",
         )
     return without_lead_in(trace, whole_window(trace))
+
+
+def _of_one_window(found: StepReasons, trace: Trace) -> StepReasons:
+    """The steps, of several windows of the profiler in one file those of the one with most, of equal ones the last.
+
+    A window ends where its span by the profiler does, or where steps are missing by their numbers and nothing ran.
+    """
+    spans_us = _profiler_spans(trace)
+    bounds_us = np.array([(step.start_us, step.end_us) for step, _ in found]).reshape(-1, 2)
+    began, ended = np.searchsorted(spans_us, bounds_us[:, 0], side="right"), np.searchsorted(spans_us, bounds_us[:, 1])
+    # One that reaches from one into the next is of neither.
+    windows = np.where(began == ended, began, -1)
+    work_us = trace.events["ts_us"].to_numpy()[is_any_of(trace, ("op", "runtime"))]
+    starts = [
+        at > 0 and (windows[at] != windows[at - 1] or _is_apart(found[at - 1][0], step, work_us))
+        for at, (step, _) in enumerate(found)
+    ]
+    window = np.cumsum(starts)
+    if not len(window) or not window[-1]:
+        return found
+    sizes = np.bincount(window)
+    chosen = len(sizes) - 1 - int(np.argmax(sizes[::-1]))
+    other = Reason("other_window")
+    return tuple(
+        (step, reason if at == chosen else other) for (step, reason), at in zip(found, window.tolist(), strict=True)
+    )
+
+
+def _is_apart(step: Step, later: Step, work_us: Floats) -> bool:
+    """True if steps between these two were not recorded, nor any work."""
+    if step.number is None or later.number is None or later.number <= step.number + 1:
+        return False
+    return not bool(((work_us >= step.end_us) & (work_us < later.start_us)).any())
+
+
+# The profiler's span over all that it recorded in one go.
+_RECORDED = re.compile(r"^PyTorch Profiler \(\d+\)$")
+
+
+def _profiler_spans(trace: Trace) -> Floats:
+    """Starts of the profiler's spans but for the first, where they lie one after the other; else none."""
+    rows = np.flatnonzero(is_any_of(trace, ("profiler",)))
+    rows = rows[are_named(trace, _RECORDED, rows)]
+    start_us = np.sort(trace.events["ts_us"].to_numpy()[rows])
+    end_us = np.sort((trace.events["ts_us"] + trace.events["dur_us"]).to_numpy()[rows])
+    is_apart = len(rows) > 1 and bool((start_us[1:] >= end_us[:-1]).all())
+    return start_us[1:] if is_apart else start_us[:0]
 
 
 def _counting(steps: tuple[Step, ...]) -> StepReasons:

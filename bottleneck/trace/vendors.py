@@ -21,6 +21,8 @@ TABLE = Path(__file__).with_name("vendors.tsv")
 _NAME_LIMIT = 200
 # Work outside graphs has a call of its own; other vendors give one number to all that a call issues.
 ONE_PER_CALL = "one piece of work per call"
+# Some versions lose records of kernels that a graph replays; waits between streams and for events are recorded.
+LOSES_OF_REPLAYS, RECORDS_WAITS = "may lose kernels of replays", "records waits of streams"
 
 
 class Word(Struct, frozen=True):

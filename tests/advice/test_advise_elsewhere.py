@@ -16,8 +16,9 @@ WORKED = ChildWork(own_cpu_s=1.0, children_cpu_s=9.0, processes=2)
 
 def test_work_of_other_processes_comes_first_and_the_start_of_the_program_gets_no_advice(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(200, 2.0, 20.0), step_source="whole program", child_work=WORKED)
-    assert case.is_elsewhere and advise(case) == ()
-    verdict = finish(case).analysis.verdict
+    found = advise(case)
+    assert case.is_elsewhere and [finding.slug for finding in found] == ["record-anew"]
+    verdict = finish(case, found).analysis.verdict
     assert verdict.bound == "inconclusive"
     assert verdict.sentence == (
         "Inconclusive: 90.0 % of the CPU time was used by 2 processes that the program started, which were not "

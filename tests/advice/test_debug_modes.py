@@ -9,11 +9,14 @@ from bottleneck.advice.debug_modes import (
     anomaly_detection,
     blocking_launches,
     debug_settings,
+    deterministic_fills,
     gradient_check,
     traced_python,
 )
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import DebugMode
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_ledger, with_recording
+from tests.advice.programs import Call, on_gpu
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
@@ -207,3 +210,30 @@ def test_nan_checks_on_a_device_cost_their_kernels_and_the_waits_for_them(tmp_pa
     assert draft is not None and draft.gain_us is not None
     # Two kernels of 10 us for each of 20 nodes; at most the host's 75 us of each besides.
     assert draft.gain_us.low >= 20 * 20 and draft.gain_us.high <= 20 * (20 + 75 + 95)
+
+
+LARGE = [[4000, 4000]]
+
+
+def filled(folder: Path, parent: str) -> Evidence:
+    """A tensor of new memory that is filled for 300 us, beside a kernel of 600 us."""
+    return on_gpu(
+        folder,
+        [
+            Call("aten::fill_", 300, [*LARGE, []], "FillFunctor<float>", inside=parent),
+            Call("aten::mul", 600, LARGE * 2),
+        ],
+    )
+
+
+@pytest.mark.parametrize("parent", ["aten::empty", "aten::empty_like", "aten::resize_"])
+def test_new_memory_that_is_filled_is_worth_the_fill(tmp_path: Path, parent: str) -> None:
+    draft = deterministic_fills(filled(tmp_path, parent))
+    assert draft is not None and draft.gain_us is not None
+    assert 0.8 * 300 < draft.gain_us.low < draft.gain_us.high == pytest.approx(300.0, rel=0.1)
+    assert "fill_uninitialized_memory" in (draft.code or "")
+
+
+@pytest.mark.parametrize("parent", ["aten::full", "aten::zeros"])
+def test_fills_that_the_program_asked_for_are_left_alone(tmp_path: Path, parent: str) -> None:
+    assert deterministic_fills(filled(tmp_path, parent)) is None

@@ -37,6 +37,29 @@ def test_waiting_calls_make_the_gain_of_a_graph_doubtful(tmp_path: Path) -> None
     draft = late_launches(case_of(tmp_path, [*events, launch(900, 815, 4, "cudaStreamSynchronize")]))
     assert draft is not None and draft.gain_us is not None
     assert draft.confidence == "low" and draft.gain_us.low == draft.gain_us.high / 4
+    assert draft.advice.startswith("Take the calls that wait for the device (0.5 per step) out of the step, then")
+
+
+def test_on_hip_the_graph_has_its_name(tmp_path: Path) -> None:
+    events = [{**each, "name": each["name"].replace("cuda", "hip")} for each in gpu_events(**LATE)]
+    draft = late_launches(case_of(tmp_path, events))
+    assert draft is not None and "as a HIP graph" in draft.advice and "CUDA" not in draft.advice
+
+
+def test_no_graph_holds_a_step_in_which_ops_compute_on_the_cpu(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(**LATE))
+    accounts = {"compute": 200.0, "overhead.dispatch": 700.0}
+    assert late_launches(with_ledger(case, {**accounts, "overhead.host_compute": 40.0})) is not None
+    assert late_launches(with_ledger(case, {**accounts, "overhead.host_compute": 60.0})) is None
+
+
+@pytest.mark.parametrize(("changing", "is_told"), [(0, True), (2, True), (20, False)])
+def test_no_graph_holds_a_step_whose_sizes_change(tmp_path: Path, changing: int, is_told: bool) -> None:
+    events = gpu_events(**LATE)
+    second = [each for each in events if each["cat"] == "cpu_op"][LATE["kernels"] :]
+    for each in second[:changing]:
+        each["args"] = {**each["args"], "Input Dims": [[9, 9], [9, 9], []]}
+    assert (late_launches(case_of(tmp_path, events)) is not None) == is_told
 
 
 def test_a_host_that_is_ahead_of_the_device_has_no_launches_to_hide(tmp_path: Path) -> None:

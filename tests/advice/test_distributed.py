@@ -98,6 +98,13 @@ def test_the_remedy_is_that_of_the_longest_kind(tmp_path: Path, one: CollectiveS
     assert draft is not None and word in (draft.code or "")
 
 
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter"])
+def test_without_a_backward_pass_nothing_reduces_gradients(tmp_path: Path, name: str) -> None:
+    draft = exposed_communication(case_with(tmp_path, collective(name), ranks=BOTH, trains=False))
+    assert draft is not None and "backward" not in draft.advice and "gradients" not in draft.advice
+    assert "no_sync" not in (draft.code or "") and "comm_hook" not in (draft.code or "")
+
+
 def test_many_all_reduces_of_few_bytes_are_better_bucketed(tmp_path: Path) -> None:
     # 40 of 100 KB: 10 us each, 4 us at the quickest; a bucket would hold all of them.
     small = collective(calls=40.0, bytes=40 * 1e5, us=400.0, exposed_us=300.0, transfer_us=160.0)
@@ -197,3 +204,27 @@ def test_a_sampler_that_deals_out_its_indices_is_fine(tmp_path: Path) -> None:
 
 def test_without_frames_nobody_knows_the_sampler(tmp_path: Path) -> None:
     assert every_rank_reads_all(of_ranks(case_of(tmp_path, gpu_events(4, 30.0, 40.0)), 4)) is None
+
+
+def test_sums_of_split_layers_are_no_gradients(tmp_path: Path) -> None:
+    """A model that is split over ranks sums activations in the forward pass: no buckets, no compression hook."""
+    small = collective(calls=80.0, us=400.0, bytes=80 * 0.5e6, transfer_us=300.0)
+    assert small_all_reduces(case_with(tmp_path / "gradients", small)) is not None
+    split = replace(small, forward_calls=40.0)
+    assert small_all_reduces(case_with(tmp_path / "split", split)) is None
+    large = collective(forward_calls=1.0)
+    draft = exposed_communication(case_with(tmp_path / "large", large, ranks=BOTH))
+    assert draft is not None and "split over ranks" in draft.advice and "bf16" in draft.advice
+    assert draft.code is not None and "comm_hook" not in draft.code
+    narrow = exposed_communication(case_with(tmp_path / "narrow", replace(large, dtype="bf16"), ranks=BOTH))
+    assert narrow is not None and "bf16" not in narrow.advice
+
+
+def test_no_gradients_are_summed_in_inference(tmp_path: Path) -> None:
+    draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH, trains=False))
+    assert draft is not None and "split over ranks" in draft.advice
+
+
+def test_sums_of_gradients_are_told_of_the_backward_pass(tmp_path: Path) -> None:
+    draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH))
+    assert draft is not None and "backward pass" in draft.advice and "split over ranks" not in draft.advice

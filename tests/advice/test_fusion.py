@@ -345,3 +345,27 @@ def test_logits_of_a_large_vocabulary_are_worth_chunks(tmp_path: Path) -> None:
     assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
     assert draft.gain_us.high < 1530
     assert vocabulary_loss(on_gpu(tmp_path / "few", loss(1000))) is None
+
+
+def with_other_work(loss_calls: list[Call], other_us: float) -> list[Call]:
+    """The loss beside products that move ten times as many bytes in this time."""
+    size = [40_000, 40_000]
+    return [*loss_calls, *[Call("aten::mul", other_us / 4, [size, size], "some_kernel")] * 4]
+
+
+def test_a_loss_that_takes_a_large_part_of_the_time_counts_whatever_else_moves_bytes(tmp_path: Path) -> None:
+    assert vocabulary_loss(on_gpu(tmp_path / "large", with_other_work(loss(50_000), 8000))) is not None
+    assert vocabulary_loss(on_gpu(tmp_path / "small", with_other_work(loss(50_000), 60_000))) is None
+
+
+def test_a_cast_of_the_logits_counts_with_their_loss(tmp_path: Path) -> None:
+    cast = Call("aten::copy_", 700, [[4096, 50_000], [4096, 50_000], []], "direct_copy_kernel_cuda")
+    other = Call("aten::copy_", 700, [[4096, 4096], [4096, 4096], []], "direct_copy_kernel_cuda")
+    plain, with_cast, beside = (
+        vocabulary_loss(on_gpu(tmp_path / name, [*loss(50_000), *more]))
+        for name, more in (("plain", []), ("cast", [cast]), ("beside", [other]))
+    )
+    assert plain is not None and with_cast is not None and beside is not None
+    assert plain.gain_us is not None and with_cast.gain_us is not None and beside.gain_us is not None
+    assert with_cast.gain_us.high > plain.gain_us.high + 300
+    assert beside.gain_us.high == pytest.approx(plain.gain_us.high)

@@ -11,7 +11,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BusyThread, OtherThreads, PageFaults
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger, with_recording
-from tests.builders import complete, frame, kernel, launch, op, step
+from tests.builders import Event, complete, frame, kernel, launch, op, step
 
 WORK = {"memory": 1000.0}
 
@@ -81,9 +81,54 @@ def test_a_wait_for_the_whole_device_is_a_call_of_synchronize_and_no_value(tmp_p
     """A loop that timed its steps was told to keep a value on the device; it read none."""
     read = host.host_sync(case_of(tmp_path / "read", waiting(2000)))
     timed = host.host_sync(case_of(tmp_path / "timed", waiting(2000, "cudaDeviceSynchronize")))
-    assert read is not None and "Keep the value" in read.advice
+    assert read is not None and read.advice.startswith("Keep on the device what .item()")
     assert timed is not None and "torch.cuda.synchronize()" in timed.advice and "Event" in (timed.code or "")
     assert timed.gain_us == read.gain_us
+
+
+def request(number: int) -> list[dict[str, object]]:
+    """A step of 3 ms: 1 ms of Python, 2 ms of a kernel, and the wait for its result."""
+    at = 3000 * number
+    return [
+        step(number, at, 3000),
+        op("aten::mm", at + 1000, 8, external_id=number),
+        launch(100 + number, at + 1002, 4),
+        kernel(100 + number, at + 1012, 1900),
+        op("aten::item", at + 1020, 1900, external_id=number),
+        launch(200 + number, at + 1022, 1895, "cudaStreamSynchronize"),
+    ]
+
+
+def test_a_wait_for_the_result_of_a_single_step_can_not_be_spared(tmp_path: Path) -> None:
+    assert host.host_sync(case_of(tmp_path / "one", request(0))) is None
+    several = host.host_sync(case_of(tmp_path / "several", [each for number in range(4) for each in request(number)]))
+    assert several is not None and several.gain_us is not None and several.gain_us.high > 500
+
+
+CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
+
+
+def scaled(folder: Path, *more: Event) -> Evidence:
+    """A wait behind a kernel that checks gradients for overflow, and what else there is."""
+    events = [event | ({"name": CHECK} if event["ts"] == 2 else {}) for event in waiting(2000)]
+    return case_of(folder, [*events, *more])
+
+
+def test_a_wait_of_the_gradient_scaler_is_told_of_optimizers_that_look_themselves(tmp_path: Path) -> None:
+    draft = host.host_sync(scaled(tmp_path / "next"))
+    assert draft is not None and "scaler" in draft.advice and "fused=True" in (draft.code or "")
+    clipped = op("aten::_foreach_mul_", 10.5, 1)
+    plain = host.host_sync(scaled(tmp_path / "between", clipped))
+    assert plain is not None and "scaler" not in plain.advice
+    called = frame("torch/amp/grad_scaler.py(370): _maybe_opt_step", 11, 2100)
+    by_frame = host.host_sync(scaled(tmp_path / "frame", clipped, called))
+    assert by_frame is not None and "scaler" in by_frame.advice
+
+
+def test_a_read_beside_no_scaler_is_a_value_that_is_kept(tmp_path: Path) -> None:
+    called = frame("torch/amp/grad_scaler.py(370): _maybe_opt_step", 11, 2100)
+    draft = host.host_sync(case_of(tmp_path, [*waiting(2000), called]))
+    assert draft is not None and "scaler" not in draft.advice
 
 
 def test_a_wait_behind_a_busy_device_is_worth_nothing(tmp_path: Path) -> None:
@@ -138,6 +183,15 @@ def test_allocations_by_the_driver_are_worth_the_idle_time_in_them(tmp_path: Pat
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 80
     assert draft.evidence[0].startswith("1 call of the driver's allocator per step")
     assert host.device_allocations(gpu(tmp_path / "b", WORK | {"overhead.allocator": 80.0})) is None
+
+
+def test_a_cache_that_the_program_empties_is_told_with_its_line(tmp_path: Path) -> None:
+    called = frame("torch/cuda/memory.py(162): empty_cache", 1, 12)
+    events = [*gpu_events(12, 100, 10, steps=1), called, launch(900, 2, 8, "cudaFree")]
+    draft = host.device_allocations(with_ledger(case_of(tmp_path, events), WORK | {"overhead.allocator": 80.0}))
+    assert draft is not None
+    assert draft.advice.startswith("Take torch.cuda.empty_cache() in train() (train.py:12) out of the step")
+    assert "1 call of empty_cache() per step" in draft.evidence
 
 
 def by_the_driver(folder: Path, taken: int, freed: int) -> Evidence:

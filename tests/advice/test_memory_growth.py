@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.memory_growth import memory_grows
-from bottleneck.analysis.verdict import _leading
+from bottleneck.schema.finding_order import in_reading_order
 from bottleneck.schema.measurements import Keeper, MemoryGrowth
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_recording
@@ -123,6 +123,5 @@ def gpu_case(folder: Path) -> Any:
 def test_the_headline_names_the_variable_before_a_finding_without_a_gain(tmp_path: Path) -> None:
     found = advise(recorded(tmp_path, EVALUATION))[0]
     later = replace(found, slug="growing-steps", advice="Find what grows.", predicted_gain_us=None)
-    assert _leading([found, later]) is None
-    first = _leading([later, found])
-    assert first is not None and (first.text, first.source) == ("find what grows", "growing-steps")
+    for ranked in ([found, later], [later, found]):
+        assert in_reading_order(ranked, 3010.0, "overhead")[0] is ranked[0]

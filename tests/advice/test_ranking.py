@@ -161,7 +161,7 @@ def test_rows_of_one_kernel_bear_its_claims_together() -> None:
 
 def test_no_program_becomes_infinitely_fast() -> None:
     (finding,) = ranked(draft(5000.0))
-    assert finding.predicted_gain_us == Interval(990.0, 990.0)
+    assert finding.predicted_gain_us == Interval(0.95 * 990.0, 990.0)
     assert finding.predicted_speedup is not None and finding.predicted_speedup.high == pytest.approx(100.0)
 
 

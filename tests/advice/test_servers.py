@@ -29,6 +29,13 @@ def test_a_server_that_launches_late_gets_its_own_settings(tmp_path: Path, name:
     assert not any("torch.compile" in (each.code or "") or "DataLoader" in (each.code or "") for each in findings)
 
 
+def test_the_batch_of_a_server_is_left_to_its_scheduler(tmp_path: Path) -> None:
+    events = gpu_events(20, 10.0, 40.0)
+    assert "larger-batch" in {each.slug for each in advise(case_of(tmp_path / "loop", events))}
+    served = advise(case_of(tmp_path / "server", [*events, frame(FRAMES["vLLM"], 1, 5)]))
+    assert "larger-batch" not in {each.slug for each in served}
+
+
 def test_an_annotation_of_a_step_tells_vllm_too(tmp_path: Path) -> None:
     mark = complete("execute_context_1(32)_generation_4(4)", "user_annotation", 1, 5)
     server = find_server(case_of(tmp_path, [*gpu_events(4, 10.0, 40.0), mark]))

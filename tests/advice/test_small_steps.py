@@ -33,6 +33,14 @@ def test_a_step_that_hardly_grew_is_worth_what_was_measured_per_sample(tmp_path:
     assert draft is not None and draft.gain_us is not None
     assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(42.5), pytest.approx(47.5))
     assert draft.tries == ("batch-x2",) and draft.confidence == "high" and draft.basis == "timed"
+    assert "learning rate" not in draft.advice  # nothing is trained
+
+
+def test_a_larger_batch_of_a_training_goes_with_its_learning_rate(tmp_path: Path) -> None:
+    backward = op("autograd::engine::evaluate_function: MmBackward0", 70, 5)
+    events = [*cpu_events(ops=10, op_us=3, every_us=8), backward]
+    draft = larger_batch(tried(with_ledger(case_of(tmp_path, events), OVERHEAD), 1.05, 1.1, 1.15))
+    assert draft is not None and draft.advice.endswith("(and the learning rate with it).")
 
 
 def test_a_model_that_is_called_for_one_row_is_named_by_the_line_of_the_call(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from bottleneck.advice.host import host_sync
 from bottleneck.advice.transfers import (
+    copied_bytes,
     copies_not_overlapped,
     copies_to_device,
     made_on_host,
@@ -134,6 +135,17 @@ def test_a_copy_that_kernels_wait_for_could_run_before(tmp_path: Path) -> None:
     assert not any("pageable" in line for line in draft.evidence)
 
 
+def test_where_a_step_is_its_copies_fewer_bytes_are_left_to_try(tmp_path: Path) -> None:
+    case = copying_case(tmp_path / "most", 8_000.0, 40_000_000, kind="DtoH (Device -> Pinned)")
+    draft = copied_bytes(case)
+    assert draft is not None and draft.gain_us is None and draft.advice.startswith("Copy fewer bytes")
+    assert "run at 5.00 GB/s" in draft.evidence[0]
+    part = copying_case(tmp_path / "part", 3_000.0, 40_000_000, kind="DtoH (Device -> Pinned)")
+    # Those that can be pinned, or run beside work, are those of other rules.
+    pageable = copying_case(tmp_path / "pageable", 8_000.0, 40_000_000)
+    assert copied_bytes(part) is None and copied_bytes(pageable) is None
+
+
 def test_a_step_cannot_become_shorter_than_its_copies(tmp_path: Path) -> None:
     draft = copies_not_overlapped(copying_case(tmp_path, 8_000.0, 160_000_000, kind=PINNED))
     assert draft is not None and draft.gain_us is not None
@@ -165,7 +177,7 @@ def test_a_wait_belongs_to_the_copy_in_whose_call_it_was(tmp_path: Path) -> None
     case = case_of(tmp_path, [*many, *large])
     small, copies = small_copies(case), copies_to_device(case)
     assert small is not None and copies is not None
-    in_calls = sum(row.us for row in case.analysis.idle if (row.detail or "").endswith("HtoD)"))
+    in_calls = sum(row.us for row in case.analysis.idle if (row.copy or "").endswith("to_device"))
     assert in_calls > 300 and sum(copies.waited_us(copies.small).values()) == pytest.approx(in_calls)
     assert not copies.waited_us(copies.large_pageable)
     assert pageable_copies(case) is None

@@ -102,15 +102,64 @@ class TestOneTrace:
         assert (found.name, found.dtype, found.bytes) == ("all_to_all", "fp32", 4000 * found.calls)
         assert (found.bus_bytes_per_s, found.reason) == (None, NO_GROUP)
 
-    @pytest.mark.parametrize("dims", ['[[500, "2"], []]', "[[[500]], []]", "[]", "no list"])
+    @pytest.mark.parametrize("dims", ['[[500, "2"], []]', '[[[500, "2"]], []]', "[]", "no list", "7"])
     def test_shapes_that_are_no_tensor_tell_nothing(self, tmp_path: Path, dims: str) -> None:
         calls = [op("record_param_comms", 85, 20), *collective(1, 100, 50)]
         calls[0]["args"] |= {"Input Dims": dims, "Input type": ["float", ""]}
         assert only(analysed(tmp_path, *calls)).bytes is None
 
+    @pytest.mark.parametrize(
+        ("kernel_name", "dtype", "item"),
+        [
+            ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "fp32", 4),
+            ("ncclKernel_AllReduce_RING_LL_Sum_half(ncclDevComm*, unsigned long, ncclWork*)", "fp16", 2),
+            ("ncclKernel_AllReduce_TREE_LL_Sum___nv_bfloat16(ncclWorkElem)", "bf16", 2),
+            ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)", "bf16", 2),
+        ],
+    )
+    def test_a_list_of_tensors_has_the_dtype_that_the_kernel_reduces(
+        self, tmp_path: Path, kernel_name: str, dtype: str, item: int
+    ) -> None:
+        lists = {"types": ["TensorList", "", ""]}
+        calls = [op("c10d::allreduce_", at, 30, dims=[[[500], [20, 5]], [], []], **lists) for at in (80, 1080)]
+        kernels = (*collective(1, 100, 50, name=kernel_name), *collective(2, 1100, 2500, name=kernel_name))
+        found = only(analysed(tmp_path, *calls, *kernels))
+        assert (found.dtype, found.bytes) == (dtype, 600 * item * found.calls)
+        # One size, 50 times as long: the rest is waiting, from one rank.
+        assert (found.transfer_us, found.reason) == (50.0 * found.calls, NO_GROUP)
+        assert found.wait_us == found.us - found.transfer_us > 0
+
+    def test_a_kernel_that_only_moves_bytes_tells_no_dtype_of_a_list(self, tmp_path: Path) -> None:
+        call = op("c10d::broadcast_", 80, 30, dims=[[[500]], []], types=["TensorList", ""])
+        name = "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
+        assert only(analysed(tmp_path, call, *collective(1, 100, 50, name=name))).bytes is None
+
+    @pytest.mark.parametrize(
+        ("name", "dims", "payload"),
+        [
+            ("c10d::_allgather_base_", [[400], [100]], 1600),
+            ("c10d::_reduce_scatter_base_", [[100], [400]], 1600),
+            ("c10d::_allgather_base_", [[], [100]], None),
+        ],
+    )
+    def test_the_larger_side_is_the_payload_where_sides_differ(
+        self, tmp_path: Path, name: str, dims: list[list[int]], payload: int | None
+    ) -> None:
+        types = ["float" if size else "" for size in dims]
+        calls = [op(name, 80, 30, dims=dims, types=types), op("record_param_comms", 85, 20)]
+        found = only(analysed(tmp_path, *calls, *collective(1, 100, 50, name="ncclDevKernel_Generic")))
+        assert found.bytes == (None if payload is None else payload * found.calls)
+
     def test_a_group_of_no_ranks_is_no_group(self, tmp_path: Path) -> None:
         found = only(analysed(tmp_path, *all_reduce(1, 100, 50, ranks=0)))
         assert (found.group_size, found.bus_bytes_per_s) == (None, None)
+
+    def test_calls_before_the_backward_pass_of_a_step_are_counted(self, tmp_path: Path) -> None:
+        nodes = [op("autograd::engine::evaluate_function: MmBackward0", at, 50) for at in (400, 1400)]
+        sums = [each for at in (100, 600, 1100, 1600) for each in all_reduce(at, at, 20)]
+        found = only(analysed(tmp_path, *nodes, *sums))
+        assert (found.calls, found.forward_calls) == (2.0, 1.0)
+        assert only(analysed(tmp_path, *sums)).forward_calls == 0.0
 
     def test_computation_alone_has_no_collectives(self, tmp_path: Path) -> None:
         assert analysed(tmp_path, launch(1, 10, 2), kernel(1, 100, 50)).collectives == ()

@@ -374,7 +374,7 @@ def test_unmodelled_work_is_named_with_its_time_and_reason() -> None:
 
 
 def test_fully_modelled_work_needs_no_caveat() -> None:
-    assert _analysis(Scene(50, [Kernel(0, 50)])).caveats == ()
+    assert _analysis(Scene(50, [Kernel(0, 50, launch=(-10, 5))])).caveats == ()
 
 
 def test_launches_without_kernels_leave_no_verdict() -> None:

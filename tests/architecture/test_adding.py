@@ -234,16 +234,16 @@ def test_a_report_format_is_one_function_and_one_row(
 ) -> None:
     trace = write_trace(tmp_path / "trace.json", [op("aten::relu", 10, 20, dims=[[4]])])
     command = ["report", str(trace)]
-    assert cli._run([*command, "--format", "wiki"]) == 2
-    assert "there is no format wiki: choose from terminal, markdown" in " ".join(capsys.readouterr().err.split())
+    assert cli._run([*command, "--format", "made-up"]) == 2
+    assert "there is no format made-up: choose from terminal, markdown" in " ".join(capsys.readouterr().err.split())
     # The row of the example in CONTRIBUTING.md.
-    row = ReportFormat(lambda analysis, *, all_findings=False: f"= {analysis.verdict.bound} =\n", (".wiki",))
-    monkeypatch.setitem(FORMATS, "wiki", row)  # type: ignore[arg-type]
-    assert cli._run([*command, "--format", "wiki"]) == 0
+    row = ReportFormat(lambda analysis, *, all_findings=False: f"= {analysis.verdict.bound} =\n", (".made-up",))
+    monkeypatch.setitem(FORMATS, "made-up", row)  # type: ignore[arg-type]
+    assert cli._run([*command, "--format", "made-up"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("= ")
-    assert cli._run([*command, "-o", str(tmp_path / "report.wiki")]) == 0
-    assert (tmp_path / "report.wiki").read_text(encoding="utf-8") == printed
+    assert cli._run([*command, "-o", str(tmp_path / "report.made-up")]) == 0
+    assert (tmp_path / "report.made-up").read_text(encoding="utf-8") == printed
 
 
 def test_a_gate_format_is_one_function_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,21 +14,31 @@ WORDED = frozenset(
     {
         "advice",
         "by_formula",
+        "caption",
+        "closing",
+        "explanation",
         "fix",
         "gain_reason",
+        "headline",
+        "lead",
         "message",
+        "note",
+        "phrase",
         "reason",
         "remedy",
         "sentence",
         "set_aside",
+        "spread",
         "title",
+        "warning",
         "why",
     }
 )
+# Functions whose names begin so give words too.
+WORDERS = ("counted", "describe_", "format_")
 # Words that are not ours, or of which only the places that they name are looked up.
 OTHERS = {
     "cli.py": "what typer says of a command line, in plainer words",
-    "experiment/turns.py": "what the error of a program says of its memory",
     "schema/op_names.py": "the source lines that a text names",
 }
 _TAKES_APART = frozenset(
@@ -87,6 +97,8 @@ def _is_worded(node: ast.expr) -> bool:
     match node:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name in WORDED
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name.startswith(WORDERS):
+            return True
         case ast.BoolOp(values=values):
             return any(map(_is_worded, values))
         case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in _NEUTRAL:
@@ -115,6 +127,8 @@ def test_no_module_reads_what_is_worded() -> None:
         "pattern.search(str(finding.title))",
         're.search("fills (.*) %", why)',
         'error.fix.replace("--force", "force=True")',
+        'units.format_us(us).partition(" ")',
+        'describe_culprit(culprit).startswith("+")',
     ],
 )
 def test_a_reading_is_found(source: str) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from benchmarks import verdicts
 from benchmarks.verdicts import PLAIN_WORDS, Answer, Judgement, agrees_on_advice, agrees_on_bound, read_judgements
-from bottleneck.schema.accounts import ACCOUNTS
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {"compute", "memory", "overhead", "communication", "transfer", "device", "mixed", "inconclusive"}
@@ -54,10 +53,3 @@ def test_advice_agrees_by_the_name_of_its_finding_or_by_the_words_of_the_expert(
     assert agrees_on_advice(judgement(advice=("evaluation-mode",)), answer(slug="", step="call model.eval()"))
     assert not agrees_on_advice(judgement(advice=("evaluation-mode",)), answer())
     assert not agrees_on_advice(judgement(), answer(slug="larger-batch", step="raise the batch size"))
-
-
-def test_the_advice_of_an_account_is_not_that_of_a_finding() -> None:
-    account = ACCOUNTS["overhead.sync"]
-    assert not agrees_on_advice(
-        judgement(advice=("host-sync",)), answer(slug=f"account {account.key}", step=account.advice)
-    )

@@ -116,6 +116,56 @@ def test_flash_attention_packages_cost_the_same_as_torch(name, arguments, passes
     assert FORMULAS[name](OpCall(name, parsed)).matrix_flops == 2 * BATCH * HEADS * CAUSAL * widths
 
 
+OFFSETS = tensor(5, dtype="int")
+
+
+def packed_flash_3(name: str, longest: str) -> Cost:
+    """A backward pass of four causal sequences of 16 queries, in the order of arguments of each op."""
+    rows = [tensor(4 * 16, HEADS, WIDTH, dtype=BF16) for _ in range(5)]
+    lse = tensor(HEADS, 4 * 16)
+    offsets, limits = (OFFSETS, OFFSETS, None, None), (longest, longest)
+    order = (*rows[:3], *offsets, *limits) if name.endswith("::bwd") else (*offsets, *limits, *rows[:3])
+    arguments = (*rows, lse, *order, "0.1", "True", "-1", "-1")
+    return FORMULAS[name](OpCall(name, tuple(Scalar(each) if isinstance(each, str) else each for each in arguments)))
+
+
+@pytest.mark.parametrize("name", ["flash_attn_3::bwd", "flash_attn_3::_flash_attn_backward"])
+def test_lengths_of_packed_sequences_stand_elsewhere_in_the_op_in_python(name):
+    cost = packed_flash_3(name, "16")
+    assert (cost.matrix_flops, cost.note) == (2 * 4 * HEADS * 16 * 17 / 2 * 5 * WIDTH, None)
+    assert packed_flash_3(name, "64").note == PACKED
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("aten::_scaled_dot_product_flash_attention", (*QKV, "", "", "")),
+        ("aten::_efficient_attention_forward", (*QKV_LAST, None, "", "", "", "", "", "", "")),
+        ("flash_attn_3::fwd", QKV_LAST),
+        ("FlashAttnFunc", QKV_LAST),
+    ],
+)
+def test_a_mask_that_was_not_recorded_is_a_causal_one_at_least(name, arguments):
+    parsed = tuple(Scalar(item) if isinstance(item, str) else item for item in arguments)
+    cost = FORMULAS[name](OpCall(name, parsed))
+    assert cost.matrix_flops == 2 * BATCH * HEADS * CAUSAL * (WIDTH + VALUE_WIDTH)
+    assert cost.note == UNMASKED
+
+
+@pytest.mark.parametrize("name", ["flash_attn_3::bwd", "FlashAttnFuncBackward"])
+def test_a_backward_pass_without_its_mask_is_that_of_a_causal_one(name):
+    cost = FORMULAS[name](OpCall(name, (gradient(True), *QKV_LAST)))
+    assert cost.matrix_flops == 2 * BATCH * HEADS * CAUSAL * (3 * WIDTH + 2 * VALUE_WIDTH)
+    assert cost.note == UNMASKED
+
+
+def test_packed_sequences_without_any_lengths_have_a_key_for_each_query_at_least():
+    rows = tensor(64, HEADS, WIDTH, dtype=BF16)
+    cost = FORMULAS["flash_attn_3::bwd"](OpCall("flash_attn_3::bwd", (rows,) * 6))
+    assert (cost.matrix_flops, cost.note) == (2 * HEADS * 64 * 5 * WIDTH, PACKED)
+    assert cost.bytes_low == 8 * 64 * HEADS * WIDTH * 2 + 4 * HEADS * 64
+
+
 @given(queries=lengths, keys=lengths, last=st.integers(-50, 50), span=st.none() | st.integers(0, 60))
 def test_visible_pairs_agree_with_counting_them_one_by_one(queries, keys, last, span):
     first = None if span is None else last - span
@@ -223,8 +273,6 @@ def test_packed_sequences_with_fewer_keys_than_queries_are_unmodelled():
 @pytest.mark.parametrize(
     ("name", "arguments", "reason"),
     [
-        ("_scaled_dot_product_flash_attention", (*QKV, "", "", ""), "is_causal"),
-        ("_efficient_attention_forward", (*QKV_LAST, None, "", "", "", "", "", "", ""), "mask"),
         ("_flash_attention_forward", (*forward_arguments(False)["_flash_attention_forward"][:13], LSE), "cached"),
         ("_scaled_dot_product_flash_attention", (QKV[0], QKV[2], QKV[2], "0.", "False"), "fit"),
         ("_scaled_dot_product_flash_attention", (None, QKV[1], QKV[2], "0.", "False"), "tensor"),

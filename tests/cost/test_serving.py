@@ -2,8 +2,10 @@
 
 import pytest
 
+from bottleneck.cost import compute_cost
 from bottleneck.cost.call import Cost, OpCall, Scalar, Tensor, Unmodelled
 from bottleneck.cost.serving import CACHED, FORMULAS, ROUTED
+from bottleneck.schema.reasons import Reason
 from tests.cost.calls import BF16, LONG, moved, tensor
 
 T, H = 32, 128
@@ -140,3 +142,54 @@ def test_quantising_moves_what_it_reads_and_writes():
 def test_a_call_without_tensors_is_unmodelled(name):
     with pytest.raises((Unmodelled, IndexError, ValueError)):
         cost_of(name, "1", "2")
+
+
+QUERIES, OFFSETS = half(64, 32, 64), tensor(5, dtype="int")
+CACHE = half(1000, 16, 8, 64)
+
+
+def varlen(table: Tensor | None, *, used: Tensor | None = None) -> Cost:
+    """FlashAttention 2 as vLLM builds it: four causal sequences of 16 queries."""
+    keys = half(64, 8, 64) if table is None else CACHE
+    limits = ("16", "16" if table is None else "100")
+    return cost_of(
+        "_vllm_fa2_C::varlen_fwd",
+        *(QUERIES, keys, keys, half(64, 32, 64), OFFSETS, OFFSETS, used, None, table, None),
+        *(*limits, "0.", "0.125", "False", "True", "-1", "-1", "0.", "False", ""),
+    )
+
+
+def test_attention_without_a_cache_is_that_of_its_packed_sequences():
+    cost = varlen(None)
+    assert (cost.matrix_flops, cost.note) == (2 * 4 * 32 * 16 * 17 / 2 * 128, None)
+
+
+def test_attention_over_a_cache_is_bounded_by_its_longest_sequence():
+    cost = varlen(tensor(4, 7, dtype="int"))
+    assert cost.bytes_high == 2 * 64 * 32 * 64 * 2 + 2 * 4 * 100 * 8 * 64 * 2 + 4 * 7 * 4
+    assert cost.note == CACHED
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("sglang_profiler::attention_paged_attention_ragged_100", "cached_lengths"),
+        ("flashinfer::batch_decode_run", "cached_lengths"),
+        ("aiter::unpaged", "no_formula"),
+        ("mine::paged_attention", "no_formula"),
+    ],
+)
+def test_attention_over_a_cache_is_known_by_its_words(name, code):
+    reason = compute_cost(name, "[[32, 32, 128]]", '["c10::BFloat16"]', None, None)
+    assert isinstance(reason, Reason) and reason.code == code
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("vllm::unified_attention_with_output", "cached sequences"), ("vllm::moe_forward", "weights of the experts")],
+)
+def test_what_is_no_argument_of_the_op_is_the_reason(name, reason):
+    with pytest.raises(Unmodelled, match=reason):
+        cost_of(name, half(T, H), half(T, H))
+    with pytest.raises(Unmodelled, match="cached"):
+        varlen(None, used=tensor(4, dtype="int"))

@@ -115,6 +115,62 @@ def test_without_a_kernel_name_with_a_size_a_list_keeps_its_interval(tmp_path):
     assert (cost["bytes_low"], cost["bytes_high"], cost["evidence"]) == (2 * 96 * 2, 2 * 96 * 4, None)
 
 
+OVER_LISTS = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+    "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4> >"
+)
+
+
+def fused_adamw(*grids: int, name: str = OVER_LISTS) -> list[Event]:
+    """aten::_fused_adamw_ over six lists without sizes, as torch 2.0 records it, with a kernel per grid."""
+    lists = ["TensorList"] * 6
+    event = op("aten::_fused_adamw_", 0, 10, dims=[[]] * 8, types=[*lists, "Scalar", "Scalar"])
+    launches = [launch(at, 1 + at, 0.5) for at in range(len(grids))]
+    kernels = [kernel(at, 100 + 10 * at, 9, name, grid=[grid, 1, 1]) for at, grid in enumerate(grids)]
+    return [event, *launches, *kernels]
+
+
+def test_the_grids_of_a_fused_optimizer_bound_the_elements_of_its_lists(tmp_path):
+    linked = completed(tmp_path, *fused_adamw(320, 20))
+    call = call_of(linked, "aten::_fused_adamw_")
+    cost = compute_costs(linked.trace.signatures).iloc[call.name]
+    # Of 320 blocks 36 may hold one element; 20 blocks may all be tensors of one.
+    least, most = (320 - 36) * 65536 + 20, 340 * 65536
+    assert cost["bytes_low"] == 4 * 7 * least
+    assert cost["bytes_high"] == pytest.approx(4 * 7 * most, rel=1e-3)
+    assert "sizes of lists from the kernels' grids" in cost["evidence"]
+
+
+@pytest.mark.parametrize("events", [fused_adamw(320, name="some_kernel"), fused_adamw()], ids=["other kernel", "none"])
+def test_without_such_kernels_lists_without_sizes_stay_unmodelled(tmp_path, events):
+    linked = completed(tmp_path, *events)
+    cost = compute_costs(linked.trace.signatures).iloc[call_of(linked, "aten::_fused_adamw_").name]
+    assert cost["reason"].code == "no_list_sizes"
+
+
+def flash_function(sequence: int) -> list[Event]:
+    """A function of FlashAttention before 2.7, and its backward node with the sequence number given."""
+    forward = op("FlashAttnFunc", 0, 10, dims=[[2, 64, 8, 32]] * 3, types=["c10::Half"] * 3)
+    forward["args"]["Sequence number"] = 7
+    backward = op("FlashAttnFuncBackward", 50, 10, dims=[[2, 64, 8, 32]], types=["c10::Half"])
+    backward["args"] |= {"Sequence number": sequence, "Fwd thread id": 1}
+    return [forward, backward]
+
+
+def test_a_node_of_a_function_in_python_gets_the_operands_of_its_forward_call(tmp_path):
+    linked = completed(tmp_path, *flash_function(7))
+    call = call_of(linked, "FlashAttnFuncBackward")
+    cost = compute_costs(linked.trace.signatures).iloc[call.name]
+    assert cost["matrix_flops"] == 2 * 2 * 8 * 64 * 65 / 2 * 5 * 32
+    assert call["evidence"] == ("sizes from its forward op",)
+
+
+def test_a_node_of_another_call_gets_no_operands(tmp_path):
+    linked = completed(tmp_path, *flash_function(8))
+    cost = compute_costs(linked.trace.signatures).iloc[call_of(linked, "FlashAttnFuncBackward").name]
+    assert cost["reason"].code == "no_tensor_argument"
+
+
 def convolution(*, backward: list[object] | None = None, consumer: list[object] | None = None) -> list[Event]:
     event = bare(CONV, 0, [INPUT, WEIGHT, [], []])
     events = [*with_kernels(event, "volta_scudnn_128x64_relu_medium_nn_v1"), bare("aten::add", 20, [[], [], []])]

@@ -55,10 +55,56 @@ def test_an_a10_does_not_swallow_an_a100x() -> None:
     assert caveats == ["device-by-fingerprint"]
 
 
-def test_a_laptop_part_is_not_its_desktop_namesake() -> None:
-    device, caveats = match(reported("NVIDIA GeForce RTX 4090 Laptop GPU", 76, 16, "8.9"))
+def test_a_laptop_part_without_a_row_is_its_desktop_namesake_scaled() -> None:
+    device, caveats = match(reported("NVIDIA RTX A4000 Laptop GPU", 40, 8, "8.6"))
     assert device.source == "derived" and caveats == ["derived-peaks"]
-    assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(165.2e12 * 76 / 128)
+    assert device.peaks_flops_per_s["bf16_tensor"] == pytest.approx(76.7e12 * 40 / 48)
+
+
+# Multiprocessors, memory in GiB, GB/s and TFLOP/s of fp32 as NVIDIA lists them.
+LAPTOPS = [
+    ("NVIDIA GeForce RTX 4090 Laptop GPU", 76, 16, 576, 39.7),
+    ("NVIDIA GeForce RTX 4060 Laptop GPU", 24, 8, 256, 14.6),
+    ("NVIDIA GeForce RTX 3080 Laptop GPU", 48, 16, 448, 21.0),
+    ("NVIDIA GeForce RTX 3050 Laptop GPU", 16, 4, 192, 7.1),
+    ("NVIDIA GeForce RTX 5090 Laptop GPU", 82, 24, 896, 45.3),
+    ("NVIDIA RTX 5000 Ada Generation Laptop GPU", 76, 16, 576, 42.6),
+    ("NVIDIA RTX 4000 Ada Generation Laptop GPU", 58, 12, 432, 33.6),
+    ("NVIDIA RTX 3000 Ada Generation Laptop GPU", 36, 8, 256, 19.9),
+    ("NVIDIA RTX 2000 Ada Generation Laptop GPU", 24, 8, 256, 14.5),
+    ("NVIDIA RTX 1000 Ada Generation Laptop GPU", 20, 6, 192, 12.1),
+    ("NVIDIA RTX 500 Ada Generation Laptop GPU", 16, 4, 128, 9.2),
+]
+
+
+@pytest.mark.parametrize(("name", "count", "memory", "bandwidth", "fp32"), LAPTOPS, ids=str)
+def test_a_laptop_part_is_not_its_desktop_namesake(
+    name: str, count: int, memory: float, bandwidth: float, fp32: float
+) -> None:
+    device, caveats = match(reported(name, count, 0.97 * memory, "12.0" if " RTX 50" in name else "8.9"))
+    assert device.source == "datasheet"
+    assert set(caveats) <= {"unconfirmed-peaks"}
+    assert device.bandwidth_bytes_per_s == pytest.approx(bandwidth * 1e9)
+    assert device.peaks_flops_per_s["fp32_vector"] == pytest.approx(fp32 * 1e12, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "bandwidth"),
+    [
+        ("gaudi3", "Gaudi3", 3670e9),
+        ("Ascend 910B3", "Ascend910B3", 1600e9),
+        ("Apple M1 Max", "Apple M1 Max", 409.6e9),
+        ("m4 pro", "Apple M4 Pro", 273e9),
+        ("arc a750", "Intel(R) Arc(TM) A750 Graphics", 512e9),
+        ("H20-3e", "NVIDIA H20-3e", 4800e9),
+        ("rtx 5070", "NVIDIA GeForce RTX 5070", 672e9),
+        ("MI325X", "AMD Instinct MI325X", 6000e9),
+        ("MI355X", "AMD Instinct MI355X", 8000e9),
+    ],
+)
+def test_devices_of_other_makers_are_known_by_name(query: str, name: str, bandwidth: float) -> None:
+    device = device_by_name(query)
+    assert (device.name, device.bandwidth_bytes_per_s) == (name, bandwidth)
 
 
 def test_a_bigger_board_of_a_longer_name_keeps_nothing_of_the_shorter() -> None:

@@ -90,7 +90,7 @@ class FakeWorker:
         self.machine.happened.append(f"made {self.role}")
         self.machine.now_s += 5.0
         if self.machine.needs_both_out and self.machine.alive > 1:
-            raise SideFailed(self.role, self.label, "OutOfMemoryError: CUDA out of memory")
+            raise SideFailed(self.role, self.label, "it was too much", is_for_memory=True)
         if (self.role, self.number) in self.machine.failures:
             raise SideFailed(self.role, self.label, self.machine.failures[self.role, self.number])
         return Built(0.1, None, 1.0, self.machine.us[self.role])

@@ -80,6 +80,7 @@ def test_requests_are_answered_with_a_value_or_a_reason(tmp_path: Path, capsys: 
     assert answer(host, {"do": "build", "name": "b", "changes": ["needs-more"], "keep": None}) == {
         "verdict": "not applicable",
         "reason": "needs a loader",
+        "is_for_memory": False,
     }
     assert answer(host, {"do": "turn", "name": "nobody", "steps": 1, "lead": 0})["verdict"] == "failed"
     assert "KeyError" in capsys.readouterr().err

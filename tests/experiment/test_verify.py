@@ -13,10 +13,12 @@ from bottleneck.experiment.verify import (
     prediction_of,
     prediction_of_all,
     tries_of,
+    tries_without_gain,
     verify,
+    with_untried,
 )
 from bottleneck.harness.messages import Program
-from bottleneck.schema.analysis import Caveat, Finding, Interval
+from bottleneck.schema.analysis import Caveat, Finding, Interval, NoGain
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Trial, Verification
@@ -229,3 +231,25 @@ def test_what_only_bounds_a_gain_is_no_winner_to_add_up(monkeypatch: pytest.Monk
     done = winners(trial("replay-batch", "faster", 9.0), trial("pad", "faster", 3.0), trial("compile", "faster", 1.2))
     best = add_best(LAB, done, None).best
     assert tried == [] and best is not None and best.change == "compile"
+
+
+NO_GAIN = (
+    NoGain("read-later", 0.004, "replayed", "queued_work", {"queued_us": 31_000.0}, "train.py:88"),
+    NoGain("compile", 0.02, "replayed", "products", tries=("compile",)),
+)
+
+
+def test_what_would_bring_nothing_is_tried_with_its_speedup_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = replace(cpu(), findings=(), no_gain=NO_GAIN)
+    assert tries_without_gain(NO_GAIN) == ("compile",)
+    assert prediction_of("compile", (), NO_GAIN).most == pytest.approx(1 / 0.98)
+    assert prediction_of("gc-freeze", (), NO_GAIN).most is None
+    outcomes(monkeypatch, {"compile": trial("compile", "no effect")})
+    done = with_untried(verify(LAB, tries_without_gain(NO_GAIN), analysis), NO_GAIN)
+    assert [(each.change, each.verdict) for each in done.trials] == [
+        ("compile", "no effect"),
+        ("read-later", "not applicable"),
+    ]
+    assert done.tried == "no-gain"
+    assert done.trials[1].predicted_most == pytest.approx(1 / 0.996)
+    assert done.trials[1].reason is not None

@@ -111,7 +111,7 @@ def test_a_new_counter_is_taken_without_an_acceptance() -> None:
 
 def test_what_varies_cannot_be_accepted() -> None:
     values = {name: value for name, value in AFTER.values.items() if name != "syncs"}
-    shaky = replace(AFTER, values=values, unstable={"syncs": "5..7: steps differ"})
+    shaky = replace(AFTER, values=values, unstable={"syncs": "5..7: steps differ"}, lowest={"syncs": 5})
     with pytest.raises(UsageError, match="varies from step to step"):
         accepted("syncs", counts=shaky)
 

@@ -33,12 +33,15 @@ def test_what_differs_between_runs_is_unstable_and_nowhere_else() -> None:
     merged = merge_counts([ONE, other])
     assert merged.values == {"syncs": 1} and merged.ops == {"aten::add": 2}
     assert merged.unstable == {"ops": "10..12: runs differ", "ops:aten::set_": "8..10: runs differ"}
+    assert merged.lowest == {"ops": 10}
     assert merged.modules == {"Net": {"ops": 10}}
     assert merged.sites == (replace(site, counts={"syncs": 1}, ops={"aten::add": 2}),)
 
 
 def test_a_counter_that_is_unstable_in_one_run_is_unstable_in_all() -> None:
-    shaky = replace(ONE, values={"syncs": 1}, unstable={"ops": "9..10: steps differ (data-dependent)"})
+    words = "9..10: steps differ (data-dependent)"
+    shaky = replace(ONE, values={"syncs": 1}, unstable={"ops": words}, lowest={"ops": 9})
+    assert merge_counts([ONE, shaky]).lowest == merge_counts([shaky, ONE]).lowest == {"ops": 9}
     assert merge_counts([ONE, shaky]).unstable["ops"] == "9..10: steps differ (data-dependent)"
     assert "ops" not in merge_counts([shaky, ONE]).values
 
@@ -46,7 +49,7 @@ def test_a_counter_that_is_unstable_in_one_run_is_unstable_in_all() -> None:
 def test_a_counter_that_only_some_runs_know_is_unstable() -> None:
     blind = replace(ONE, values={"syncs": 1}, unknown={"ops": "no shapes"})
     merged = merge_counts([ONE, blind])
-    assert merged.unstable == {"ops": "no shapes: known in some runs only"} and merged.unknown == {}
+    assert merged.unstable == {"ops": "no shapes: known in some runs only"} and merged.unknown == merged.lowest == {}
     assert merge_counts([blind, blind]).unknown == {"ops": "no shapes"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from bottleneck.harness.finish import Follower
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.messages import Notes
-from bottleneck.harness.supervise import Child
+from bottleneck.system.child_process import Child
 from bottleneck.system.files import write_whole
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bottleneck.harness.supervise import End, MemoryKills, describe_end, run_quietly, supervise
+from bottleneck.harness.supervise import MemoryKills, describe_end, run_quietly, supervise
+from bottleneck.system.child_process import End
 from tests.harness.driver import HANGS_S
 
 
@@ -101,7 +102,7 @@ def test_a_command_whose_wait_is_interrupted_is_ended_with_all_that_it_started(t
 
 SIGNALLED = """
 import os, signal, sys
-from bottleneck.harness.supervise import Child
+from bottleneck.system.child_process import Child
 
 os.register_at_fork(before=lambda: signal.raise_signal(signal.SIGINT))
 try:

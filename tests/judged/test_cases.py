@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.analysis.fitness import check_trace
 from bottleneck.errors import TraceError
-from bottleneck.pipeline import analyse
+from bottleneck.pipeline import analyse, explain
 from bottleneck.schema.analysis import Analysis
+from tests.builders import frame, kernel, launch, op, write_trace
 
 CASES = Path(__file__).parent / "cases"
 
@@ -95,3 +97,60 @@ def test_work_on_a_gpu_of_apple_is_not_that_of_a_cpu() -> None:
     assert found.verdict.bound == "inconclusive"
     assert "apple-gpu-not-recorded" in {caveat.slug for caveat in found.caveats}
     assert "item-calls" in slugs(found)
+
+
+def test_the_backward_pass_of_packed_attention_has_a_cost() -> None:
+    """Neither mask nor lengths of sequences were recorded: its bytes are known, its arithmetic from below."""
+    found = judged("q_fa3_bwd")
+    assert found.coverage.modelled_share == pytest.approx(1.0)
+    attention = next(row for row in found.kernels if row.op == "flash_attn_3::bwd")
+    # Eight tensors of 16384 x 6 x 128 in bf16 and the sums of the softmax, per step.
+    assert attention.bytes_low == pytest.approx(attention.calls * (8 * 16384 * 768 * 2 + 4 * 6 * 16384))
+    assert attention.confidence != "high"
+
+
+@pytest.mark.parametrize(("last_us", "is_told"), [(18, True), (400, False)])
+def test_a_short_last_wait_shows_that_a_device_without_kernels_kept_up(
+    tmp_path: Path, last_us: float, is_told: bool
+) -> None:
+    events = [op("aten::mm", 20 * at, 15) for at in range(100)]
+    events += [launch(at, 20 * at + 5, 5) for at in range(100)]
+    events.append(launch(900, 2000, last_us, "cudaDeviceSynchronize"))
+    found = analyse([write_trace(tmp_path / "trace.json", events)])
+    assert found.verdict.bound == "inconclusive"
+    assert ("the device kept up with the host" in found.verdict.sentence) == is_told
+
+
+def test_a_file_that_was_cut_off_lacks_its_device_for_that_reason(tmp_path: Path) -> None:
+    events = [op("nccl:all_reduce", 20 * at, 15) for at in range(100)]
+    whole = write_trace(tmp_path / "whole.json", events, deviceProperties=[])
+    cut_off = tmp_path / "cut.json"
+    cut_off.write_text(whole.read_text()[:-400])
+    found = analyse([cut_off])
+    assert found.verdict.sentence.startswith("The file was cut off")
+    assert "recorded without its GPU" in analyse([whole]).verdict.sentence
+    assert "recorded without its GPU" not in found.verdict.sentence
+    assert found.findings[0].advice == "Record it again, and let the program end by itself."
+    explained = explain([cut_off])
+    (row,) = [each for each in check_trace(explained.linked, explained.analysis) if each.slug == "no-device-events"]
+    assert "cut off" in f"{row.fact} {row.why}"
+
+
+def test_a_wait_names_the_kernel_that_it_is_for_and_the_op_that_comes_next(tmp_path: Path) -> None:
+    events = [frame("train.py(3): main", 0, 20_000)]
+    for number in range(10):
+        at = 2000 * number
+        events += [
+            op("aten::mm", at, 20, external_id=2 * number + 1),
+            launch(2 * number + 1, at + 5, 5),
+            kernel(2 * number + 1, at + 12, 900, "some_gemm"),
+            launch(1000 + number, at + 30, 1400, "cudaStreamSynchronize"),
+            op("aten::relu", at + 1450, 20, external_id=2 * number + 2),
+            launch(2 * number + 2, at + 1455, 5),
+            kernel(2 * number + 2, at + 1462, 500, "some_relu"),
+        ]
+    found = analyse([write_trace(tmp_path / "trace.json", events)])
+    longest = max((row for row in found.idle if row.cause == "sync"), key=lambda row: row.us)
+    assert (longest.before, longest.after) == ("some_gemm", "aten::relu")
+    (synced,) = [finding for finding in found.findings if finding.slug == "host-sync"]
+    assert any("for some_gemm to end, and aten::relu comes next" in words for words in synced.evidence)

@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict import price
-from bottleneck.predict.interval import CALLS, SPREADS, read_spreads
+from bottleneck.predict.interval import CALLS, GAIN, SPREADS, read_spreads
 from bottleneck.predict.price import plan, predict_step, step_floor_us
 from bottleneck.predict.rates import KINDS, PredictedTimes, engine_of, read_rates
 from bottleneck.schema.device import Device
@@ -158,8 +158,26 @@ def test_rates_are_few_and_positive_and_belong_to_kinds_of_work() -> None:
 def test_every_kind_of_error_has_a_spread_and_every_way_to_run_a_step_a_factor() -> None:
     table = read_spreads()
     names = (*SPREADS, *(f"{calls} calls" for calls in CALLS))
-    assert table.keys() == {f"{run}: {name}" for run in ("eager", "compiled", "cudagraphs", "graph") for name in names}
+    runs = ("eager", "compiled", "cudagraphs", "graph")
+    gains = {f"{GAIN}{run}" for run in runs[1:]}
+    assert table.keys() == {f"{run}: {name}" for run in runs for name in names} | gains
     assert all(0.0 < value < 5.0 for value in table.values())
+
+
+@pytest.mark.parametrize("backend", ["compile", "reduce-overhead", "max-autotune"])
+def test_an_optimizer_runs_op_by_op_where_modules_are_compiled(backend: Backend) -> None:
+    works = [call("relu", [use(at, 1 << 10)], use(at + 1, 1 << 10)) for at in range(8)]
+    plain = step(*works)
+    updating = step(*works[:4], *(replace(each, phase="optimizer") for each in works[4:]))
+    groups, _ = plan(updating, backend)
+    assert [group.calls for group in groups if group.calls and set(group.calls) <= set(range(4, 8))] == [
+        (4,),
+        (5,),
+        (6,),
+        (7,),
+    ]
+    host = [predict_step(each, H100, backend, host_pace_us=5.0).host_us or 0.0 for each in (plain, updating)]
+    assert host[1] > host[0] + 5.0
 
 
 def test_interval_is_wider_for_an_unusual_convolution_than_for_a_product() -> None:

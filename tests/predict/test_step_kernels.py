@@ -3,13 +3,14 @@
 import pytest
 
 from bottleneck.predict.step_kernels import Kernel, split
+from bottleneck.schema.reasons import Reason
 from bottleneck.schema.step_calls import StepCall
 from tests.predict.steps import call, convolution, use
 
 
 def kernels(one: StepCall) -> tuple[Kernel, ...]:
     found = split(one)
-    assert not isinstance(found, str), found
+    assert not isinstance(found, Reason), found
     return found
 
 
@@ -59,4 +60,4 @@ def test_a_long_row_of_softmax_takes_a_block_of_threads() -> None:
 
 
 def test_a_call_without_a_formula_says_so_instead_of_being_free() -> None:
-    assert split(call("no_such_op", [use(0, 4)], use(1, 4))) == "no formula for aten::no_such_op"
+    assert split(call("no_such_op", [use(0, 4)], use(1, 4))) == Reason("no_formula", ("aten::no_such_op",))

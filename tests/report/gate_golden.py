@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bottleneck.report.ci.gate_terminal import render
+from bottleneck.report.ci.gate_document import to_terminal as render
 from bottleneck.report.ci.outputs import GATE_FORMATS
 from bottleneck.report.terminal import TerminalStyle
 from tests.report.gates import GATES

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison
 from bottleneck.schema.counters import Counts, Fingerprint, Site
-from bottleneck.schema.gate_result import CounterChange, Culprit, Gate, Limit, TimeResult, WorkloadResult
+from bottleneck.schema.gate_result import Cause, CounterChange, Culprit, Fix, Gate, Limit, TimeResult, WorkloadResult
 from bottleneck.schema.measurements import Ratio, Timing
 from bottleneck.schema.numerics import NumericsResult, OutputChange
 
@@ -141,10 +141,13 @@ COUNTED = WorkloadResult(
     "fail",
     "h2d_copies 0 -> 24, h2d_bytes 0 B -> 12.6 MB, launches 303 -> 327 and 1 more per step",
     (
-        "+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here  cos = torch.cos(angles).to(x.device)",
-        "+2 aten::item at train.py:141, changed here  total += loss.item()",
+        Cause("+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here", ROPE.text),
+        Cause("+2 aten::item at train.py:141, changed here", ITEM.text),
     ),
-    'undo that, or: bottleneck accept bench/train_step.py --metric h2d_bytes,h2d_copies,launches,syncs --reason "…"',
+    Fix(
+        "undo that, or:",
+        'bottleneck accept bench/train_step.py --metric h2d_bytes,h2d_copies,launches,syncs --reason "…"',
+    ),
     base="the lock-file; merge-base 1a2b3c4",
     lock=".bottleneck/bench-train_step.lock.toml",
     counters=(
@@ -177,8 +180,8 @@ TIMED = WorkloadResult(
     ("bench/decode.py", "--tokens", "64"),
     "fail",
     "step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %",
-    ("+1.10 ms aten::copy_ (new) in decoder.rotary at model/rope.py:88, changed here",),
-    "undo that, or raise the budget of step_us in pyproject.toml",
+    (Cause("+1.10 ms aten::copy_ (new) in decoder.rotary at model/rope.py:88, changed here"),),
+    Fix("undo that, or raise the budget of step_us in pyproject.toml"),
     base="merge-base 1a2b3c4",
     lock=".bottleneck/bench-decode.lock.toml",
     counters=MOST,
@@ -192,8 +195,8 @@ UNDECIDED = WorkloadResult(
     ("bench/noisy.py",),
     "undecided",
     "step +2.1 % [-3.3 %, +7.4 %] after 20 pairs: the budget of 3.0 % lies inside",
-    ("other processes kept 1.4 of 2 cores busy meanwhile",),
-    "run it again on a quieter machine, or give it more time: time_limit in pyproject.toml",
+    (Cause("other processes kept 1.4 of 2 cores busy meanwhile"),),
+    Fix("run it again on a quieter machine, or give it more time: time_limit in pyproject.toml"),
     base="merge-base 1a2b3c4",
     lock=".bottleneck/bench-noisy.lock.toml",
     counters=MOST,
@@ -213,8 +216,8 @@ UNMEASURED = WorkloadResult(
     ("bench/empty.py",),
     "nothing measured",
     "launches, flops: counted before, and no more",
-    ("launches fell from 303 to 0",),
-    "see that the workload still does its work; if it really does without: bottleneck gate --update",
+    (Cause("launches fell from 303 to 0"),),
+    Fix("see that the workload still does its work; if it really does without:", "bottleneck gate --update"),
     base="the lock-file",
     lock=".bottleneck/bench-empty.lock.toml",
     counters=(
@@ -230,8 +233,8 @@ CRASHED = WorkloadResult(
     ("bench/crash.py",),
     "failed",
     "bench/crash.py ended with status 1",
-    ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x64 and 65x10)",),
-    "run it alone: bottleneck run bench/crash.py",
+    (Cause("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x64 and 65x10)"),),
+    Fix("run it alone: bottleneck run bench/crash.py"),
     lock=".bottleneck/bench-crash.lock.toml",
     seconds=3.1,
 )
@@ -244,7 +247,7 @@ NEW = replace(
     program=("examples/new.py",),
     verdict="nothing measured",
     what="there is no lock-file yet: nothing to hold the counters against",
-    fix="bottleneck gate --update examples/new.py, and commit the file",
+    fix=Fix("write the lock-file, and commit it:", "bottleneck gate --update"),
     counters=(change("ops", None, 160, "new", limit=None), change("syncs", None, 0, "new", limit=None)),
     time=TimeResult("not run", "asked for counters only"),
     warnings=("examples/new.py has no lock-file yet: bottleneck gate --update, and commit it",),
@@ -268,15 +271,15 @@ REMOVED = replace(
     PASSED,
     verdict="fail",
     what="syncs: taken out of the lock-file",
-    fix='undo that, or: bottleneck accept examples/mlp.py --metric syncs --reason "…"',
+    fix=Fix("undo that, or:", 'bottleneck accept examples/mlp.py --metric syncs --reason "…"'),
     counters=(*MOST[:-1], change("syncs", None, 2, "removed", reason="somebody took it out of the lock-file")),
 )
 OTHER_OUTPUTS = replace(
     PASSED,
     verdict="fail",
     what="1 of 9 outputs differs, the first is returned of step 1",
-    why=("returned of step 1: norm 2.3 -> 2.4, 4.2e-02 of its size; rounding explains 1.3e-05",),
-    fix='undo that, or: bottleneck accept examples/mlp.py --metric numerics --reason "…"',
+    why=(Cause("returned of step 1: norm 2.3 -> 2.4, 4.2e-02 of its size; rounding explains 1.3e-05"),),
+    fix=Fix("undo that, or:", 'bottleneck accept examples/mlp.py --metric numerics --reason "…"'),
     numerics=NumericsResult(
         "differs",
         9,
@@ -312,8 +315,8 @@ HOSTILE = WorkloadResult(
     (_HOSTILE,),
     "fail",
     _HOSTILE,
-    (_HOSTILE, "::error::at the start of a line"),
-    _HOSTILE,
+    (Cause(_HOSTILE, _HOSTILE), Cause("::error::at the start of a line", "::error::of code")),
+    Fix(_HOSTILE, f"bottleneck accept {_HOSTILE}"),
     base=_HOSTILE,
     lock=f"../{_HOSTILE}",
     counters=(
@@ -359,7 +362,7 @@ GATES: Mapping[str, Gate] = {
         NEW, exit_code=0, sentence="1 of 1 workload not measured: examples/new.py, which the settings let pass"
     ),
     "new, timed": gate(
-        replace(NEW, verdict="pass", what="", fix="", time=FINE), exit_code=0, sentence="1 workload passed."
+        replace(NEW, verdict="pass", what="", fix=Fix(), time=FINE), exit_code=0, sentence="1 workload passed."
     ),
     "advisory": gate(replace(PASSED, time=ADVISORY), exit_code=0, sentence="1 workload passed."),
     "improved": gate(IMPROVED, exit_code=0, sentence="1 workload passed."),

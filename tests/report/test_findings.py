@@ -99,7 +99,7 @@ def test_what_noise_would_hide_is_counted_and_comes_with_the_option() -> None:
     hidden = told(ADVICE)
     assert "[pageable-copy]" not in hidden
     assert (
-        "1 finding is not shown: at most 21.3 us per step, less than these step times could show; see --all-findings."
+        "1 finding is not shown: at most 21.3 us per step, less than the steps vary by; see --all-findings."
     ) in flat(hidden)
     shown = told(ADVICE, all_findings=True)
     assert "[pageable-copy]" in shown and "not shown" not in shown
@@ -108,8 +108,7 @@ def test_what_noise_would_hide_is_counted_and_comes_with_the_option() -> None:
 def test_where_noise_hides_every_gain_the_first_is_shown_and_the_others_are_counted() -> None:
     text = flat(told(gaining(3, us=1000.0, within_noise=True)))
     assert (
-        "[rule-0] gain 500 us to 1.00 ms per step: 1.47 to 1.73 times as fast; less than these step times can show"
-        in text
+        "[rule-0] gain 500 us to 1.00 ms per step: 1.47 to 1.73 times as fast; the steps vary by more than that" in text
     )
     assert "2 findings are not shown" in text and "[rule-1]" not in text
 
@@ -120,13 +119,26 @@ def test_where_noise_hides_little_gains_none_of_them_is_shown() -> None:
 
 
 def test_a_finding_without_a_gain_is_reported_shortly_with_its_reason_and_command() -> None:
-    text = told(ADVICE[4:])
-    assert flat(text).startswith(
+    text = told([ADVICE[0], ADVICE[4]])
+    assert flat(text[text.index("Without") :]).startswith(
         "Without a predicted gain: • Convolutions run without cudnn.benchmark: let cuDNN choose by trying (only trying "
         "tells which algorithm is quicker) [cudnn-benchmark] torch.backends.cudnn.benchmark = True try bottleneck "
         "verify --try cudnn-benchmark examples/train.py"
     )
     assert "Together" not in text
+
+
+def test_where_no_finding_has_a_gain_the_first_is_told_in_full() -> None:
+    text = flat(told([ADVICE[4], replace(ADVICE[4], slug="another")]))
+    assert text.startswith(
+        "1. Convolutions run without cudnn.benchmark [cudnn-benchmark] gain only trying tells which algorithm is "
+    )
+    assert "Without a predicted gain: • " in text and text.count("Let cuDNN") == 1
+
+
+def test_a_finding_that_comes_first_stands_before_gains() -> None:
+    first = replace(ADVICE[4], slug="record-anew", comes_first=True)
+    assert re.findall(r"^(\d)\. .*\[([\w-]+)\]", told([first, ADVICE[0]]), re.MULTILINE)[0] == ("1", "record-anew")
 
 
 def test_only_the_first_few_are_shown_and_the_rest_is_counted() -> None:
@@ -187,7 +199,7 @@ def test_findings_of_an_undecided_analysis_come_with_a_word_of_caution() -> None
     remarks = to_terminal(replace(gpu_overhead(), verdict=undecided, findings=ADVICE[4:]))
     assert "these go by the part" not in remarks
     parted = to_terminal(replace(gpu_overhead(), caveats=(Caveat("two-sided", "idle, then busy"),)))
-    assert section(parted, "What to change")[0].startswith("The window has two sides")
+    assert section(parted, "What to change")[0].startswith("The device is idle in one part of the window")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +262,7 @@ def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> No
     other = replace(gaining(1, us=0.4 * WALL_US)[0], slug="other", added_gain_us=Interval(0.0, 0.0))
     brief = first_findings(replace(gpu_overhead(), findings=(first, small, other)), 3, 200, 4)
     assert [action.key for action in brief.items] == ["rule-0", "other", "small"]
-    same = ["another way to save the same time" in dict(action.lines)["gain"] for action in brief.items]
+    same = ["another way to save the same time" in action.lines[0].text for action in brief.items]
     assert same == [False, True, False]
 
 
@@ -283,4 +295,4 @@ def test_the_short_form_shows_the_text_of_a_line_in_its_advice_only() -> None:
     for finding, lines in ((ADVICE[0], ()), (named, ("train.py:91: running_loss += loss.item()",))):
         short = first_findings(replace(gpu_overhead(), findings=(finding,)), 3, 200, 4)
         assert short is not None
-        assert tuple(text for label, text in short.items[0].lines if label == "line") == lines
+        assert tuple(line.text for line in short.items[0].lines if line.label == "line") == lines

@@ -5,16 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from bottleneck.report.kernel_names import (
-    cut_end,
-    cut_middle,
-    cut_place,
-    cut_start,
-    essential_name,
-    plain_name,
-    short_names,
-    terse_name,
-)
+from bottleneck.report.kernel_names import cut_end, cut_middle, cut_place, cut_start, short_names
+from bottleneck.schema.kernel_names import essential_name, plain_name, terse_name
 from tests.report.samples import ADAM, ADD, GELU, GEMM, HOSTILE_NAMES
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

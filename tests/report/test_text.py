@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.report.text import UNKNOWN, as_sentence, clean, cut_text, percents, scale_of, sparkline_cells
-from bottleneck.units import apportion, apportion_groups
+from bottleneck.units import apportion, apportion_groups, trimmed
 from tests.report.samples import HOSTILE_NAMES
 
 
@@ -171,3 +171,18 @@ def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(text: str
 def test_a_number_is_not_cut_from_its_unit(limit: int, shown: str | None) -> None:
     text = "elsewhere: train.py:12 (72.9 %), and the rest"
     assert cut_text(text, limit) == (text if shown is None else shown)
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        ("2.50 us", "2.5 us"),
+        ("5.00 us", "5 us"),
+        ("100 us", "100 us"),
+        ("10.0 G", "10 G"),
+        ("1.05 s", "1.05 s"),
+        ("10.0 ", "10"),
+    ],
+)
+def test_ticks_have_no_decimals_that_are_zero(amount: str, shown: str) -> None:
+    assert trimmed(amount) == shown

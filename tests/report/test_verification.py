@@ -134,3 +134,26 @@ def test_the_reference_names_every_key_that_json_has() -> None:
     for record in (Verification, Trial, Difference, Ratio):
         for field in fields(record):
             assert f"`{field.name}`" in page, field.name
+
+
+AT_MOST = replace(NO_EFFECT, change="compile", predicted_most=1 / (1 - 0.0041))
+UNTRIED = Trial("read-later", "", "not applicable", reason="verify has no such change", predicted_most=1.004)
+
+
+def test_what_would_bring_nothing_has_its_speedup_at_most_beside_the_measured_one() -> None:
+    done = replace(DONE, trials=(AT_MOST, UNTRIED), tried="no-gain")
+    lines = render(done, "terminal").splitlines()
+    line = next(line for line in lines if line.startswith("compile"))
+    assert line.split()[:4] == ["compile", "at", "most", "1.005"]
+    assert sentence(done) == "1 of 1 change gains no more than predicted; 1 not measured"
+    assert any("verify has no such change" in line for line in lines)
+
+
+def test_a_change_that_gains_more_than_it_should_is_counted() -> None:
+    faster = replace(AT_MOST, speedup=Ratio(1.1, 1.05, 1.15, 20), verdict="faster")
+    assert (
+        sentence(replace(DONE, trials=(AT_MOST, faster), tried="no-gain"))
+        == "1 of 2 changes gain no more than predicted"
+    )
+    assert sentence(replace(DONE, trials=(UNTRIED,), tried="no-gain")) == "none of 1 change was measured"
+    assert "no change is listed" in sentence(replace(DONE, trials=(), tried="no-gain"))

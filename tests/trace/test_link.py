@@ -6,7 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from bottleneck.analysis.faults import find_faults
 from bottleneck.errors import TraceError
+from bottleneck.schema.linked_trace import Linked
 from bottleneck.trace.link import link
 from bottleneck.trace.read import read_trace
 from bottleneck.trace.steps import find_steps, whole_window
@@ -16,8 +18,8 @@ from tests.trace.traces import linked, ops_of_kernels
 LEGACY = {"baseTimeNanoseconds": None}
 
 
-def caveats(result: object) -> list[str]:
-    return [caveat.slug for caveat in result.caveats]  # type: ignore[attr-defined]
+def caveats(result: Linked) -> list[str]:
+    return [caveat.slug for caveat in find_faults(result)]
 
 
 def test_a_kernel_belongs_to_the_innermost_op_open_at_its_launch(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_a_kernel_that_seems_to_start_before_its_launch_keeps_it(tmp_path: Path)
     result = linked(tmp_path, [op("aten::mm", 100, 20), launch(1, 105, 5), kernel(1, 90, 10)])
     assert ops_of_kernels(result) == ["aten::mm"]
     assert caveats(result) == ["clock-skew"]
-    assert "by up to 15.0 us" in result.caveats[0].message
+    assert "by up to 15.0 us" in find_faults(result)[0].message
     assert result.kernels["ts_us"].tolist() == [0]
 
 
@@ -94,8 +96,8 @@ def test_a_kernel_without_a_launch_is_kept_and_says_so(tmp_path: Path) -> None:
     assert result.kernels["step"].isna().tolist() == [True, False]
     assert result.linked_share == pytest.approx(0.75)
     assert caveats(result) == ["orphans"]
-    assert "25.0 % of the device's busy time" in result.caveats[0].message
-    assert result.caveats[0].share == pytest.approx(10 / 70)
+    assert "25.0 % of the device's busy time" in find_faults(result)[0].message
+    assert find_faults(result)[0].share == pytest.approx(10 / 70)
 
 
 @pytest.mark.parametrize(("grid", "blocks"), [([0, 0, 0], None), ([4, 3, 2], 24)])
@@ -119,7 +121,7 @@ def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_
     marked = [step(1, 100, 100), op("aten::mm", 101, 20), launch(9, 102, 5), kernel(9, 110, 10)]
     result = linked(tmp_path, [*loose, *marked])
     assert caveats(result) == ["orphans"]
-    assert result.caveats[0].share == pytest.approx(0.3)
+    assert find_faults(result)[0].share == pytest.approx(0.3)
 
 
 def test_a_trace_without_any_call_does_not_blame_the_window(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_launches_without_a_kernel_are_reported_when_they_are_many(tmp_path: Pat
     many = linked(tmp_path, [op("aten::x", 0, 150), *calls, *kernels])
     assert caveats(few) == []
     assert caveats(many) == ["kernels-missing"]
-    assert "3 of 100" in many.caveats[0].message
+    assert "3 of 100" in find_faults(many)[0].message
 
 
 def test_launches_that_entered_a_graph_are_a_capture_and_not_lost(tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_launches_that_entered_a_graph_are_a_capture_and_not_lost(tmp_path: Path
     entered = [launch(each, each, 0.5) for each in range(30, 70)]
     result = linked(tmp_path, [op("aten::x", 0, 150), launch(1, 5, 1), kernel(1, 100, 5), begin, *entered, end])
     assert caveats(result) == ["graph-capture"]
-    assert "40 of 41" in result.caveats[0].message
+    assert "40 of 41" in find_faults(result)[0].message
     replayed = [kernel(each, 100 + each, 0.5) for each in range(30, 70)]
     assert caveats(linked(tmp_path, [op("aten::x", 0, 150), begin, *entered, end, *replayed])) == []
 
@@ -287,9 +289,28 @@ def test_a_call_that_dwarfs_its_kind_beside_an_idle_device_is_a_one_off(tmp_path
     first = [launch(99, 100, 5000), kernel(99, 5120, 20)]
     result = linked(tmp_path, [op("aten::x", 0, 10000), *first, *steady])
     assert caveats(result) == ["one-off"]
-    assert result.caveats[0].share == pytest.approx(0.5, abs=0.01)
+    assert find_faults(result)[0].share == pytest.approx(0.5, abs=0.01)
     assert result.trace.events["dur_us"].iloc[list(result.one_offs)].tolist() == [5000]
     assert caveats(linked(tmp_path, [op("aten::x", 0, 10000), *steady])) == []
+
+
+@pytest.mark.parametrize(("stalls", "wall"), [(0, 20e3), (4, 60e3), (0, 500e3)], ids=["most", "a quarter", "little"])
+def test_a_first_launch_of_milliseconds_is_start_up_whatever_its_share_of_the_window(
+    tmp_path: Path, stalls: int, wall: float
+) -> None:
+    """Two ranks of a job were told start-up at 52.8 % of the window, and compiling at 52.4 %."""
+    first = [launch(99, 100, 12_000), kernel(99, 12_120, 20)]
+    steady = [
+        event for at in range(1, 9) for event in (launch(at, 13e3 + 100 * at, 5), kernel(at, 13e3 + 100 * at, 20))
+    ]
+    late = [
+        event
+        for at in range(stalls)
+        for event in (launch(200 + at, 15e3 + 9e3 * at, 8e3), kernel(200 + at, 23.1e3 + 9e3 * at, 20))
+    ]
+    result = linked(tmp_path, [op("aten::x", 0, wall), *first, *steady, *late])
+    assert result.trace.events["dur_us"].iloc[list(result.one_offs)].tolist() == [12_000]
+    assert caveats(result) == ([] if wall > 120e3 else ["one-off"])
 
 
 def test_a_call_of_microseconds_is_no_start_up_however_short_the_window(tmp_path: Path) -> None:

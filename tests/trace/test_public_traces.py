@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bottleneck.analysis.faults import find_faults
 from bottleneck.errors import TraceError
 from bottleneck.schema.linked_trace import Linked
 from tests import trace_cache
@@ -98,7 +99,7 @@ def test_kernels_of_small_bert_on_an_h100_are_all_linked(traces: Path) -> None:
     assert result is not None
     assert (result.kernels["kind"] == "compute").sum() == 60
     assert result.linked_share == 1.0
-    assert result.caveats == ()
+    assert find_faults(result) == ()
     assert len(result.window.steps) == 1
     assert result.kernels["module"].notna().all() and result.kernels["source"].notna().all()
 

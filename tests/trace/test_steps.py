@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bottleneck.analysis.faults import step_caveats
 from bottleneck.schema.linked_trace import Window
-from bottleneck.trace.link import step_caveats
 from bottleneck.trace.steps import find_steps, set_aside_reasons, whole_window
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 from tests.trace.traces import read
@@ -315,6 +315,51 @@ def test_of_three_steps_only_a_first_one_far_above_both_others_is_set_aside() ->
     assert kinds(134, 44, 42) == ["still warming up", "", ""]
     assert kinds(80, 44, 42) == [""] * 3
     assert kinds(42, 134, 44) == [""] * 3
+
+
+def test_first_steps_far_shorter_than_every_later_one_were_fed_from_what_was_queued() -> None:
+    assert worded([31.9, 79, 83, 80, 81]) == [
+        "fed from work that was queued before it: 0.396 times the median of the later steps",
+        *[None] * 4,
+    ]
+    assert kinds(20, 31.9, 79, 83, 80, 81) == ["fed from work that was queued before"] * 2 + [""] * 4
+
+
+@pytest.mark.parametrize(
+    "us", [(45, 79, 83, 80, 81), (31.9, 79, 83), (31.9, 79, 40, 83, 80), (79, 31.9, 83, 80, 81)], ids=str
+)
+def test_a_step_that_is_a_little_shorter_or_not_the_first_counts(us: tuple[float, ...]) -> None:
+    assert kinds(*us) == [""] * len(us)
+
+
+def profiled(at: float, numbers: Sequence[int]) -> list[Event]:
+    """A window of the profiler that begins at an instant, with steps of 100 us."""
+    events = [complete("PyTorch Profiler (0)", "Trace", at, 100 * len(numbers))]
+    for place, number in enumerate(numbers):
+        events += [step(number, at + 100 * place, 100), *work(at + 100 * place + 10, 1000 * number + place)]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "chosen"),
+    [((3, 4), (13, 14, 15), (13, 14, 15)), ((3, 4, 5), (6, 7), (3, 4, 5)), ((3, 4), (5, 6), (5, 6))],
+)
+def test_of_two_windows_of_the_profiler_in_one_file_one_is_judged(
+    tmp_path: Path, first: Sequence[int], second: Sequence[int], chosen: Sequence[int]
+) -> None:
+    window = find_steps(read(tmp_path, [*profiled(0, first), *profiled(5000, second)]))
+    assert [each.number for each in window.steps] == [*chosen]
+    assert window.wall_us == pytest.approx(100 * len(chosen))
+    assert {reason.code for _, reason in window.set_aside} == {"other_window"}
+
+
+def test_numbers_that_jump_bound_a_window_and_numbers_that_follow_one_another_do_not(tmp_path: Path) -> None:
+    def numbers(*them: int) -> list[int | None]:
+        events = [event for event in profiled(0, them) if event["cat"] != "Trace"]
+        return [each.number for each in find_steps(read(tmp_path, events)).steps]
+
+    assert numbers(3, 4, 13, 14, 15) == [13, 14, 15]
+    assert numbers(3, 4, 5, 6, 7) == [3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("us", [(), (5.0,), (50.0, 5.0)])

@@ -297,7 +297,8 @@ class Subject:
 
     ``modules`` are the outermost ones only, ``iterators`` those under way of its loaders, ``tensors`` those that belong
     to no module. ``train`` states whether a step goes backward or updates parameters. ``places`` holds where each thing
-    lies, ``codes`` is the code that the step consists of, as far as it was found.
+    lies, ``codes`` is the code that the step consists of, as far as it was found. ``stands_for`` is the type of the
+    device whose ops a step under fake tensors makes.
     """
 
     torch: Any
@@ -310,6 +311,7 @@ class Subject:
     tensors: tuple[Any, ...] = ()
     places: Mapping[int, tuple[Location, ...]] = field(default_factory=dict, repr=False)
     codes: tuple[CodeType, ...] = field(default=(), repr=False)
+    stands_for: str | None = None
 
     def places_of(self, thing: Any) -> tuple[Location, ...]:
         """The references by which this object can be replaced."""
@@ -350,7 +352,8 @@ class Subject:
     def device_types(self) -> set[str]:
         """The types of devices that hold its tensors: {"cpu"}, {"cuda"} …; empty where it holds none."""
         owned = [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
-        return {tensor.device.type for tensor in (*owned, *self.tensors)}
+        types = {tensor.device.type for tensor in (*owned, *self.tensors)}
+        return types if self.stands_for is None or not types else {self.stands_for}
 
 
 def make_subject(

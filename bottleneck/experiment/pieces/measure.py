@@ -21,7 +21,7 @@ from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.machine import COMPILATIONS, cache_folder
 from bottleneck.harness.messages import Program
 from bottleneck.harness.supervise import CHILD
-from bottleneck.pipeline import finish
+from bottleneck.pipeline import finish_with_advice
 from bottleneck.schema.analysis import StepAnalysis
 from bottleneck.schema.evidence import Evidence, Explanation
 from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, missing_pieces
@@ -267,7 +267,7 @@ def with_pieces(explained: Explanation, folder: Path | None, measured: MeasuredP
         **{each.name: getattr(explained, each.name) for each in fields(Evidence) if each.init}
         | {"recording": recording, "analysis": step}
     )
-    return finish(evidence, advise(evidence))
+    return finish_with_advice(evidence)
 
 
 def _keep(folder: Path, recording: Recording) -> None:

@@ -1,4 +1,4 @@
-r"""The gate's result as alerts at source lines: GitHub annotations, GitLab code quality, SARIF.
+r"""Renders the gate as alerts at lines, for GitHub, GitLab, SARIF.
 
 Printed to a log, one a line: ``::error file=train.py,line=141,title=…::…``. Properties escape %, \r, \n, ':' and ',',
 messages %, \r and \n (ActionCommand.cs of actions/runner); what is unprintable is a visible escape before that.
@@ -18,7 +18,7 @@ from urllib.parse import quote
 from bottleneck.report.ci import phrases
 from bottleneck.report.text import clean
 from bottleneck.schema.counters import COUNTERS, Site
-from bottleneck.schema.gate_result import CounterChange, CounterVerdict, Gate, WorkloadResult
+from bottleneck.schema.gate_result import Cause, CounterChange, CounterVerdict, Gate, WorkloadResult
 from bottleneck.schema.op_names import place_of
 from bottleneck.units import counted
 
@@ -34,7 +34,10 @@ _DRIVE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 @dataclass(frozen=True)
 class AlertLocation:
-    """A line of a file, relative to the repository; ``is_cause`` unless it stands for an unknown line."""
+    """A line of a file of the repository.
+
+    ``is_cause`` unless it stands for an unknown line.
+    """
 
     file: str
     line: int
@@ -45,7 +48,7 @@ class AlertLocation:
 class Alert:
     """One message at a source line: its workload, rule and severity.
 
-    ``lines`` are the reasons, ``fix`` is how to fix or accept it, ``others`` are further locations. ``fingerprint``
+    ``fix`` is how to fix or accept it, ``others`` are further locations. ``fingerprint``
     stays the same when the line of code moves or the numbers change.
     """
 
@@ -53,44 +56,54 @@ class Alert:
     rule: str
     level: Level
     title: str
-    lines: tuple[str, ...]
+    causes: tuple[Cause, ...]
     place: AlertLocation
     fingerprint: str
     others: tuple[AlertLocation, ...] = ()
     fix: str = ""
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The causes, each in one line."""
+        return tuple(cause.text for cause in self.causes)
+
 
 def alerts(gate: Gate) -> tuple[Alert, ...]:
-    """All alerts, errors first; a workload that does not pass has one at least, a gate that fails has an error.
+    """Lists all alerts, errors first.
+
+    A workload that does not pass has one at least, a gate that fails has an error.
 
     Fingerprints are unique, as GitLab shows one issue of each: of two limits on one metric the first that is broken.
     """
-    found = [alert for result in phrases.worst_first(gate.results) for alert in _of(result, gate.exit_code)]
-    if gate.exit_code and all(alert.level != "error" for alert in found):
+    all_alerts = [alert for result in phrases.worst_first(gate.results) for alert in _of(result, gate.exit_code)]
+    if gate.exit_code and all(alert.level != "error" for alert in all_alerts):
         settings = AlertLocation("pyproject.toml", 1, is_cause=False)
-        mark = _fingerprint(MEASUREMENT)
-        found.append(Alert("all workloads", MEASUREMENT, "error", phrases.closing(gate), gate.warnings, settings, mark))
+        causes, mark = _causes(gate.warnings), _fingerprint(MEASUREMENT)
+        all_alerts.append(Alert("all workloads", MEASUREMENT, "error", phrases.closing(gate), causes, settings, mark))
     order = list(_COMMANDS)
     unique: dict[str, Alert] = {}
-    for alert in sorted(found, key=lambda alert: order.index(alert.level)):
+    for alert in sorted(all_alerts, key=lambda alert: order.index(alert.level)):
         unique.setdefault(alert.fingerprint, alert)
     return tuple(unique.values())
 
 
 def _of(result: WorkloadResult, exit_code: int) -> list[Alert]:
     wrong = [change for change in result.counters if change.verdict in _FAILING]
-    found = [] if result.is_new else [_counter(result, change) for change in wrong]
-    found += [_counter(result, change, "note") for change in phrases.improved(result)]
-    found += _outputs(result)
-    found += _time(result, exit_code)
-    is_reported = any(alert.level == _level(result, exit_code) for alert in found)
+    raised = [] if result.is_new else [_counter(result, change) for change in wrong]
+    raised += [_counter(result, change, "note") for change in phrases.improved(result)]
+    raised += _outputs(result)
+    raised += _time(result, exit_code)
+    is_reported = any(alert.level == _level(result, exit_code) for alert in raised)
     if result.is_new or (result.verdict != "pass" and not is_reported):
-        found.append(_whole(result, exit_code))
-    return found
+        raised.append(_whole(result, exit_code))
+    return raised
 
 
 def _level(result: WorkloadResult, exit_code: int) -> Level:
-    """The severity of a workload's verdict; an undecided one is an error only where that fails the build."""
+    """Grades a workload's verdict.
+
+    An undecided one is an error only where that fails the build.
+    """
     if result.verdict == "pass" and not result.is_new:
         return "note"
     return "error" if result.verdict in {"fail", "failed"} or exit_code == 5 else "warning"
@@ -110,11 +123,11 @@ def _counter(result: WorkloadResult, change: CounterChange, level: Level | None 
         OTHER if counter is None else counter.name,
         level or _FAILING[change.verdict],
         f"{phrases.describe_change(change)}{' (better)' if level == 'note' else ''}",
-        tuple(phrases.describe_cause(change)),
+        _causes(phrases.describe_cause(change)),
         places[0] if places else stand_in(result),
         _fingerprint(result.name, change.metric, str(change.is_creep), anchor),
         places[1:],
-        result.fix if level is None else "",
+        result.fix.text if level is None else "",
     )
 
 
@@ -123,35 +136,46 @@ def _outputs(result: WorkloadResult) -> list[Alert]:
     changes = () if result.numerics is None else result.numerics.changes
     if not changes:
         return []
-    title, lines = phrases.outputs_in_short(result.numerics), tuple(map(phrases.describe_output, changes))
+    title, causes = phrases.outputs_in_short(result.numerics), _causes(map(phrases.describe_output, changes))
     mark = _fingerprint(result.name, OUTPUTS)
-    return [Alert(result.name, OUTPUTS, "error", title, lines, stand_in(result), mark, fix=result.fix)]
+    return [Alert(result.name, OUTPUTS, "error", title, causes, stand_in(result), mark, fix=result.fix.text)]
 
 
 def _time(result: WorkloadResult, exit_code: int) -> list[Alert]:
-    """The step that got slower, at the line that takes the most more time, got faster, or was not decided."""
+    """Alerts of a step that is slower, faster or undecided.
+
+    A slower one stands at the line that takes the most more time.
+    """
     undecided = _level(result, exit_code) if result.verdict == "undecided" else "warning"
     levels: dict[str, Level] = {"slower": "error", "undecided": undecided, "faster": "note"}
     time = result.time
     if time is None or time.verdict not in levels:
         return []
     is_cause = time.verdict == "slower" or result.verdict == "undecided"
-    why, fix = (result.why, result.fix) if is_cause else ((), "")
+    why, fix = (result.why, result.fix.text) if is_cause else ((), "")
     place = (_slowest(result) if time.verdict == "slower" else None) or stand_in(result)
     title, mark = f"step {phrases.describe_time(time)}", _fingerprint(result.name, TIME)
     return [Alert(result.name, TIME, levels[time.verdict], title, why, place, mark, fix=fix)]
 
 
 def _whole(result: WorkloadResult, exit_code: int) -> Alert:
-    """The alert of a workload as a whole, where no counter and no time explains its verdict."""
+    """Alerts of a workload whose verdict no counter or time explains."""
     rule = RUN if result.verdict == "failed" else MEASUREMENT
     title = result.what or ("there is no lock-file yet" if result.is_new else result.verdict)
-    level, mark, lines = _level(result, exit_code), _fingerprint(result.name, rule), result.why or result.warnings
-    return Alert(result.name, rule, level, title, lines, stand_in(result), mark, fix=result.fix)
+    causes = result.why or _causes(result.warnings)
+    level, mark = _level(result, exit_code), _fingerprint(result.name, rule)
+    return Alert(result.name, rule, level, title, causes, stand_in(result), mark, fix=result.fix.text)
+
+
+def _causes(sentences: Iterable[str]) -> tuple[Cause, ...]:
+    return tuple(map(Cause, sentences))
 
 
 def _slowest(result: WorkloadResult) -> AlertLocation | None:
-    """The line that explains a slowdown best: one whose counters broke, else the one that takes the most more time."""
+    """Finds the line that explains a slowdown best.
+
+    One whose counters broke, else the one that takes the most more time.
+    """
     sites = [culprit.site for change in result.counters if change.verdict == "broken" for culprit in change.culprits]
     places = _places([site for site in sites if site is not None])
     rows = [] if result.comparison is None else sorted(result.comparison.rows, key=lambda row: -row.change_us)
@@ -163,21 +187,27 @@ def _slowest(result: WorkloadResult) -> AlertLocation | None:
 
 
 def stand_in(result: WorkloadResult) -> AlertLocation:
-    """The location of an alert without a known line: the workload's own file, its lock-file, or the settings."""
+    """Locates an alert without a known line.
+
+    At the workload's own file, its lock-file, or the settings.
+    """
     candidates = [word for word in result.program if word.endswith(".py")] + [result.lock, "pyproject.toml"]
     file = next(file for file in candidates if is_inside(file))
     return AlertLocation(file.removeprefix("./"), 1, is_cause=False)
 
 
 def _places(sites: Sequence[Site]) -> tuple[AlertLocation, ...]:
-    """The lines inside the repository, their files as servers compare them: without './' before them."""
+    """Locates the sites inside the repository, without './' before files."""
     inside = [site for site in sites if is_inside(site.file)]
     places = (AlertLocation(site.file.removeprefix("./"), max(site.line, 1), is_cause=True) for site in inside)
     return tuple(dict.fromkeys(places))
 
 
 def is_inside(file: str) -> bool:
-    """True for a path inside the repository: no absolute path, no drive or scheme, no way up."""
+    """Tells paths inside the repository from all others.
+
+    Those are absolute, have a drive or a scheme, or lead up.
+    """
     parts = re.split(r"[/\\]", file)
     return bool(file) and bool(parts[0]) and ".." not in parts and not (_DRIVE.match(parts[0]) and len(parts) > 1)
 
@@ -196,7 +226,10 @@ _LINES = 20
 
 
 def render_github(gate: Gate) -> str:
-    """The commands: one notice with the verdict and the exit code, then one per line of code and level."""
+    """Renders commands: a notice of the verdict, then each line's.
+
+    One per line of code and level.
+    """
     verdict = phrases.VERDICTS[phrases.verdict_of(gate)]
     shown = [_command("notice", {"title": f"bottleneck gate: {verdict}"}, [phrases.closing(gate)])]
     groups = _by_line(alerts(gate))
@@ -207,10 +240,13 @@ def render_github(gate: Gate) -> str:
     return "\n".join(shown) + "\n"
 
 
-def _by_line(found: Iterable[Alert]) -> list[list[Alert]]:
-    """Alerts of one level at one line together: an added .item() changes several counters."""
+def _by_line(raised: Iterable[Alert]) -> list[list[Alert]]:
+    """Groups alerts by level and line.
+
+    An added .item() changes several counters.
+    """
     groups: dict[tuple[str, str, str, int], list[Alert]] = {}
-    for alert in found:
+    for alert in raised:
         key = (alert.level, alert.workload, alert.place.file, alert.place.line)
         groups.setdefault(key, []).append(alert)
     return list(groups.values())
@@ -218,9 +254,11 @@ def _by_line(found: Iterable[Alert]) -> list[list[Alert]]:
 
 def _annotation(command: str, group: list[Alert], left_out: int) -> str:
     first, lines = group[0], [alert.title for alert in group]
-    known = dict.fromkeys(line for alert in group for line in alert.lines)
-    # Without those that another one begins with: a cause, and the same with its line of code.
-    lines += [line for line in known if not any(other != line and other.startswith(line) for other in known)]
+    causes: dict[str, Cause] = {}
+    for cause in (cause for alert in group for cause in alert.causes):
+        if cause.code or cause.sentence not in causes:  # the same cause is told with and without its line of code
+            causes[cause.sentence] = cause
+    lines += [cause.text for cause in causes.values()]
     lines += dict.fromkeys([alert.fix for alert in group if alert.fix])
     if len(lines) > _LINES:
         lines = [*lines[:_LINES], f"in gate.md: {counted(len(lines) - _LINES, 'more line')}"]
@@ -236,7 +274,10 @@ def _command(command: str, properties: Mapping[str, str], lines: Iterable[str]) 
 
 
 def _data(text: str) -> str:
-    """Cleaned text as the message of a command; the mark of the runner's older commands is broken as well."""
+    """Cleans text for the message of a command.
+
+    The mark of the runner's older commands is broken as well.
+    """
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace("##[", "#\\[")
 
 
@@ -245,7 +286,10 @@ _TEXT = 600
 
 
 def render_gitlab(gate: Gate) -> str:
-    """The issues as JSON; what got better is none. GitLab ignores ``content``, where the verdict stands."""
+    """Renders the issues as JSON; what got better is none.
+
+    GitLab ignores ``content``, where the verdict stands.
+    """
     issues = [
         {
             "type": "issue",
@@ -279,11 +323,11 @@ _INDEX = {rule: index for index, rule in enumerate(_RULES)}
 
 
 def render_sarif(gate: Gate) -> str:
-    """One run with a rule per counter and one for the time, and a result per alert."""
+    """Renders one run: rules per counter, results per alert."""
     rules = [
         {
             "id": rule,
-            "shortDescription": {"text": meaning.partition(":")[0]},
+            "shortDescription": {"text": f"{COUNTERS[rule].many} per step" if rule in COUNTERS else meaning},
             "fullDescription": {"text": meaning},
             "defaultConfiguration": {"level": "error"},
             "properties": {"tags": ["performance"]},

@@ -1,34 +1,74 @@
-"""Builds the document of the gate's result, which its page shows, and the sections that its text and markdown share."""
+"""Builds the document of a gate, the worst workload first.
 
-from collections.abc import Sequence
+Behind the workloads stands the evidence for each that does not pass.
+
+As markdown it is short enough for a comment, and its first line is a mark by which the comment is found again.
+"""
+
+from collections.abc import Iterable, Sequence
 
 from bottleneck.report import comparison as compare
-from bottleneck.report import render_document
+from bottleneck.report import markdown, render_document
 from bottleneck.report.ci import phrases
-from bottleneck.report.document import Action, ActionSection, Document, Section, TableRow, TableSection, columns
-from bottleneck.schema.comparison import Comparison
+from bottleneck.report.document import (
+    Action,
+    ActionSection,
+    Document,
+    FoldedSection,
+    LabelledLine,
+    ListSection,
+    Section,
+    TableColumn,
+    TableRow,
+    TableSection,
+    columns,
+)
+from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.schema.gate_result import CounterChange, Gate, WorkloadResult
 from bottleneck.schema.records import replace
+from bottleneck.units import counted
+
+MARK = "<!-- bottleneck-gate -->"
+
+# A comment on GitHub holds 65 536 characters; these are bytes, and leave room for a line that links to the run.
+MOST_BYTES = 58_000
+
+_TITLE = "Workloads"
+_MOST_COUNTERS = 40
+_COMMENT_ROWS = 5
 
 
-def build(gate: Gate) -> Document:
-    """The document of a gate: the workloads, the worst first, then the evidence for each that does not pass."""
-    verdict, results = phrases.verdict_of(gate), phrases.worst_first(gate.results)
-    passed = tuple(_action(result) for result in results if result.verdict == "pass")
-    failed = tuple(_action(result) for result in results if result.verdict != "pass")
-    sides = (("base", gate.base), ("candidate", gate.candidate))
+def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
+    """Builds the document of a gate.
+
+    ``rows`` is how many rows of each comparison of times are shown; with 0 there is none.
+    """
+    results = phrases.worst_first(gate.results)
+    sides = (("base", gate.base), ("candidate", gate.candidate), ("took", phrases.took(gate.seconds)))
+    verdict = phrases.verdict_of(gate)
+    actions = ActionSection(_TITLE, tuple(map(_action, results)))
     return Document(
         headline=phrases.VERDICTS[verdict],
         subject="bottleneck gate",
         tone={"pass": "good", "fail": "bad", "failed": "bad"}.get(verdict, "unknown"),
-        sentence=phrases.closing(gate),
+        sentence=gate.sentence,
         facts=tuple((label, text) for label, text in sides if text),
+        fact_width=10,
         sections=(
-            ActionSection("Workloads", failed, groups=(("Passed", passed),) if passed else ()),
-            *(section for result in results for section in _evidence(result)),
+            *([actions] if actions.items else []),
+            *(fold for result in results for fold in _evidence(result, rows)),
         ),
         warnings=gate.warnings,
+        closing=f"{phrases.verdict_and_code(gate)}.",
     )
+
+
+def to_terminal(gate: Gate, style: TerminalStyle = PLAIN) -> str:
+    """Renders the gate as text, without the comparisons of times.
+
+    Their causes are in the workloads' own lines.
+    """
+    return render_document(build(gate, rows=0), "terminal", style)
 
 
 def to_html(gate: Gate) -> str:
@@ -36,49 +76,90 @@ def to_html(gate: Gate) -> str:
     return render_document(build(gate), "html")
 
 
-def labelled_lines(result: WorkloadResult) -> list[tuple[str, str]]:
-    """The story, the time and the base of a workload that does not pass, each line with its label."""
-    time = [] if result.time is None else [("time", phrases.describe_time(result.time))]
-    base = [("base", result.base)] if result.base else []
-    return [] if result.verdict == "pass" else [*phrases.story(result), *time, *base]
+def to_markdown(gate: Gate) -> str:
+    """Renders the gate as markdown of at most ``MOST_BYTES``.
+
+    Where it gets longer, evidence is left out, then workloads.
+    """
+    document = build(gate, rows=_COMMENT_ROWS)
+    actions = [
+        action for section in document.sections if isinstance(section, ActionSection) for action in section.items
+    ]
+    folds = [section for section in document.sections if isinstance(section, FoldedSection)]
+    warnings = document.warnings[:_COMMENT_ROWS]
+    frame = replace(document, sections=(ActionSection(_TITLE, ()),), warnings=(*warnings, _cut(10**6, 10**6)))
+    room = MOST_BYTES - _size([MARK, markdown.render(frame)])
+    shown, room = _fitting((markdown.action_lines(action, f"{at}. ") for at, action in enumerate(actions, 1)), room)
+    opened, _ = _fitting(map(markdown.section_lines, folds), room if shown == len(actions) else 0)
+    left_out = len(actions) - shown, len(folds) - opened
+    sections: tuple[Section, ...] = (ActionSection(_TITLE, tuple(actions[:shown])), *folds[:opened])
+    cut = replace(document, sections=sections, warnings=(*warnings, *([_cut(*left_out)] if any(left_out) else [])))
+    return f"{MARK}\n{markdown.render(cut if actions else replace(cut, sections=()))}"
 
 
-def counter_table(changes: Sequence[CounterChange], title: str = "") -> TableSection:
-    """The counters with their causes, a cause that several share beneath the first of them."""
-    causes = [tuple(phrases.describe_cause(change)) for change in changes]
-    rows = []
-    for change, cause, before in zip(changes, causes, [(), *causes], strict=False):
-        words = phrases.describe_limit(change), phrases.CHANGES[change.verdict]
-        cells = (change.metric, *phrases.amounts(change), *words)
-        rows.append(TableRow(cells, details=() if cause == before else cause))
-    heads = columns("name", "counter") + columns("number", "before", "after", "change") + columns("words", "limit", "")
-    return TableSection(title, heads, tuple(rows))
+def _fitting(blocks: Iterable[Sequence[str]], room: int) -> tuple[int, int]:
+    """Counts the first blocks that fit, and the room left.
+
+    No block is made after those.
+    """
+    number = 0
+    for block in blocks:
+        size = _size(block)
+        if size > room:
+            break
+        number, room = number + 1, room - size
+    return number, room
 
 
-def bare_comparison(comparison: Comparison) -> Comparison:
-    """The comparison without its counters, which stand in a table of their own, and without folders of this run."""
-    before, after = replace(comparison.before, path=""), replace(comparison.after, path="")
-    return replace(comparison, before=before, after=after, counters=())
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(line.encode("utf-8", "backslashreplace")) + 1 for line in lines)
+
+
+def _cut(workloads: int, tables: int) -> str:
+    """Notes what was left out, and which file has it."""
+    left_out = f"{counted(workloads, 'workload')} and {counted(tables, 'table')} of evidence"
+    return f"cut to fit into a comment: {left_out} only in gate.json"
 
 
 def _action(result: WorkloadResult) -> Action:
-    """A workload with its labelled lines; the first command among them, with its line, comes last, to be copied."""
-    lines, last, command = [("result", phrases.headline(result))], [], ""
-    for label, text in [*labelled_lines(result), *phrases.asides(result)]:
-        phrase, found = phrases.split_command(text)
-        if found and not command:
-            last, command = [(label, phrase)], found
-        else:
-            lines.append((label, text.replace("  ", ": ", 1)))  # between an event and its line of code
-    return Action(f"{phrases.VERDICTS[result.verdict]} {result.name}", (*lines, *last), command=command or None)
+    """Builds the action of a workload: story, time, base, facts."""
+    lead = f"{phrases.VERDICTS[result.verdict]} {result.name}: {phrases.headline(result)}"
+    if result.verdict == "pass":
+        return Action(lead, tuple(phrases.asides(result)))
+    time = [] if result.time is None else [LabelledLine("time", phrases.describe_time(result.time))]
+    base = [LabelledLine("base", result.base)] if result.base else []
+    return Action(lead, (*phrases.story(result), *time, *base, *phrases.asides(result)))
 
 
-def _evidence(result: WorkloadResult) -> list[Section]:
-    """The counters that differ and the comparison of the times of a workload that does not pass."""
+def _evidence(result: WorkloadResult, rows: int) -> list[FoldedSection]:
+    """Builds the evidence on a workload that does not pass.
+
+    The counters that differ, and the comparison of the times.
+    """
     if result.verdict == "pass":
         return []
     changes = phrases.differing(result)
-    found: list[Section] = [counter_table(changes, "Counters that differ")] if changes else []
-    if result.comparison is not None:
-        found += compare.build(bare_comparison(result.comparison)).sections
-    return [replace(section, title=f"{section.title}: {result.name}") for section in found]
+    folds = [FoldedSection(f"Counters that differ: {result.name}", (_counter_table(changes),))] if changes else []
+    if result.comparison is not None and rows:
+        # The counters stand in a table of their own.
+        compared = compare.build(replace(result.comparison, counters=()), rows)
+        sections = (*compared.conditions, ListSection("", ((compared.sentence,),)), *compared.sections)
+        folds.append(FoldedSection(f"Where the time went: {result.name}", sections))
+    return folds
+
+
+def _counter_table(changes: Sequence[CounterChange]) -> TableSection:
+    """Builds four columns, as many as a phone shows.
+
+    A cause that several counters share stands beneath the first of them.
+    """
+    causes = [tuple(phrases.describe_cause(change)) for change in changes]
+    rows = []
+    for change, cause, before in zip(changes[:_MOST_COUNTERS], causes, [(), *causes], strict=False):
+        old, new, grown = phrases.amounts(change)
+        cells = (change.metric, f"{old} → {new} ({grown})", phrases.describe_limit(change))
+        rows.append(TableRow((*cells, phrases.CHANGES[change.verdict]), details=() if cause == before else cause))
+    heads = columns("name", "counter") + columns("number", "change") + columns("words", "limit", "")
+    more = len(changes) - len(rows)
+    notes = (f"and {more} more",) if more > 0 else ()
+    return TableSection("", heads, tuple(rows), notes, details=TableColumn("", "words"))

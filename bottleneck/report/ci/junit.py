@@ -33,7 +33,7 @@ _WORST: tuple[Outcome, ...] = ("error", "failure", "passed", "skipped")
 
 @dataclass(frozen=True)
 class _Case:
-    """A test case: its outcome, the message of a failure, and the lines beneath it."""
+    """A test case: outcome, message and the lines beneath it."""
 
     name: str
     outcome: Outcome
@@ -43,7 +43,9 @@ class _Case:
 
 
 def render(gate: Gate) -> str:
-    """One test suite, with a test per workload and group of counters, one for its time and one for its run.
+    """Renders one test suite.
+
+    A workload has a test per group of counters, one for its time and one for its run.
 
     Where the gate fails and no test does, there is one for all workloads.
     """
@@ -89,7 +91,10 @@ def _case(suite: ET.Element, workload: str, case: _Case) -> None:
 
 
 def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
-    """The tests of a workload: its run, which holds what no other does, its counters and its time."""
+    """Lists the tests of a workload: run, counters, outputs, time.
+
+    That of the run holds what no other does.
+    """
     groups: dict[str, list[CounterChange]] = {}
     for change in result.counters:
         counter = phrases.counter_of(change.metric)
@@ -97,15 +102,18 @@ def _cases(result: WorkloadResult, exit_code: int) -> list[_Case]:
         groups.setdefault("modules" if change.metric.startswith("module:") else group, []).append(change)
     cases = [_group_case(name, changes, result) for name, changes in groups.items()]
     if result.numerics is not None:
-        cases.append(_outputs_case(result.numerics, result.fix))
+        cases.append(_outputs_case(result.numerics, result.fix.text))
     if result.time is not None:
         cases.append(_time_case(result.time, result, exit_code))
     return [_run_case(result, exit_code, cases), *cases]
 
 
 def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Case:
-    """The test case of the run itself: passed where something was measured, skipped where that is optional."""
-    body = (*result.why, result.fix)
+    """Builds the test of the run itself.
+
+    Passed where something was measured, skipped where that is optional.
+    """
+    body = (*(cause.text for cause in result.why), result.fix.text)
     if result.verdict == "failed":
         return _Case("run", "error", result.what, body, result.seconds)
     is_reported = any(case.outcome in {"error", "failure"} for case in cases)
@@ -118,13 +126,15 @@ def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Ca
 def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult) -> _Case:
     outcomes = [_OUTCOMES.get(change.verdict, "passed") for change in changes]
     worst = min(outcomes, key=_WORST.index)
-    message = "; ".join(_message(each) for each, outcome in zip(changes, outcomes, strict=True) if outcome == worst)
+    message = "; ".join(
+        _message(changed) for changed, outcome in zip(changes, outcomes, strict=True) if outcome == worst
+    )
     body = []
     for change in changes:
         before, after, _ = phrases.amounts(change)
         body.append(f"{change.metric}: {before} -> {after}, {phrases.CHANGES[change.verdict]}")
         body += [f"  {cause}" for cause in phrases.describe_cause(change)]
-    fix = [result.fix] if worst in {"failure", "error"} and result.fix else []
+    fix = [result.fix.text] if worst in {"failure", "error"} and result.fix.text else []
     return _Case(name, worst, message, (*body, *fix))
 
 
@@ -160,7 +170,7 @@ def _time_case(time: TimeResult, result: WorkloadResult, exit_code: int) -> _Cas
     outcome = outcomes.get(time.verdict, "skipped")
     if time.verdict == "undecided" and result.verdict == "undecided" and exit_code == 5:
         outcome = "error"
-    story = (*result.why, result.fix) if outcome in {"failure", "error"} else ()
+    story = (*(cause.text for cause in result.why), result.fix.text) if outcome in {"failure", "error"} else ()
     return _Case("step time", outcome, phrases.time_summary(time), (phrases.describe_time(time), *story), time.seconds)
 
 

@@ -1,4 +1,4 @@
-"""The formats of the gate's result and their files; JSON and OpenMetrics are made here."""
+"""Lists the gate's formats; JSON and OpenMetrics are made here."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ from bottleneck.schema.measurements import Ratio
 
 @dataclass(frozen=True)
 class GateFormat:
-    """A format: the name of its file in the folder of `--out`, and what makes the text of it."""
+    """A format: the name of its file, and its renderer."""
 
     file: str
     render: Callable[[Gate], str]
@@ -32,13 +32,16 @@ _HEAD = ("schema", "version", "verdict", "exit_code", "sentence")
 
 
 def to_json(gate: Gate) -> str:
-    """The gate as JSON. ``verdict`` is that of all workloads together, which follows from the others."""
+    """Renders the gate as JSON.
+
+    ``verdict`` is that of all workloads together, which follows from the others.
+    """
     tree = _known_measurements(msgspec.to_builtins(gate))
     return encode({**tree, "verdict": verdict_of(gate)}, _HEAD)
 
 
 def _known_measurements(value: Any) -> Any:
-    """The same tree with null for a ratio or timing that has a number which is not finite."""
+    """Replaces ratios and timings that are not finite by null."""
     if isinstance(value, dict):
         if value.keys() == _MEASUREMENT and not all(map(math.isfinite, value.values())):
             return None
@@ -51,13 +54,16 @@ _Sample = tuple[dict[str, str], float | int]
 
 
 def to_openmetrics(gate: Gate) -> str:
-    """The counters and step times as OpenMetrics text: families of samples; what is not known has none."""
+    """Renders counters and step ratios as OpenMetrics text.
+
+    What is not known has no sample.
+    """
     counters: list[_Sample] = []
     ratios: list[_Sample] = []
     for result in gate.results:
         # Each metric once: a creep budget holds the same value against another baseline.
-        known = {change.metric: change.after for change in result.counters if change.after is not None}
-        counters += [({"workload": result.name, "metric": metric}, value) for metric, value in known.items()]
+        values_now = {change.metric: change.after for change in result.counters if change.after is not None}
+        counters += [({"workload": result.name, "metric": metric}, value) for metric, value in values_now.items()]
         ratio = None if result.time is None else result.time.ratio  # candidate / base
         if ratio is not None:
             values = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
@@ -73,7 +79,7 @@ def to_openmetrics(gate: Gate) -> str:
 
 
 def _family(name: str, samples: Iterable[_Sample]) -> list[str]:
-    """A family's lines; of samples whose labels are alike once cleaned, the first."""
+    """Renders a family; of samples with like labels, the first."""
     values: dict[str, str] = {}
     for labels, value in samples:
         if math.isfinite(value):
@@ -83,13 +89,13 @@ def _family(name: str, samples: Iterable[_Sample]) -> list[str]:
 
 
 def _label(text: str) -> str:
-    """A label's value: backslash, quote and line feed escaped, the unprintable made visible before."""
+    """Escapes a label's value, the unprintable made visible before."""
     return clean(text, _LABEL).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 GATE_FORMATS: Mapping[str, GateFormat] = {
-    "terminal": GateFormat("gate.txt", lazily("ci.gate_terminal", "render")),
-    "markdown": GateFormat("gate.md", lazily("ci.gate_markdown", "render")),
+    "terminal": GateFormat("gate.txt", lazily("ci.gate_document", "to_terminal")),
+    "markdown": GateFormat("gate.md", lazily("ci.gate_document", "to_markdown")),
     "json": GateFormat("gate.json", to_json),
     "html": GateFormat("gate.html", lazily("ci.gate_document", "to_html")),
     "junit": GateFormat("junit.xml", render_junit),
@@ -101,7 +107,9 @@ GATE_FORMATS: Mapping[str, GateFormat] = {
 
 
 def write_formats(gate: Gate, folder: Path, names: Iterable[str]) -> tuple[Path, ...]:
-    """Writes these formats into the folder, each file whole or not at all; their paths.
+    """Writes these formats into the folder; gives their paths.
+
+    Each file is written whole or not at all.
 
     One that cannot be written keeps no other from being written: the first error is raised after all were tried, with
     the others in its notes.

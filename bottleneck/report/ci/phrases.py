@@ -1,9 +1,13 @@
-"""Phrases on counters, time and verdicts that all formats of the gate share; nothing in them is escaped."""
+"""Words counters, time and verdicts for all formats of the gate.
+
+Nothing is escaped here.
+"""
 
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from bottleneck.report.document import LabelledLine
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.counters import COUNTERS, Counter
 from bottleneck.schema.gate_result import (
@@ -25,12 +29,18 @@ _EXACT_BELOW, _EXACT_FROM = 10_000, 10**18
 
 
 def counter_of(metric: str) -> Counter | None:
-    """The counter that a metric counts: of the whole step ('launches'), or of modules ('module:decoder.*.launches')."""
+    """Finds the counter that a metric counts.
+
+    Of the whole step ('launches'), or of modules ('module:decoder.*.launches').
+    """
     return COUNTERS.get(metric.rpartition(".")[2] if metric.startswith("module:") else metric)
 
 
 def amounts(change: CounterChange) -> tuple[str, str, str]:
-    """Before, after and the difference of a counter; both in one unit, exact where rounding would hide what differs."""
+    """Words before, after and the difference of a counter.
+
+    Exact where rounding would hide what differs.
+    """
     before, after = change.before, change.after
     shown = [amount(change.metric, value) for value in (before, after)]
     if before != after and shown[0] == shown[1]:
@@ -41,14 +51,14 @@ def amounts(change: CounterChange) -> tuple[str, str, str]:
 
 
 def format_change(change: CounterChange) -> str:
-    """'syncs 0 -> 1', with units where the counter has one; 'syncs unknown -> 1'."""
+    """Words a change: 'syncs 0 -> 1', 'syncs unknown -> 1'."""
     values, shown = (change.before, change.after), amounts(change)[:2]
     before, after = ("unknown" if value is None else text for value, text in zip(values, shown, strict=True))
     return f"{change.metric} {before} -> {after}"
 
 
 def amount(metric: str, value: int | None) -> str:
-    """A count: exact, but large numbers of bytes and FLOPs with a prefix."""
+    """Words a count; many bytes or FLOPs have a prefix."""
     counter = counter_of(metric)
     if value is None or counter is None or counter.unit is None:
         return _exact(value)
@@ -71,14 +81,14 @@ def describe_culprit(culprit: Culprit) -> str:
 
 
 def growth(ratio: float) -> str:
-    """A ratio as growth, '+7.6 %'; one that would show as nothing is '-<0.01 %'."""
+    """Words a ratio as growth: '+7.6 %', '-<0.01 %'."""
     if not math.isfinite(ratio):
         return "unknown"
     return f"{'-' if ratio < 1 else '+'}{share(abs(ratio - 1))}"
 
 
 def share(value: float) -> str:
-    """A share as a percentage, '2.4 %', with two decimals where one would show it as nothing."""
+    """Words a share: '2.4 %', or '0.04 %' where it is small."""
     if not math.isfinite(value):
         return "unknown"
     decimals = 2 if 0 < abs(value) < 0.0005 else 1
@@ -108,21 +118,25 @@ VERDICT_ORDER: tuple[CounterVerdict, ...] = (
 
 
 def count_by_verdict(changes: Sequence[CounterChange], verdicts: Sequence[CounterVerdict] = VERDICT_ORDER) -> str:
-    """'15 counters equal, 1 within budget': how many there are of each verdict; a metric counts once, as its worst."""
+    """Counts verdicts: '15 counters equal, 1 within budget'.
+
+    A metric counts once, as its worst.
+    """
     worst: dict[str, CounterVerdict] = {}
     order = list(CHANGES)
     for change in changes:
         worst[change.metric] = min(change.verdict, worst.get(change.metric, "same"), key=order.index)
-    counts = {verdict: list(worst.values()).count(verdict) for verdict in verdicts}
-    phrases = [f"{count} {CHANGES[verdict]}" for verdict, count in counts.items() if count]
-    if not phrases:
-        return ""
-    number, _, words = phrases[0].partition(" ")
-    return ", ".join([f"{number} counter{'' if number == '1' else 's'} {words}", *phrases[1:]])
+    numbers = [(list(worst.values()).count(verdict), CHANGES[verdict]) for verdict in verdicts]
+    shown = [(number, words) for number, words in numbers if number]
+    first = [f"{counted(number, 'counter')} {words}" for number, words in shown[:1]]
+    return ", ".join([*first, *(f"{number} {words}" for number, words in shown[1:])])
 
 
 def differing(result: WorkloadResult) -> list[CounterChange]:
-    """The counters that a table shows, the worst first: those that differ or that only one side knows."""
+    """Selects the counters that differ, the worst first.
+
+    Those too that only one side knows.
+    """
     order = list(CHANGES)
     shown = [
         change
@@ -141,7 +155,7 @@ def describe_limit(change: CounterChange) -> str:
 
 
 def describe_change(change: CounterChange) -> str:
-    """'launches 303 -> 311 per step, limit +0', 'launches 311 per step, without baseline'."""
+    """Words a change: 'launches 303 -> 311 per step, limit +0'."""
     if change.before is None and change.after is not None:
         return f"{change.metric} {amounts(change)[1]} per step, without baseline"
     limit = f", limit {describe_limit(change)}" if change.limit is not None else ""
@@ -149,14 +163,16 @@ def describe_change(change: CounterChange) -> str:
 
 
 def describe_cause(change: CounterChange) -> list[str]:
-    """The first few causes of a counter's change, and the reason where none is known."""
+    """Words the first causes of a change, and its reason."""
     phrases = [describe_culprit(culprit) for culprit in change.culprits[:_CULPRITS]]
     left = len(change.culprits) - len(phrases)
     return [*phrases, *([f"{left} more"] if left else []), *([change.reason] if change.reason else [])]
 
 
 def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
-    """'peak_bytes, allocations: the baseline is of another device': the counters of one verdict, by their reasons.
+    """Words the counters of one verdict, by their reasons.
+
+    'peak_bytes, allocations: the baseline is of another device'.
 
     What neither side can know is left out where all is well.
     """
@@ -169,7 +185,7 @@ def by_reason(result: WorkloadResult, verdict: CounterVerdict) -> list[str]:
 
 
 def is_nowhere(change: CounterChange, result: WorkloadResult) -> bool:
-    """True for a counter that neither side can know, such as kernels on a CPU: nothing is missing."""
+    """Tells counters that neither side can know, as kernels on CPUs."""
     unknown = {} if result.counts is None else result.counts.unknown
     return change.before is None and change.after is None and change.metric in unknown
 
@@ -180,11 +196,15 @@ def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
 
 
 def time_summary(time: TimeResult | None) -> str:
-    """'step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more'; why there is none where the time was not measured."""
+    """Words a time, or why it was not measured.
+
+    'step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more'.
+    """
     if time is None:
         return "time not measured"
     if time.ratio is None:
-        phrase = f"{_steps(time)} ({time.verdict})" if _steps(time) else f"time {time.verdict}"
+        steps = _steps(time)
+        phrase = f"time {time.verdict}" if steps is None else f"{steps} ({time.verdict})"
         return phrase + (f": {time.reason}" if time.reason else "")
     ratio = time.ratio
     phrase = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
@@ -193,21 +213,23 @@ def time_summary(time: TimeResult | None) -> str:
 
 
 def time_change_words(time: TimeResult) -> str:
-    """'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'; the verdict in words where there is no time."""
+    """Words the change of a time, else its verdict.
+
+    'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'.
+    """
     if time.ratio is None:
         return f"step time {time.verdict}"
     ratio = time.ratio
-    parts = []
-    if time.base_us is not None and time.candidate_us is not None:
-        parts.append(f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}")
-    parts.append(f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]")
-    if time.budget is not None:
-        parts.append(f"budget {format_share(time.budget)}")
-    return ", ".join(parts)
+    interval = f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]"
+    budget = None if time.budget is None else f"budget {format_share(time.budget)}"
+    return ", ".join(filter(None, (_steps(time), interval, budget)))
 
 
 def time_in_short(time: TimeResult | None) -> str:
-    """'step +7.6 %', 'step +2.1 % (undecided)', 'time not run'; nothing where the workload came to no time at all."""
+    """Words a time in short: 'step +2.1 % (undecided)'.
+
+    Nothing where the workload came to no time at all.
+    """
     if time is None:
         return ""
     if time.ratio is None:
@@ -233,15 +255,17 @@ def describe_time(time: TimeResult) -> str:
 
 
 def _steps(time: TimeResult) -> str | None:
+    """Words both steps: '18.2 ms -> 19.6 ms'; null without both."""
     if time.base_us is None or time.candidate_us is None:
         return None
-    before, after = format_us(time.base_us.median), format_us(time.candidate_us.median)
-    number, _, unit = before.partition(" ")
-    return f"step {number if after.endswith(f' {unit}') else before} -> {after}"
+    return f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}"
 
 
 def _interval(time: TimeResult) -> str | None:
-    """The growth between bounds that each hold at 99 %, over so many pairs, and how many of them confirmed it."""
+    """Words the growth between bounds that each hold at 99 %.
+
+    With the number of pairs, and how many of them confirmed it.
+    """
     if time.ratio is None:
         return None
     ratio = time.ratio
@@ -271,17 +295,25 @@ VERDICTS: Mapping[GateVerdict, str] = {
 
 
 def verdict_of(gate: Gate) -> GateVerdict:
-    """The verdict on all workloads together: the one that the exit code stands for."""
-    found = {result.verdict for result in gate.results}
+    """Finds the verdict that the exit code stands for."""
+    verdicts = {result.verdict for result in gate.results}
     meant = [verdict for verdict in VERDICTS if EXIT_CODES[verdict] == gate.exit_code]
     otherwise: GateVerdict = meant[-1] if meant and gate.results else "nothing measured"
-    return next((verdict for verdict in meant if verdict in found), otherwise)
+    return next((verdict for verdict in meant if verdict in verdicts), otherwise)
+
+
+def verdict_and_code(gate: Gate) -> str:
+    """'FAIL, exit code 1'."""
+    return f"{VERDICTS[verdict_of(gate)]}, exit code {gate.exit_code}"
 
 
 def closing(gate: Gate) -> str:
-    """'FAIL, exit code 1: 1 of 3 workloads regressed: mlp; 2 workloads passed. Took 41 s.'."""
-    lead = f"{VERDICTS[verdict_of(gate)]}, exit code {gate.exit_code}"
-    return f"{lead}: {gate.sentence.rstrip(' .') or 'no sentence'}. Took {took(gate.seconds)}."
+    """Words the whole gate in a line.
+
+    'FAIL, exit code 1: 1 of 3 workloads regressed: mlp; 2 workloads passed. Took 41 s.'.
+    """
+    sentence = gate.sentence.rstrip(" .") or "no sentence"
+    return f"{verdict_and_code(gate)}: {sentence}. Took {took(gate.seconds)}."
 
 
 def worst_first(results: Iterable[WorkloadResult]) -> list[WorkloadResult]:
@@ -291,7 +323,9 @@ def worst_first(results: Iterable[WorkloadResult]) -> list[WorkloadResult]:
 
 
 def headline(result: WorkloadResult) -> str:
-    """The text beside the verdict and the name: counters, time and duration, each in a phrase.
+    """Words what stands beside a workload's name.
+
+    Counters, outputs, time and duration, each in a phrase.
 
     It is short for a failure, as the story and the time follow in lines of their own.
     """
@@ -307,7 +341,7 @@ def headline(result: WorkloadResult) -> str:
 
 
 def outputs_in_short(numerics: NumericsResult | None) -> str:
-    """'9 outputs the same', '2 of 9 outputs differ'; nothing where none were compared."""
+    """Words outputs: '9 outputs the same'; nothing where none compared."""
     if numerics is None or numerics.verdict not in {"same", "differs"}:
         return ""
     if numerics.verdict == "same":
@@ -316,55 +350,61 @@ def outputs_in_short(numerics: NumericsResult | None) -> str:
 
 
 def describe_output(change: OutputChange) -> str:
-    """'returned of step 1: norm 2.3026 -> 2.3101, 3.3e-03 of its size; rounding explains 2.1e-05'."""
+    """Words an output that differs, and what rounding explains."""
     text = f"{change.name}: {change.what}"
     if change.difference is None or change.tolerance is None:
         return text
     return f"{text}, {change.difference:.1e} of its size; rounding explains {change.tolerance:.1e}"
 
 
-def _outputs_asides(numerics: NumericsResult | None) -> list[tuple[str, str]]:
-    """The reason that outputs were not compared, and those that differ from run to run."""
-    if numerics is None:
+def accept_command(workload: str, metrics: Iterable[str]) -> str:
+    """Words the command that takes these metrics as they are.
+
+    From then on, falling back is a regression.
+    """
+    names = ",".join(sorted(metrics))
+    return f'bottleneck accept {shlex.quote(workload)} --metric {shlex.quote(names)} --reason "…"'
+
+
+def story(result: WorkloadResult) -> list[LabelledLine]:
+    """Lists what happened, each cause, and the fix of a failure."""
+    if result.verdict == "pass":
         return []
-    found = [("outputs", f"not compared: {numerics.reason}")] if numerics.reason else []
-    return [*found, *(("not held", f"{name}: {why}") for name, why in numerics.unstable.items())]
+    causes = [LabelledLine("why", cause.sentence, cause.code) for cause in dict.fromkeys(result.why)]
+    fix = LabelledLine("fix", result.fix.sentence, command=result.fix.command)
+    return [line for line in (LabelledLine("what", result.what), *causes, fix) if line.text or line.command]
 
 
-def accept_command(result: WorkloadResult) -> str:
-    """The command that keeps what got better: from then on, falling back is a regression."""
-    metrics = ",".join(sorted({change.metric for change in improved(result)}))
-    return f'bottleneck accept {shlex.quote(result.name)} --metric {shlex.quote(metrics)} --reason "…"'
-
-
-def story(result: WorkloadResult) -> list[tuple[str, str]]:
-    """The three lines, labelled: what happened, why (a line each), and how to fix or accept it; none of a pass."""
-    lines = [("what", result.what), *(("why", why) for why in dict.fromkeys(result.why)), ("fix", result.fix)]
-    return [] if result.verdict == "pass" else [(label, text) for label, text in lines if text]
-
-
-def asides(result: WorkloadResult) -> list[tuple[str, str]]:
-    """Further facts on a workload, each a label and a sentence."""
-    phrases = []
-    if better := improved(result):
-        keep = f"; to keep it: {accept_command(result)}" if result.lock else ""
-        phrases.append(("better", f"{', '.join(map(format_change, better))}{keep}"))
-    for change in result.counters:  # that grew and passes: within its budget, or accepted
-        if result.verdict == "pass" and change.verdict in {"within budget", "accepted"}:
-            reason = f": {change.reason}" if change.reason else ""
-            phrases.append(("allowed", f"{describe_change(change)}{reason}"))
-    phrases += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
-    phrases += [("not compared", text) for text in by_reason(result, "not compared")]
+def asides(result: WorkloadResult) -> list[LabelledLine]:
+    """Further facts on a workload."""
+    facts = [("allowed", text) for text in _allowed(result)]
+    facts += [] if result.is_new else [("without baseline", text) for text in by_reason(result, "new")]
+    facts += [("not compared", text) for text in by_reason(result, "not compared")]
     # Never gated, because runs disagree: those too that only the counts of this run know of.
     listed = {change.metric for change in result.counters}
     unstable = {} if result.counts is None else result.counts.unstable
     others = [f"{metric}: {reason}" for metric, reason in unstable.items() if metric not in listed]
-    phrases += [("unstable", text) for text in (*by_reason(result, "unstable"), *others)]
-    phrases += _outputs_asides(result.numerics)
-    return [*phrases, *(("warning", warning) for warning in result.warnings)]
+    facts += [("unstable", text) for text in (*by_reason(result, "unstable"), *others)]
+    numerics = result.numerics
+    if numerics is not None:
+        facts += [("outputs", f"not compared: {numerics.reason}")] if numerics.reason else []
+        facts += [("not held", f"{name}: {why}") for name, why in numerics.unstable.items()]
+    facts += [("warning", warning) for warning in result.warnings]
+    return [*_better(result), *(LabelledLine(label, text) for label, text in facts)]
 
 
-def split_command(text: str) -> tuple[str, str]:
-    """A sentence and the command that it ends in, which must stay whole to be copied; '' where it ends in none."""
-    before, mark, after = text.rpartition("bottleneck accept ")
-    return (before.rstrip(), f"{mark}{after}") if mark else (text, "")
+def _better(result: WorkloadResult) -> list[LabelledLine]:
+    """Names the counters that got better, with the command to keep them."""
+    changes = improved(result)
+    words = ", ".join(map(format_change, changes))
+    if not changes or not result.lock:
+        return [LabelledLine("better", words)] if changes else []
+    command = accept_command(result.name, {change.metric for change in changes})
+    return [LabelledLine("better", f"{words}; to keep it:", command=command)]
+
+
+def _allowed(result: WorkloadResult) -> list[str]:
+    """Names the counters that grew and pass: within their budgets, or accepted."""
+    allowed: tuple[CounterVerdict, ...] = ("within budget", "accepted")
+    changes = [change for change in result.counters if result.verdict == "pass" and change.verdict in allowed]
+    return [f"{describe_change(change)}{f': {change.reason}' if change.reason else ''}" for change in changes]

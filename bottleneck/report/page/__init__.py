@@ -29,6 +29,7 @@ from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
+from bottleneck.report.no_gain import no_gain
 from bottleneck.report.roofline_points import ACROSS, GUIDES_NOTE, UP, absences, plane_of, points, roofs, whole_step
 from bottleneck.report.text import account_name, as_sentence, bound_word, clean, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
@@ -61,7 +62,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
     on_ranks = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
-    parts = {"findings": analysis.findings, "memory": analysis.memory, "ranks": analysis.ranks}
+    parts = {"findings": analysis.findings or analysis.no_gain, "memory": analysis.memory, "ranks": analysis.ranks}
     others = (
         tables.idle(analysis, _ROWS),
         tables.critical_path(analysis.critical_path, _HOPS),
@@ -84,6 +85,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         phases=tables.phases(analysis),
         ranges=_present(ranges),
         advice=findings(analysis, all_findings=all_findings),
+        no_gain=_present((no_gain(analysis.no_gain),)),
         proofs=_present(proofs),
         doubts=_present(doubts),
         queue=_present((tables.queue_sparkline(analysis),)),

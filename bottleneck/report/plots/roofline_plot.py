@@ -35,7 +35,7 @@ from bottleneck.report.roofline_points import (
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis, Verdict
 from bottleneck.schema.device import Device
-from bottleneck.units import format_share, format_si
+from bottleneck.units import format_share, format_si, trimmed
 
 Line = tuple[tuple[float, float], ...]
 Places = tuple[list[Bbox], list[Bbox]]
@@ -188,7 +188,7 @@ def _limits(values: list[float]) -> tuple[float, float]:
 
 def short_si(value: float) -> str:
     """A number with a prefix and without decimals that are 0: '10 G'."""
-    return format_si(value, "").replace(".00", "").replace(".0 ", " ").strip()
+    return trimmed(format_si(value, ""))
 
 
 def draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:

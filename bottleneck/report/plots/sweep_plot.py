@@ -18,7 +18,7 @@ from bottleneck.report.sweep import SweepCurve, curves_of, fit_line, rate_name, 
 from bottleneck.report.text import clean
 from bottleneck.schema.device import Device
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
-from bottleneck.units import format_us
+from bottleneck.units import format_us, trimmed
 
 _MARK_POINTS = 6.0
 Drawn = Sequence[tuple[SweepCurve, dict[str, Any]]]  # curves, and how each is drawn
@@ -120,7 +120,7 @@ def _draw_times(axes: Axes, shown: Drawn, ticks: Sequence[str]) -> None:
         axes.errorbar(curve.x, medians, yerr=spread, elinewidth=0.9, capsize=2, zorder=3, **style)
         values += [value for timing in timings for value in (max(timing.low, timing.median / 10), timing.high)]
     _scale(axes, shown, values, ticks)
-    axes.yaxis.set_major_formatter(lambda value, _: format_us(value).replace(".00", "").replace(".0 ", " "))
+    axes.yaxis.set_major_formatter(lambda value, _: trimmed(format_us(value)))
     fit = shown[0][0].fit
     if len(shown) == 1 and fit is not None and not ticks:
         _draw_fit(axes, fit)

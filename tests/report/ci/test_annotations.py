@@ -79,7 +79,7 @@ def test_what_one_line_of_code_did_is_one_annotation_at_that_line() -> None:
         "h2d_bytes 0 -> 12.6 MB per step, limit +0",
         "launches 303 -> 327 per step, limit +0",
         "+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here",
-        COUNTED.fix,
+        COUNTED.fix.text,
     ]
     assert (item.properties["file"], item.properties["line"]) == ("train.py", "141")
 
@@ -128,8 +128,9 @@ def test_notices_leave_room_for_the_verdict() -> None:
 
 
 def test_the_parser_of_this_test_is_fooled_by_what_is_not_escaped() -> None:
-    assert parse(HOSTILE.why[1]).name == "error"
-    assert parse(f"::error title={HOSTILE.why[1]}::x").message != "x"
+    line = HOSTILE.why[1].sentence
+    assert parse(line).name == "error"
+    assert parse(f"::error title={line}::x").message != "x"
 
 
 GITLAB_EACH = pytest.mark.parametrize("gate", GATES.values(), ids=GATES)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.report.ci.gate_markdown import MOST_BYTES
+from bottleneck.report.ci.gate_document import MOST_BYTES
 from bottleneck.report.ci.outputs import GATE_FORMATS
 from tests.report.gates import GATES
 

@@ -10,13 +10,13 @@ from bottleneck.report.ci.phrases import (
     VERDICTS,
     accept_command,
     amounts,
+    asides,
     count_by_verdict,
     describe_culprit,
     describe_limit,
     describe_time,
     growth,
     share,
-    split_command,
     took,
     verdict_of,
 )
@@ -108,8 +108,8 @@ def test_a_culprit_keeps_the_commas_of_its_name() -> None:
 
 def test_all_that_is_known_of_a_time_is_reported() -> None:
     assert describe_time(SLOWER) == (
-        "slower; step 18.2 -> 19.6 ms; +7.6 % [98 %: +5.1 %, +9.9 %] over 14 pairs, 7 of them fresh ones to confirm; "
-        "budget +3.0 %, or 200 us where that is more; this run could see 2.4 % or more; measured in 78 s"
+        "slower; step 18.2 ms -> 19.6 ms; +7.6 % [98 %: +5.1 %, +9.9 %] over 14 pairs, 7 of them fresh ones to "
+        "confirm; budget +3.0 %, or 200 us where that is more; this run could see 2.4 % or more; measured in 78 s"
     )
     assert describe_time(NO_TIME).startswith("not run; no base: ")
 
@@ -130,8 +130,9 @@ def test_the_verdict_on_all_is_the_one_that_the_exit_code_stands_for(
     assert verdict in VERDICTS
 
 
-def test_a_command_is_told_apart_from_the_sentence_before_it() -> None:
-    command = accept_command(IMPROVED)
-    assert command == 'bottleneck accept examples/better.py --metric d2h_bytes,launches --reason "…"'
-    assert split_command(f"undo that, or: {command}") == ("undo that, or:", command)
-    assert split_command("undo that") == ("undo that", "")
+def test_the_command_that_accepts_names_workload_and_metrics_as_a_shell_reads_them() -> None:
+    command = accept_command("bench/x.py --n 3", {"launches", "d2h_bytes"})
+    assert command == "bottleneck accept 'bench/x.py --n 3' --metric d2h_bytes,launches --reason \"…\""
+    (better,) = [line for line in asides(IMPROVED) if line.label == "better"]
+    assert better.text.endswith("; to keep it:")
+    assert better.command == 'bottleneck accept examples/better.py --metric d2h_bytes,launches --reason "…"'

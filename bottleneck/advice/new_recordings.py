@@ -1,0 +1,178 @@
+"""Advice to record anew, where a trace shows something else than what holds its program back."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from bottleneck.advice.ranking import Draft
+from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
+from bottleneck.schema.analysis import (
+    APPLE_UNRECORDED,
+    BROKEN_TRACE_SLUGS,
+    DISTURBED_SLUGS,
+    ELSEWHERE,
+    GRAPH_CAPTURE,
+    HALF_RECORDED,
+    ONE_OFF,
+    ONE_RANK,
+    TRUNCATED,
+    Caveat,
+)
+from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS
+from bottleneck.schema.reasons import REMEDIES
+from bottleneck.schema.records import replace
+from bottleneck.units import format_share
+
+
+class _Anew(Struct, frozen=True):
+    """The lack of a recording, and advice on another one, with what shows it; ``quotes`` where advice holds that."""
+
+    title: str
+    advice: str
+    seen: tuple[str, ...] = ()
+    quotes: bool = False
+
+
+# By the caveat that says it, where that concerns more than half of what was recorded.
+_INSTEAD: Mapping[str, _Anew] = {
+    ELSEWHERE: _Anew(
+        "Most of the work was done by processes that were not recorded",
+        "Record these processes, if they import torch: bottleneck run --follow-children.",
+    ),
+    HALF_RECORDED: _Anew(
+        "The device was not recorded",
+        "Record the device too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+    ),
+    APPLE_UNRECORDED: _Anew(
+        "The GPU was not recorded",
+        "Record the GPU's side in Instruments: torch.mps.profiler.start(mode='interval').",
+    ),
+    GRAPH_CAPTURE: _Anew(
+        "The window captures a graph that later steps replay",
+        "Record later steps, which replay the graph: this window captures it.",
+    ),
+    ONE_OFF: _Anew(
+        "Most of the window is work that is done once", "Record later steps, after warm-up: {message}.", quotes=True
+    ),
+}
+_MOST = 0.5
+_BROKEN = _Anew("The trace is not whole", "Record it again: a few whole steps, after warm-up.")
+_HOST = _Anew(
+    "What the host did is not in the trace",
+    "Record the host too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True.",
+)
+_CUT_OFF = _Anew("The file was cut off", "Record it again, and let the program end by itself.")
+_LOADED = _Anew("Other programs disturbed the recording", "Record it again while nothing else runs.")
+_ALL_RANKS = _Anew(
+    "One rank does not show why it waits for the others",
+    "Report the traces of all ranks together: one that comes late holds the others up in their collectives.",
+)
+_PARTED = _Anew(
+    "The device is idle in one part of the window and busy in the other",
+    "Report each part of the window by itself, with --window A:B: what limits one does not limit the other.",
+)
+
+
+def with_new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts, with advice to record anew before all others where this recording cannot show what to change.
+
+    What holds whatever the step is stays before it. Where other programs disturbed the step, what rests on what the
+    program does stands first in its place.
+    """
+    leading = [each for each in drafts if each.comes_first and each.gain_us is None]
+    others = [each for each in drafts if each not in leading]
+    if evidence.bound == "inconclusive" and not evidence.is_incomplete and evidence.is_broken:
+        sure = max((each for each in others if each.slug in SURE_FINDINGS), key=_middle_us, default=None)
+        if sure is not None:
+            return [*leading, replace(sure, comes_first=True), *(each for each in others if each is not sure)]
+    anew = _new_recording(evidence, others)
+    if anew is None:
+        return [*leading, *others, *([] if leading else _where_nothing_gains(evidence, others))]
+    # Says the same with fewer words on what to record.
+    others = [each for each in others if each.slug != "incomplete-trace"] if evidence.is_broken else others
+    return [*leading, _draft(anew), *others]
+
+
+def _middle_us(draft: Draft) -> float:
+    return -1.0 if draft.gain_us is None else draft.gain_us.low + draft.gain_us.high
+
+
+def _draft(anew: _Anew) -> Draft:
+    return Draft(
+        slug="record-anew",
+        title=anew.title,
+        evidence=anew.seen,
+        advice=anew.advice,
+        gain_reason="none: a new recording shows what to change, and makes nothing faster",
+        comes_first=True,
+    )
+
+
+def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
+    """The recording to make in place of this one; null where it shows what limits the step.
+
+    One rank of several does not show why it waits in collectives, unless a finding explains most of that time.
+    """
+    caveats = sorted(evidence.analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
+    named = next((each for each in caveats if _shows_something_else(each)), None)
+    if named is not None:
+        anew = _INSTEAD[named.slug]
+        seen = () if anew.quotes else (named.message,)
+        return replace(anew, advice=anew.advice.format(message=named.message), seen=seen)
+    broken = next((each for each in caveats if each.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS), None)
+    if broken is not None:
+        cut_off = next((each.message for each in caveats if each.slug == TRUNCATED), None)
+        lacks = _BROKEN if cut_off is None else _CUT_OFF
+        return replace(lacks, seen=(*(() if cut_off is None else (cut_off,)), broken.message))
+    if evidence.bound == "inconclusive":
+        return _where_undecided(evidence)
+    if evidence.bound == "communication" and any(caveat.slug == ONE_RANK for caveat in caveats):
+        exposed_us = evidence.group_us("communication")
+        most_us = max((each.gain_us.low for each in drafts if each.gain_us is not None), default=0.0)
+        if most_us > exposed_us / 2:
+            return None
+        return replace(
+            _ALL_RANKS,
+            seen=(f"collectives hold {format_share(evidence.share_of_step(exposed_us))} of the step of this rank",),
+        )
+    return _PARTED if evidence.sides is not None and not evidence.sides.is_one_step else None
+
+
+def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
+    """The recording to make where most of the step tells nothing, and no draft gains; it stands behind all others."""
+    least_us = LITTLE * evidence.step_us
+    if any(each.gain_us is not None and each.gain_us.high >= least_us for each in drafts):
+        return []
+    if evidence.share_of_step(evidence.account_us("overhead.unknown")) > _MOST:
+        return [replace(_draft(_HOST), comes_first=False)]
+    anew = _of_unmodelled(evidence) if evidence.share_of_step(evidence.group_us(UNMODELLED)) > _MOST else None
+    return [] if anew is None else [replace(_draft(anew), comes_first=False)]
+
+
+def _shows_something_else(caveat: Caveat) -> bool:
+    return caveat.slug in _INSTEAD and (caveat.share is None or caveat.share > _MOST)
+
+
+def _where_undecided(evidence: Evidence) -> _Anew | None:
+    """Advice that would decide a verdict that is open: a quiet machine, or what the cost of most of the work needs."""
+    load = next((each for each in evidence.analysis.caveats if each.slug in DISTURBED_SLUGS), None)
+    return _of_unmodelled(evidence) if load is None else replace(_LOADED, seen=(load.message,))
+
+
+def _of_unmodelled(evidence: Evidence) -> _Anew | None:
+    """Advice on what the cost of most of the unmodelled work needs; null where no recording has it."""
+    us: dict[str, float] = {}
+    for row in evidence.analysis.kernels:
+        if row.bound in {"unknown", *UNMODELLED_ACCOUNTS}:
+            us[row.reason_code or ""] = us.get(row.reason_code or "", 0.0) + row.us
+    remedy = REMEDIES.get(max(us, key=lambda code: us[code], default=""))
+    if remedy is None:
+        return None
+    share = evidence.share_of_step(math.fsum(us.values()))
+    return _Anew(
+        "Too little of the work can be modelled",
+        advice=f"{remedy[:1].upper()}{remedy[1:]}.",
+        seen=(f"{format_share(share)} of the step is unmodelled work (no cost formula)",),
+    )

@@ -1,0 +1,67 @@
+"""Prices changes of a program on devices that are not here: ``bottleneck verify --device``."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck import __version__
+from bottleneck.errors import UsageError, WorkloadError
+from bottleneck.schema.records import replace
+from bottleneck.system.interrupts import answered
+
+if TYPE_CHECKING:
+    from bottleneck.harness.messages import Program
+    from bottleneck.schema.device import Device
+    from bottleneck.schema.predicted_changes import PredictedChanges
+    from bottleneck.schema.step_calls import StepCalls
+
+
+def predict_elsewhere(
+    program: "Program", devices: "Sequence[Device]", tries: Sequence[str], tell: Callable[[str], None]
+) -> "PredictedChanges":
+    """Prices each change on these devices; of those without a name in ``tries``, all that have a price.
+
+    UsageError for a change without a price, and where the step depends on values of its data; WorkloadError where the
+    program fails as it is.
+    """
+    from bottleneck.experiment.fake_variants import FakeWorker
+    from bottleneck.experiment.interventions import CHANGES
+    from bottleneck.experiment.worker import Refused
+    from bottleneck.predict.changes import PRICED, ChangedSteps, NoStep, predict_changes
+
+    without = [name for name in tries if name not in PRICED]
+    if without:
+        raise UsageError(
+            f"{without[0]} has no price for a device that is not here",
+            fix=f"leave --device out to measure it, or choose from {', '.join(PRICED)}",
+        )
+    with (
+        answered(),
+        tempfile.TemporaryDirectory(prefix="bottleneck-verify-", ignore_cleanup_errors=True) as scratch,
+        ExitStack() as workers,
+    ):
+
+        def start() -> FakeWorker:
+            return workers.enter_context(FakeWorker(program, Path(scratch) / "stderr.txt"))
+
+        # A script ends with its step.
+        worker = None if program.form == "script" else start()
+
+        def record(changes: Sequence[str]) -> "StepCalls":
+            try:
+                return (worker or start()).record(changes)
+            except Refused as refused:
+                raise NoStep(refused.reason, has_failed=refused.verdict == "failed") from None
+
+        steps = ChangedSteps(record, {name: CHANGES[name].samples for name in PRICED})
+        try:
+            answer = predict_changes(steps, devices, tuple(tries) or PRICED, tell)
+        except NoStep as state:
+            raise WorkloadError(
+                f"the step of {program.target} has no price",
+                why=state.reason,
+                fix=f"see what of it has one: bottleneck predict {program.target} --device NAME",
+            ) from None
+    return replace(answer, version=__version__)

@@ -1,0 +1,212 @@
+"""Prices each change of a program on devices that are not here: alone, and in the order in which they are best made.
+
+The changed program is run under fake tensors, so that its ops, types, layouts and sizes are those that the change
+makes. A price needs no rule for a change. Compilers and graphs change no op: they are prices of their own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bottleneck.predict.gains import PredictedGain, predict_gain
+from bottleneck.predict.peak_memory import step_memory
+from bottleneck.predict.price import PricedWork, predict_step, price_work
+from bottleneck.schema.device import Device
+from bottleneck.schema.predicted_changes import (
+    DeviceChanges,
+    PredictedChange,
+    PredictedChanges,
+    PredictedVerdict,
+    RefusedChange,
+)
+from bottleneck.schema.predicted_step import Backend, PredictedStep
+from bottleneck.schema.records import replace
+from bottleneck.schema.step_calls import StepCalls
+
+TF32 = "tf32"
+BACKENDS: Mapping[str, Backend] = {
+    "compile": "compile",
+    "cuda-graph": "cudagraphs",
+    "compile-reduce-overhead": "reduce-overhead",
+    "compile-max-autotune": "max-autotune",
+}
+# Changes that make other ops, and so are run.
+RUN = (
+    "bf16-autocast",
+    "fused-attention",
+    "channels-last",
+    "fold-batchnorm",
+    "inference-mode",
+    "fused-optimizer",
+    "set-to-none",
+    "batch-x2",
+    "checkpoint",
+)
+PRICED = (TF32, *RUN, *BACKENDS)
+# They save memory, or make another step: nobody makes them to be faster, and they are in no order of changes.
+_OTHER_STEPS = frozenset({"batch-x2", "checkpoint"})
+# What a device must have for a change.
+_NEEDS = {
+    "bf16-autocast": ("bf16_tensor", "it has no units for products in bf16"),
+    TF32: ("tf32_tensor", "it has no units for products in TF32"),
+}
+_NOTHING = 0.01
+_MOST_IN_ORDER = 5
+
+# Gives the calls of the step with these changes; raises `NoStep` where there are none.
+Record = Callable[[Sequence[str]], StepCalls]
+
+
+class NoStep(Exception):  # noqa: N818 - an outcome, not an error of ours
+    """The step with these changes cannot be had; ``has_failed`` where the changed program failed."""
+
+    def __init__(self, reason: str, *, has_failed: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.has_failed = reason, has_failed
+
+
+class ChangedSteps:
+    """The steps of a program by the changes that were made to it, each recorded once."""
+
+    def __init__(self, record: Record, samples: Mapping[str, float]) -> None:
+        self._record, self._samples = record, samples
+        self._steps: dict[tuple[str, ...], StepCalls | NoStep] = {}
+
+    def calls(self, changes: Sequence[str]) -> StepCalls:
+        """The step with these changes; raises NoStep."""
+        run = tuple(name for name in RUN if name in changes)
+        if run not in self._steps:
+            try:
+                self._steps[run] = self._record(run)
+            except NoStep as state:
+                self._steps[run] = state
+        step = self._steps[run]
+        if isinstance(step, NoStep):
+            raise step
+        if TF32 not in changes:
+            return step
+        return replace(step, settings=replace(step.settings, matmul_allow_tf32=True, float32_matmul_precision="high"))
+
+    def price(self, changes: Sequence[str], device: Device) -> PricedWork:
+        """The work of the step with these changes on a device; raises NoStep."""
+        priced = price_work(self.calls(changes), device, self.backend(changes))
+        if isinstance(priced, str):
+            raise NoStep(priced)
+        return priced
+
+    def backend(self, changes: Sequence[str]) -> Backend:
+        """The way in which the step with these changes is run."""
+        own: Backend = "compile" if self.calls(()).settings.compiled else "eager"
+        return next((BACKENDS[name] for name in reversed(changes) if name in BACKENDS), own)
+
+    def samples(self, changes: Sequence[str]) -> float:
+        """Samples of the step with these changes, as a multiple of those of the step as it is."""
+        found = 1.0
+        for name in changes:
+            found *= self._samples.get(name, 1.0)
+        return found
+
+
+def predict_changes(
+    steps: ChangedSteps, devices: Sequence[Device], names: Sequence[str], tell: Callable[[str], None]
+) -> PredictedChanges:
+    """The gain of each change on each device, and their order; raises NoStep where the step as it is has no price."""
+    tell("the step as it is")
+    as_it_is = steps.calls(())
+    refused: dict[str, RefusedChange] = {}
+    for name in names:
+        tell(name)
+        try:
+            if name in BACKENDS and as_it_is.settings.compiled:
+                raise NoStep("the program compiles its step already")
+            if name == TF32 and as_it_is.settings.matmul_allow_tf32:
+                raise NoStep("the program allows it already")
+            steps.calls((name,))
+        except NoStep as state:
+            refused[name] = RefusedChange(name, state.reason, state.has_failed)
+    tried = [name for name in names if name not in refused]
+    return PredictedChanges(
+        program=as_it_is.program,
+        batch_size=as_it_is.batch_size,
+        op_calls=len(as_it_is.calls),
+        training=as_it_is.settings.training,
+        devices=tuple(_on_device(steps, device, tried, tell) for device in devices),
+        refused=tuple(refused.values()),
+        notes=as_it_is.notes,
+    )
+
+
+def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: Callable[[str], None]) -> DeviceChanges:
+    before = steps.price((), device)
+    lacking = {name: why for name, (peak, why) in _NEEDS.items() if peak not in device.peaks_flops_per_s}
+    alone = [_change(steps, device, (), name, before) for name in names if name not in lacking]
+    alone.sort(key=lambda change: -change.speedup)
+    order = _order(steps, device, alone, tell)
+    whole = tuple(change.change for change in order)
+    memory = step_memory(steps.calls(()))
+    return DeviceChanges(
+        device=device.name,
+        step=_step(steps, (), device),
+        peak_bytes=None if memory is None else memory.peak_bytes,
+        alone=tuple(alone),
+        order=tuple(order),
+        total=_change(steps, device, whole[:-1], whole[-1], before) if len(whole) > 1 else None,
+        refused=tuple(RefusedChange(name, why) for name, why in lacking.items() if name in names),
+    )
+
+
+def _order(
+    steps: ChangedSteps, device: Device, alone: Sequence[PredictedChange], tell: Callable[[str], None]
+) -> list[PredictedChange]:
+    """The changes in the order of their gains, each given the ones before it."""
+    made: list[PredictedChange] = []
+    left = [change.change for change in alone if change.change not in _OTHER_STEPS and change.verdict != "hurts"]
+    while left and len(made) < _MOST_IN_ORDER:
+        names = tuple(change.change for change in made)
+        before = steps.price(names, device)
+        found = []
+        for name in left:
+            if made:
+                tell(f"{name} after {', '.join(names)}")
+            try:
+                found.append(_change(steps, device, names, name, before))
+            except NoStep:  # the two do not go together
+                continue
+        best = max(found, key=lambda change: change.speedup, default=None)
+        if best is None or best.verdict != "helps":
+            # Of those within their own error, another may still be certain.
+            best = max((each for each in found if each.verdict == "helps"), key=lambda each: each.speedup, default=None)
+        if best is None:
+            break
+        made.append(best)
+        left = [name for name in left if name != best.change and not _excludes(best.change, name)]
+    return made
+
+
+def _excludes(made: str, name: str) -> bool:
+    """True for another way to run a step that is compiled or captured already."""
+    return made in BACKENDS and name in BACKENDS
+
+
+def _change(steps: ChangedSteps, device: Device, made: Sequence[str], name: str, before: PricedWork) -> PredictedChange:
+    """The figures of a change after others, held against ``before``."""
+    names = (*made, name)
+    gain = predict_gain(before, steps.price(names, device), steps.samples(names))
+    memory = step_memory(steps.calls(names))
+    return PredictedChange(
+        change=name,
+        verdict=_verdict(gain),
+        speedup=gain.speedup,
+        interval=gain.interval,
+        step=_step(steps, names, device),
+        peak_bytes=None if memory is None else memory.peak_bytes,
+    )
+
+
+def _step(steps: ChangedSteps, names: Sequence[str], device: Device) -> PredictedStep:
+    return replace(predict_step(steps.calls(names), device, steps.backend(names)), kernels=())
+
+
+def _verdict(gain: PredictedGain) -> PredictedVerdict:
+    low, high = gain.interval.low, gain.interval.high
+    if abs(gain.speedup - 1) < _NOTHING and high - low < 4 * _NOTHING:
+        return "nothing"
+    return "helps" if low > 1 else "hurts" if high < 1 else "open"

@@ -1,0 +1,79 @@
+"""Words the changes that would bring nothing: one line each, which fits a terminal of 80 columns."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from bottleneck.report.document import ListSection
+from bottleneck.report.kernel_names import cut_place
+from bottleneck.schema.analysis import NoGain
+from bottleneck.units import format_share, format_us
+
+TITLE = "What will not help"
+
+_PLACE_CELLS = 18
+
+_CHANGES: Mapping[str, str] = {
+    "read-later": "no .item()",
+    "compile": "torch.compile",
+    "graph": "one replayed graph",
+    "fused-optimizer": "a fused optimizer",
+    "workers": "more loader workers",
+    "pin-memory": "pinned memory",
+    "channels-last": "channels last",
+    "larger-batch": "a larger batch",
+    "faster-arithmetic": "more FLOP/s",
+}
+# What a compiler calls as it is, by the cause.
+_AS_THEY_ARE = {
+    "products": "products",
+    "attention": "attention",
+    "recurrent_layers": "recurrent layers",
+    "library_calls": "library calls",
+}
+_LEAST_OUTSIDE = 0.005
+
+
+def _as_they_are(line: NoGain) -> str:
+    library, stays = (line.numbers.get(name, 0.0) for name in ("library_share", "stays_share"))
+    what = _AS_THEY_ARE[line.cause]
+    if stays - library >= _LEAST_OUTSIDE:
+        return f"{format_share(stays)} is {what}, or not the model's"
+    return f"{format_share(library)} is {what}, left as they are"
+
+
+_CAUSES: Mapping[str, Callable[[NoGain], str]] = {
+    "queued_work": lambda line: f"{format_us(line.numbers['queued_us'])} of work is queued then",
+    "own_calls": lambda line: f"its calls take {format_us(line.numbers['spent_us'])}",
+    **dict.fromkeys(_AS_THEY_ARE, _as_they_are),
+    "launched_in_time": lambda line: f"the device idles {format_us(line.numbers['idle_us'])} between kernels",
+    "short_update": lambda line: f"the update takes {format_us(line.numbers['update_us'])}",
+    "no_wait": lambda line: f"the step waits {format_us(line.numbers['waited_us'])} for data",
+    "short_loading": lambda line: f"a batch takes {format_us(line.numbers['loading_us'])} to load",
+    "short_copies": lambda line: f"the copies that it helps take {format_us(line.numbers['copied_us'])}",
+    "grouped": lambda line: f"{format_share(line.numbers['grouped_share'])} of the convolutions is in many groups",
+    "grows": lambda line: f"twice of it takes {line.numbers['ratio']:.2f} times as long",
+    "moves_bytes": lambda line: f"{format_share(line.numbers['moves_share'])} moves bytes at the memory's pace",
+}
+
+
+def no_gain(lines: tuple[NoGain, ...], most: int = 3) -> ListSection | None:
+    """The section of what will not help; null where nothing is listed."""
+    return ListSection(TITLE, tuple((describe_no_gain(line),) for line in lines[:most])) if lines[:most] else None
+
+
+def describe_no_gain(line: NoGain) -> str:
+    """The change, why it brings nothing, and what it gains at most, in one line."""
+    cause = _CAUSES.get(line.cause)
+    why = f": {cause(line)}" if cause is not None else ""
+    place = f" ({cut_place(line.source, _PLACE_CELLS)})" if line.source else ""
+    return f"{name_change(line)}{place}{why}; at most {most_text(line.most_share)}"
+
+
+def name_change(line: NoGain) -> str:
+    """The change as people call it."""
+    return _CHANGES.get(line.code, line.code)
+
+
+def most_text(share: float) -> str:
+    """A gain at most as a percentage, rounded up: a bound is never below what it bounds."""
+    return format_share(math.ceil(share * 1000 - 1e-9) / 1000)

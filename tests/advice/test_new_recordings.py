@@ -1,0 +1,145 @@
+"""Advice to record anew: where a trace shows something else than its program at work, and nowhere else."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.new_recordings import with_new_recording
+from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import Caveat, Interval
+from bottleneck.schema.evidence import Evidence, TwoSided
+from bottleneck.schema.finding_order import SURE_FINDINGS
+from bottleneck.schema.records import replace
+from tests.advice.cases import case_of, cpu_events, with_ledger
+from tests.advice.test_pages import all_slugs
+from tests.report.samples import kernel
+
+_SMALL = Draft("half-precision", "Products", (), "Lower it.", Interval(10.0, 20.0), {"compute": 20.0})
+
+
+def advised(case: Evidence, *drafts: Draft) -> list[tuple[str, str]]:
+    """The slugs and the advice of the drafts, first to last."""
+    return [(draft.slug, draft.advice) for draft in with_new_recording(case, drafts)]
+
+
+def case(folder: Path, *caveats: Caveat, bound: str = "overhead") -> Evidence:
+    """A step of 100 us, 90 of them in one account of the bound, with these caveats only."""
+    account = {"overhead": "overhead.python", "inconclusive": "unknown"}.get(bound, bound)
+    made = with_ledger(case_of(folder, cpu_events(10, 3, 8)), {account: 90.0, "memory": 10.0})
+    return replace(made, analysis=replace(made.analysis, caveats=caveats), bound=bound)
+
+
+def test_a_window_of_work_that_is_done_once_is_recorded_later(tmp_path: Path) -> None:
+    (anew, other) = advised(case(tmp_path, Caveat("one-off", "one call takes 60 % of the window", 0.6)), _SMALL)
+    assert anew == ("record-anew", "Record later steps, after warm-up: one call takes 60 % of the window.")
+    assert other[0] == "half-precision"
+
+
+@pytest.mark.parametrize("caveat", [Caveat("one-off", "a tenth", 0.1), Caveat("clock-skew", "all of it", 1.0)])
+def test_a_smaller_part_or_another_limit_of_a_sound_trace_does_not_come_first(tmp_path: Path, caveat: Caveat) -> None:
+    assert advised(case(tmp_path, caveat), _SMALL) == [("half-precision", "Lower it.")]
+
+
+def test_a_trace_that_lacks_a_part_is_recorded_again(tmp_path: Path) -> None:
+    broken = case(tmp_path, Caveat("kernels-missing", "half of the launches have no kernel"), bound="inconclusive")
+    assert advised(broken, _SMALL)[0] == ("record-anew", "Record it again: a few whole steps, after warm-up.")
+
+
+def test_a_file_that_was_cut_off_is_called_that_before_what_it_lacks(tmp_path: Path) -> None:
+    lacks = Caveat("no-device-events", "the file was cut off before any work of its device")
+    cut_off = case(tmp_path, Caveat("truncated", "the file ends inside an event"), lacks, bound="inconclusive")
+    assert advised(cut_off)[0][1] == "Record it again, and let the program end by itself."
+    assert with_new_recording(cut_off, [])[0].evidence[0] == "the file ends inside an event"
+
+
+def test_what_says_the_same_of_a_trace_with_less_is_left_out(tmp_path: Path) -> None:
+    broken = case(tmp_path, Caveat("kernels-missing", "half of the launches have no kernel"), bound="inconclusive")
+    same = replace(_SMALL, slug="incomplete-trace", gain_us=None)
+    assert [slug for slug, _ in advised(broken, _SMALL, same)] == ["record-anew", "half-precision"]
+    assert [slug for slug, _ in advised(case(tmp_path / "whole"), _SMALL, same)] == [
+        "half-precision",
+        "incomplete-trace",
+    ]
+
+
+def test_what_holds_whatever_the_step_is_stays_before_it(tmp_path: Path) -> None:
+    broken = case(tmp_path, Caveat("kernels-missing", "half of the launches have no kernel"), bound="inconclusive")
+    leading = replace(_SMALL, slug="device-held-back", gain_us=None, comes_first=True)
+    assert [slug for slug, _ in advised(broken, _SMALL, leading)] == [
+        "device-held-back",
+        "record-anew",
+        "half-precision",
+    ]
+
+
+def test_beside_other_programs_what_the_program_does_comes_before_a_new_recording(tmp_path: Path) -> None:
+    loaded = case(tmp_path, Caveat("disturbed-profile", "other programs used the processors"), bound="inconclusive")
+    assert advised(loaded, _SMALL)[0] == ("record-anew", "Record it again while nothing else runs.")
+    loader = replace(_SMALL, slug="loader-without-workers", advice="Set num_workers=4.")
+    drafts = with_new_recording(loaded, [_SMALL, loader])
+    assert [draft.slug for draft in drafts] == ["loader-without-workers", "half-precision"]
+    assert drafts[0].comes_first
+    assert "record-anew" not in dict(advised(replace(loaded, bound="memory"), _SMALL))
+
+
+def test_findings_that_hold_under_load_are_findings() -> None:
+    assert SURE_FINDINGS - all_slugs() == set()
+
+
+def undecided(folder: Path, reason: str | None) -> Evidence:
+    """A step whose only kernel has no cost, for this reason."""
+    row = replace(kernel("odd", 90.0, 100.0), bound="unknown", reason_code=reason)
+    made = case(folder, bound="inconclusive")
+    return replace(made, analysis=replace(made.analysis, kernels=(row,)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("no_shapes", "record_shapes=True"),
+        ("no_peaks", "--peaks"),
+        ("graph_launch", "without graphs"),
+        ("launched_before", "begin before"),
+        ("outside_op", "through an op"),
+        ("no_strides", "since 2.3"),
+        ("no_tensor_argument", "since 2.3"),
+    ],
+)
+def test_advice_for_unmodelled_work_follows_the_reason_for_the_missing_cost(
+    tmp_path: Path, reason: str, advice: str
+) -> None:
+    assert advice in advised(undecided(tmp_path, reason))[0][1]
+
+
+@pytest.mark.parametrize("reason", ["no_formula", "no_indices", None])
+def test_no_recording_is_asked_for_that_would_show_no_more(tmp_path: Path, reason: str | None) -> None:
+    assert advised(undecided(tmp_path, reason), _SMALL) == [("half-precision", "Lower it.")]
+
+
+def test_one_rank_that_waits_for_others_is_looked_at_beside_them(tmp_path: Path) -> None:
+    alone = case(tmp_path, Caveat("one-rank", "one of 8"), bound="communication")
+    small, large = (replace(_SMALL, gain_us=Interval(low, 60.0)) for low in (44.0, 46.0))
+    assert "traces of all ranks" in advised(alone, small)[0][1]
+    assert advised(alone, large)[0][0] == "half-precision"
+    assert advised(case(tmp_path, bound="communication"), small)[0][0] == "half-precision"
+
+
+def test_parts_of_a_window_are_reported_by_themselves_unless_they_are_one_step(tmp_path: Path) -> None:
+    parted = replace(case(tmp_path), sides=TwoSided(0.57, 0.0, 0.964))
+    assert "--window A:B" in advised(parted, _SMALL)[0][1]
+    one_step = replace(parted, sides=TwoSided(0.57, 0.0, 0.964, is_one_step=True))
+    assert advised(one_step, _SMALL)[0][0] == "half-precision"
+
+
+def test_work_that_cannot_be_modelled_is_recorded_with_more_only_where_nothing_gains(tmp_path: Path) -> None:
+    busy = replace(undecided(tmp_path, "no_shapes"), bound="device")
+    assert advised(busy, _SMALL)[-1][0] == "half-precision"
+    last = with_new_recording(busy, [replace(_SMALL, gain_us=Interval(0.0, 1.0))])[-1]
+    assert "record_shapes=True" in last.advice and not last.comes_first
+    assert advised(replace(undecided(tmp_path, "no_formula"), bound="device")) == []
+
+
+def test_idle_time_of_which_nothing_is_told_asks_for_the_host(tmp_path: Path) -> None:
+    silent = with_ledger(case(tmp_path), {"overhead.unknown": 60.0, "memory": 40.0})
+    assert advised(silent)[0][1].startswith("Record the host too")
+    assert advised(with_ledger(silent, {"overhead.unknown": 40.0, "memory": 60.0})) == []

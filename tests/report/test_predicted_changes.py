@@ -1,0 +1,46 @@
+"""The document of predicted changes: sentences, tables that fit 80 columns, and hostile names."""
+
+import json
+
+import pytest
+
+from bottleneck.devices.match import device_by_name
+from bottleneck.predict.changes import ChangedSteps, predict_changes
+from bottleneck.report.predicted_changes import build, render
+from bottleneck.schema.predicted_changes import PredictedChanges
+from bottleneck.schema.records import replace
+from tests.predict.test_changes import Program
+
+A100, T4 = device_by_name("A100"), device_by_name("Tesla T4")
+
+
+@pytest.fixture(scope="module")
+def answer() -> PredictedChanges:
+    names = ["bf16-autocast", "tf32", "fused-optimizer", "channels-last", "compile", "compile-max-autotune"]
+    return predict_changes(ChangedSteps(Program().record, {}), [A100, T4], names, lambda _: None)
+
+
+def test_the_sentence_says_what_to_change_first_and_all_together(answer: PredictedChanges) -> None:
+    sentence = build(answer).sentence
+    first, total = answer.devices[0].order[0], answer.devices[0].total
+    assert f"First: {first.change}, {first.speedup:.2f} (" in sentence
+    assert total is None or f"{total.speedup:.2f} (" in sentence
+    assert "On a T4 this step takes" in sentence
+
+
+def test_a_device_on_which_nothing_helps_says_so(answer: PredictedChanges) -> None:
+    nothing = replace(answer, devices=(replace(answer.devices[0], order=(), total=None),))
+    assert build(nothing).sentence.endswith("no change brings more than the error of its prediction.")
+
+
+def test_the_text_fits_80_columns_and_names_what_does_not_apply(answer: PredictedChanges) -> None:
+    text = render(answer, "terminal")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "channels-last: needs convolutions" in text and "tf32 on T4: it has no units" in text
+
+
+def test_names_are_made_safe_for_their_medium(answer: PredictedChanges) -> None:
+    hostile = replace(answer, program="<script>x</script>\x1b[31m|`x`")
+    assert "\x1b[31m" not in render(hostile, "terminal") and "\x1b" not in render(hostile, "markdown")
+    assert "<script>x" not in render(hostile, "html")
+    assert "\x1b" not in json.loads(render(hostile, "json"))["program"]
