@@ -153,4 +153,4 @@ def test_a_wait_names_the_kernel_that_it_is_for_and_the_op_that_comes_next(tmp_p
     longest = max((row for row in found.idle if row.cause == "sync"), key=lambda row: row.us)
     assert (longest.before, longest.after) == ("some_gemm", "aten::relu")
     (synced,) = [finding for finding in found.findings if finding.slug == "host-sync"]
-    assert any("for some_gemm to end, and aten::relu comes next" in words for words in synced.evidence)
+    assert any("for some_gemm to end, before aten::relu" in words for words in synced.evidence)
