@@ -67,7 +67,7 @@ def name_in_sentence(name: str) -> str:
 
 
 def between(before: str | None, after: str | None, *, is_waited_for: bool) -> str:
-    """', for gemm to end, before aten::add': the work around idle time; what went before only where it is waited for."""
+    """', for gemm to end, before aten::add': the work around idle time; that before only where it is waited for."""
     waited = f", for {name_in_sentence(before)} to end" if before is not None and is_waited_for else ""
     return f"{waited}, before {name_in_sentence(after)}" if after is not None else waited
 
