@@ -16,6 +16,7 @@ import msgspec
 from bottleneck.schema.analysis import SCHEMA, Analysis
 from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
 from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
+from bottleneck.schema.predicted_changes import PREDICTED_CHANGES_SCHEMA, PredictedChanges
 from bottleneck.schema.prediction import PREDICT_SCHEMA, Prediction
 from bottleneck.schema.records import Doc, is_record
 from bottleneck.schema.whatif import WHATIF_SCHEMA, WhatIf
@@ -65,7 +66,14 @@ PREDICT = SchemaFile(
     {"Prediction": PREDICT_SCHEMA},
     REFERENCE / "predict.md",
 )
-FILES = (ANALYSIS, COMPARE, GATE, WHATIF, PREDICT)
+CHANGES = SchemaFile(
+    REFERENCE / "predicted-changes.schema.json",
+    "predicted changes",
+    PredictedChanges,
+    {"PredictedChanges": PREDICTED_CHANGES_SCHEMA},
+    REFERENCE / "predicted-changes.md",
+)
+FILES = (ANALYSIS, COMPARE, GATE, WHATIF, PREDICT, CHANGES)
 
 
 def schema(of: SchemaFile) -> dict[str, Any]:

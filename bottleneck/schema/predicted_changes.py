@@ -26,7 +26,7 @@ class PredictedChange:
     speedup: Annotated[float, Doc("times as fast as the step before the change")]
     interval: Annotated[Interval, Doc("interval of the speedup, made to hold 80 % of cases")]
     step: Annotated[PredictedStep, Doc("the changed step, without its kernels")]
-    peak_bytes: Annotated[int | None, Doc("memory at the peak of the step", "bytes")] = None
+    peak_bytes: Annotated[int | None, Doc("memory at the peak of the step", "B")] = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class DeviceChanges:
 
     device: Annotated[str, Doc("name of the device")]
     step: Annotated[PredictedStep, Doc("the step as it is, without its kernels")]
-    peak_bytes: Annotated[int | None, Doc("memory at the peak of the step as it is", "bytes")]
+    peak_bytes: Annotated[int | None, Doc("memory at the peak of the step as it is", "B")]
     alone: Annotated[tuple[PredictedChange, ...], Doc("each change by itself, most gained first")]
     order: Annotated[tuple[PredictedChange, ...], Doc("changes made one after another")] = ()
     total: Annotated[PredictedChange | None, Doc("all changes of the order together")] = None
