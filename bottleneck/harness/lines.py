@@ -109,7 +109,7 @@ class WithLines:
 
     def added(self) -> list[Any]:
         """The lines and our own stretches, which torch's exporter in C++ does not know."""
-        self._look_for_lines(map(NativeActivity, self._results.events()))
+        self._look_for_lines(each for each in map(NativeActivity, self._results.events()) if _is_readable(each))
         return [*_named(self.lines), *self._own]
 
     def renamed(self, frame: str) -> str | None:

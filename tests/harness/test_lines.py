@@ -6,6 +6,7 @@ import json
 import linecache
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -163,6 +164,23 @@ def test_activity_whose_name_torch_has_lost_is_left_out() -> None:
     named, unnamed = SimpleNamespace(name=lambda: "aten::ones"), SimpleNamespace(name=lost)
     results = SimpleNamespace(trace_activities=lambda: [named, unnamed])
     assert WithLines(results).trace_activities() == [named]
+
+
+def test_event_whose_name_torch_has_lost_does_not_keep_lines_from_being_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost() -> str:
+        return b"\xc0".decode()
+
+    looked_at: list[str] = []
+
+    def looking(_: object, activities: Iterable[Any]) -> list[Any]:
+        looked_at.extend(each.name() for each in activities)
+        return []
+
+    monkeypatch.setattr("bottleneck.harness.lines.find_lines", looking)
+    events = [SimpleNamespace(name=lost), SimpleNamespace(name=lambda: "aten::ones")]
+    with_lines = WithLines(SimpleNamespace(events=lambda: events))
+    monkeypatch.setattr(WithLines, "siblings", [[object()]])
+    assert with_lines.added() == [] and looked_at == ["aten::ones"]
 
 
 def test_trace_of_a_real_window_holds_the_lines_of_its_calls(tmp_path: Path) -> None:

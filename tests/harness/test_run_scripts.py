@@ -176,7 +176,7 @@ def test_the_supervisor_can_tell_when_all_is_measured_while_the_program_goes_on(
 
     train(24)
     print(is_measured())
-    train(40)
+    train(160)
     print(is_measured(), pathlib.Path("recording/.partial.trace.rank0.json.gz").exists(), flush=True)
     os._exit(0)
 """
