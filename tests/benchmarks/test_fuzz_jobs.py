@@ -44,7 +44,19 @@ def test_a_report_that_names_another_rank_is_wrong() -> None:
     assert faults_of(job, sound) == []
     other = {**sound, "job": {"slow": [{"name": "rank 2"}], "slow_links": []}}
     assert faults_of(job, other) == ["names rank 2", "misses rank 3"]
-    assert faults_of(job, {**sound, "caveats": []}) == ["does not miss rank 1"]
+    assert faults_of(job, {**sound, "caveats": []}) == ["does not miss all of [1]: "]
+    wrong = [{"slug": "missing-ranks", "message": "of 4 ranks, no trace was given of 1 and 2"}]
+    assert faults_of(job, {**sound, "caveats": wrong}) == ["misses rank 2, which is there"]
+
+
+@pytest.mark.parametrize(("more", "is_wrong"), [(4, False), (1, True)])
+def test_a_list_of_missing_ranks_that_is_cut_counts_the_rest(more: int, is_wrong: bool) -> None:
+    job = Job(20, 2, "loader", 0, 4000.0, names="told", compress=False, missing=tuple(range(8, 20)))
+    listed = ", ".join(map(str, range(8, 16)))
+    told = [{"slug": "missing-ranks", "message": f"of 20 ranks, no trace was given of {listed} and {more} more"}]
+    ranks = [{"rank": rank} for rank in range(8)]
+    report = {"job": {"slow": [{"name": "rank 0"}], "slow_links": []}, "ranks": ranks, "caveats": told}
+    assert bool(faults_of(job, report)) == is_wrong
 
 
 @pytest.mark.process
