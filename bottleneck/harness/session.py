@@ -57,8 +57,8 @@ LONG_US, _LONG_STEPS, _HARDLY_LONGER = 100_000.0, 3, 1.02
 # Short steps are repeated until they fill this much time, unless that takes more of them than this.
 PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
 # The window with the fewest options gives the amounts. In 20 ms a line of Python had 20 to 33 % of the same step of
-# 2.5 ms from recording to recording, on a machine with other work.
-LIGHT_US, LIGHT_STEPS_AT_MOST = 100_000.0, 100
+# 2.5 ms from recording to recording, on a machine with other work. More steps would be missed between the windows.
+LIGHT_US, LIGHT_STEPS_AT_MOST = 100_000.0, 20
 
 # Without stacks: a library that the script imports next would be recorded call by call.
 PROGRAM = Setting(

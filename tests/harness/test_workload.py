@@ -103,7 +103,7 @@ def test_long_steps_are_repeated_only_where_the_profiler_made_them_longer(
 
 
 @pytest.mark.parametrize(
-    ("step_us", "full", "light"), [(100.0, 20, 100), (2500.0, 8, 40), (15_000.0, 5, 7), (200_000.0, 5, 5)]
+    ("step_us", "full", "light"), [(100.0, 20, 20), (2500.0, 8, 20), (15_000.0, 5, 7), (200_000.0, 5, 5)]
 )
 def test_short_steps_are_repeated_until_they_fill_the_time_of_their_window(
     session: Session, step_us: float, full: int, light: int
