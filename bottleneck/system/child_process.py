@@ -96,13 +96,16 @@ class Child:
 
         # Python code between fork and exec is safe only where no other thread runs.
         settings["preexec_fn"] = None if at_our_death is None else become
+        started: subprocess.Popen[bytes] | None = None
         try:
             with _deferred_signals():
-                self._popen = subprocess.Popen(command, **settings)  # noqa: S603 - commands of ours, or the user's own
+                started = subprocess.Popen(command, **settings)  # noqa: S603 - commands of ours, or the user's own
         except KeyboardInterrupt:
-            self._popen.kill()
-            self._popen.wait()
+            if started is not None:  # else it came before the first moment of the process
+                started.kill()
+                started.wait()
             raise
+        self._popen = started
         self.process = self._popen.pid
         self.group: int = settings.get("process_group") or self.process
         self.end: End | None = None
