@@ -18,7 +18,7 @@ from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
-from bottleneck.units import format_share, format_us
+from bottleneck.units import SHORT_DTYPE, format_share, format_us
 
 Size = tuple[int, ...]
 Sizes = tuple[Size, ...]
@@ -70,6 +70,13 @@ class KernelWork(Struct, frozen=True):
     def dtype(self, *dtypes: str) -> Flags:
         """Mask of the rows whose arithmetic is in one of these dtypes."""
         return _match_rows(self.evidence.costs["math_dtype"], lambda text: text in dtypes, self.signature)
+
+    def reads(self, *dtypes: str) -> Flags:
+        """Mask of the rows whose op reads a tensor of one of these dtypes; vector units may compute in another."""
+        spelled = [json.dumps(name) for name, short in SHORT_DTYPE.items() if short in dtypes]
+        types = [str(text)[:_NAME_LIMIT] for text in self.evidence.linked.trace.signatures["types"]]
+        holds = np.array([*(any(name in text for name in spelled) for text in types), False], dtype=bool)
+        return np.asarray(holds[self.signature])  # -1: no op
 
     def op_like(self, pattern: "re.Pattern[str]", *, above: bool = False) -> Flags:
         """Mask of the rows whose op, or the op ``above`` that, has a name that the pattern finds."""

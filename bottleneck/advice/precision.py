@@ -57,6 +57,7 @@ _SCALED_AUTOCAST = (
     'with torch.autocast("cuda", dtype=torch.float16):\n    loss = model(x)\n'
     "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
 )
+_NARROW = ("bf16", "fp16", "fp8")
 _FP8 = (
     "from torchao.float8 import convert_to_float8_training\n"
     "convert_to_float8_training(model)  # and compare the loss curve: three bits of mantissa are few"
@@ -98,6 +99,7 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     products = _fp32_products(work) & work.in_model
     others = (
         work.dtype("fp32")
+        & ~work.reads(*_NARROW)
         & work.in_model
         & work.bound("memory")
         & work.family("pointwise", "pooling", "normalization", "copy")
@@ -267,11 +269,14 @@ def _operands(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
 
 
 def _fp32_products(work: KernelWork) -> Flags:
-    """Mask of products, convolutions and attention in fp32: by their cost, else by the names of their kernels."""
+    """Mask of products, convolutions and attention of fp32 tensors: by their cost, else by the names of their kernels.
+
+    A product with a vector is counted in fp32 whatever its tensors hold, since no matrix unit takes it.
+    """
     evidence = work.evidence
     by_name = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
     by_name &= work.is_text(evidence.linked.kernels, "math_dtype", "fp32", "tf32")
-    return np.asarray((work.dtype("fp32") & work.family(*PRODUCTS)) | by_name)
+    return np.asarray((work.dtype("fp32") & ~work.reads(*_NARROW) & work.family(*PRODUCTS)) | by_name)
 
 
 def _left(work: KernelWork, ratio: Floats | float) -> Floats:

@@ -44,6 +44,28 @@ def test_the_bias_that_a_product_copies_is_a_part_of_it() -> None:
     assert "needless-copies" not in slugs(judged("bias_copy"))
 
 
+def test_products_with_a_vector_of_a_model_in_bf16_are_not_called_fp32() -> None:
+    found = judged("made_decoding")
+    assert found.verdict.bound == "memory"
+    assert not {"half-precision", "fp32-products"} & {*slugs(found)}
+
+
+# Bound and kinds of first advice by somebody who judged the raw events before a report was read.
+@pytest.mark.parametrize(
+    ("name", "bound", "first"),
+    [
+        ("made_generation_without_cache", "compute", {"no-kv-cache"}),
+        ("made_pageable_images", "transfer", {"pageable-copies", "copies-not-overlapped"}),
+        ("recorded_unaided_loader", "overhead", {"loader-without-workers", "input-wait", "loader-hot-spot"}),
+        ("recorded_written_attention", "memory", {"unfused-attention", "unfused-chain"}),
+        ("recorded_edge_messages", "memory", {"scattered-lookups", "sparse-product", "slow-for-its-bytes"}),
+    ],
+)
+def test_a_report_says_what_was_judged_blind(name: str, bound: str, first: set[str]) -> None:
+    found = judged(name)
+    assert found.verdict.bound == bound and slugs(found)[0] in first
+
+
 @pytest.mark.parametrize("name", ["q_simt_align1", "simt_align1", "q_sgemm"])
 def test_products_without_matrix_units_are_told_to_use_them(name: str) -> None:
     found = slugs(judged(name))
