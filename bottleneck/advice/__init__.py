@@ -1,7 +1,7 @@
-"""Applies the advice rules to an analysis and its tables, after the ledger and before the verdict and the report.
+"""Applies the advice rules to an analysis and its tables.
 
-Numbers such as "Rule 12" in docstrings are those of docs/explanation/advice_rules.md, which lists every rule with its
-trigger, its gain and its source.
+That is done after the ledger, before the verdict and the report. Numbers such as "Rule 12" in docstrings are those of
+docs/explanation/advice_rules.md, which lists every rule with its trigger, its gain and its source.
 """
 
 from collections.abc import Callable
@@ -126,9 +126,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def advise(evidence: Evidence, *, with_unmeasured: bool = False) -> tuple[Finding, ...]:
-    """The findings of all rules on this evidence, ranked by the time that each would save.
+    """Gives the findings of all rules, ranked by time each would save.
 
-    A draft ``only_measured`` becomes a finding once timed pieces show that it gains; ``with_unmeasured`` keeps the
+    A draft ``only_measured`` becomes a finding once timed pieces show that it gains. ``with_unmeasured`` keeps the
     others too, for those who choose what to time. On the start of a program whose work is in other processes there is
     only advice to record those.
     """
@@ -157,7 +157,10 @@ def _is_answered(draft: Draft) -> bool:
 
 
 def _program(recording: Recording | None) -> tuple[str, ...] | None:
-    """The arguments that name the program to `bottleneck verify`; null for a script, whose step cannot be repeated."""
+    """Gives the arguments that name the program to `bottleneck verify`.
+
+    Null for a script, whose step cannot be repeated.
+    """
     if recording is None or recording.form == "script":
         return None
     return (*recording.options, *recording.command)

@@ -1,4 +1,7 @@
-"""Rules of large tensors that are made only to be added up, or to meet others of their size."""
+"""Rules of large tensors that are only reduced or only meet others.
+
+They are made to be added up, or to match the size of another tensor.
+"""
 
 import math
 import re
@@ -35,7 +38,10 @@ _ONE_AT_BEST, _ONE_AT_WORST = 0.8, 0.2
 
 
 class _Spread(Struct, frozen=True):
-    """A broadcast of two operands whose result is added up: its ops, its kind, and the sizes of operands and result."""
+    """A broadcast of two operands whose result is added up.
+
+    It holds its ops, its kind, and the sizes of operands and result.
+    """
 
     rows: tuple[int, ...]
     kind: str
@@ -45,11 +51,14 @@ class _Spread(Struct, frozen=True):
 
 @remembered
 def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
-    """Products and differences of two broadcast operands that are reduced along a dimension which both have."""
+    """Finds broadcast products and differences that are then reduced.
+
+    The reduction is along a dimension which both operands have.
+    """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     names = ops["name"].astype(object).to_numpy()[top].tolist()
     calls = as_integers(ops["signature"])[top].tolist()
-    found = []
+    spreads = []
     for at, (row, name) in enumerate(zip(top.tolist(), names, strict=True)):
         sizes = work.tensors_of(calls[at])[:2] if name in _PAIRS or name in _COMPARES else []
         result = _broadcast(sizes)
@@ -58,7 +67,7 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
         if any(math.prod(size) * _TIMES_LARGER > math.prod(result) for size in sizes):
             continue
         if name in _COMPARES:
-            found.append(_Spread((row,), _COMPARES[name], (sizes[0], sizes[1]), result))
+            spreads.append(_Spread((row,), _COMPARES[name], (sizes[0], sizes[1]), result))
             continue
         rows = [row]
         for later in range(at + 1, min(at + 1 + _MOST_BETWEEN, top.size)):
@@ -69,11 +78,11 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
             if _SUMS.search(names[later]):
                 axes = _axes(work.text_column("concrete", calls[later]), len(result))
                 if axes and all(_has_all(size, axes, result) for size in sizes):
-                    found.append(_Spread(tuple(rows), _PAIRS[name], (sizes[0], sizes[1]), result))
+                    spreads.append(_Spread(tuple(rows), _PAIRS[name], (sizes[0], sizes[1]), result))
                 break
             if not _CHAIN.search(names[later]):
                 break
-    return tuple(found)
+    return tuple(spreads)
 
 
 def _broadcast(sizes: Sequence[Size]) -> Size:
@@ -83,9 +92,12 @@ def _broadcast(sizes: Sequence[Size]) -> Size:
 
 
 def _axes(concrete: Sequence[object], rank: int) -> list[int]:
-    """The dimensions that a reduction names, counted from the front; none where it reduces all."""
-    text = next((str(each) for each in concrete[1:] if str(each).startswith("[")), "")
-    return [int(each) % rank for each in re.findall(r"-?\d{1,3}", text) if -rank <= int(each) < rank]
+    """Gives the dimensions that a reduction names, counted from the front.
+
+    None where it reduces all.
+    """
+    text = next((str(part) for part in concrete[1:] if str(part).startswith("[")), "")
+    return [int(part) % rank for part in re.findall(r"-?\d{1,3}", text) if -rank <= int(part) < rank]
 
 
 def _has_all(size: Size, axes: Sequence[int], result: Size) -> bool:
@@ -95,20 +107,20 @@ def _has_all(size: Size, axes: Sequence[int], result: Size) -> bool:
 
 
 def spread_product(evidence: Evidence) -> Draft | None:
-    """Two operands are broadcast against each other, and the large result is added up: a matrix product does that.
+    """Finds a large result of broadcast operands that is only added up.
 
-    Gain: the time of these ops and of their backward nodes; of products from 90 % of it, of differences, whose norm
-    needs more than a product, from half.
+    A matrix product does that. Gain: the time of these ops and of their backward nodes. It is counted from 90 % for
+    products, from half for differences, whose norm needs more than a product.
     """
-    found = _spreads(evidence)
-    if not found:
+    spreads = _spreads(evidence)
+    if not spreads:
         return None
-    forward = [row for one in found for row in one.rows]
+    forward = [row for one in spreads for row in one.rows]
     rows = [*forward, *backward_of(evidence, forward)]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
-    largest = max(found, key=lambda one: math.prod(one.result))
+    largest = max(spreads, key=lambda one: math.prod(one.result))
     line, is_product = main_source(evidence, forward), largest.kind == "product"
     way = (
         "multiply matrices instead (torch.matmul or torch.einsum; of normalised rows for cosines): no such tensor is "
@@ -138,9 +150,10 @@ def spread_product(evidence: Evidence) -> Draft | None:
 
 
 def repeated_tensor(evidence: Evidence) -> Draft | None:
-    """A tensor is copied several times over (repeat, repeat_interleave, tile), where broadcasting reads it in place.
+    """Finds a tensor repeated by copies where broadcasting would do.
 
-    Gain: the time of these copies and of their backward nodes, from half of it.
+    The copies are made by repeat, repeat_interleave or tile. Gain: the time of these copies and of their backward
+    nodes, from half of it.
     """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     names = ops["name"].astype(object).to_numpy()[top].tolist()
@@ -169,7 +182,10 @@ def repeated_tensor(evidence: Evidence) -> Draft | None:
 
 
 class _ThinProducts(Struct, frozen=True):
-    """Batched products of few rows each with one matrix that is expanded over the batch; their least time in one."""
+    """Batched products of few rows with one matrix expanded over the batch.
+
+    It holds the least time of all of them in one product.
+    """
 
     rows: tuple[int, ...]
     expands: tuple[int, ...]
@@ -183,25 +199,28 @@ def _thin_products(evidence: Evidence) -> _ThinProducts | None:
     top = top_rows(evidence)
     forward = np.zeros(len(ops), dtype=bool)
     forward[top] = True
-    found: dict[int, tuple[int, Size]] = {}
+    shared_of_row: dict[int, tuple[int, Size]] = {}
     floor_us = 0.0
     for row in np.flatnonzero(text_matches(ops["name"], _BATCHED.search) & ops_in_window(evidence)).tolist():
         signature = int(as_integers(ops["signature"])[row])
         if not forward[roots[row]] or (shared := _shared_matrix(work, signature)) is None:
             continue
-        found[int(roots[row])] = shared
+        shared_of_row[int(roots[row])] = shared
         floor_us += float(np.nansum(np.fmax(work.roof("compute_us"), 0.0)[work.op == row]))
-    if not found:
+    if not shared_of_row:
         return None
-    expanded = {(each[0], *each[1]) for each in found.values()}
+    expanded = {(pair[0], *pair[1]) for pair in shared_of_row.values()}
     names = ops["name"].astype(object).to_numpy()
     expands = [row for row in top.tolist() if names[row] == "aten::expand" and _expands_to(evidence, row) in expanded]
-    batch, matrix = max(found.values(), key=lambda each: each[0] * math.prod(each[1]))
-    return _ThinProducts(tuple(found), tuple(expands), batch, matrix, floor_us * work.scale / evidence.steps)
+    batch, matrix = max(shared_of_row.values(), key=lambda pair: pair[0] * math.prod(pair[1]))
+    return _ThinProducts(tuple(shared_of_row), tuple(expands), batch, matrix, floor_us * work.scale / evidence.steps)
 
 
 def _shared_matrix(work: KernelWork, signature: int) -> tuple[int, Size] | None:
-    """The batch and the matrix of a batched product in which all of a batch's few rows meet the same matrix."""
+    """Gives the batch and the matrix of a product that shares one.
+
+    All of the batch's few rows meet the same matrix. Null where they do not.
+    """
     dims, strides = (work.text_column(name, signature)[:2] for name in ("dims", "strides"))
     for at, (size, stride) in enumerate(zip(dims, strides, strict=False)):
         if not is_size(size) or not is_size(stride) or len(size) != 3 or len(stride) != 3 or stride[0] != 0:
@@ -215,38 +234,39 @@ def _shared_matrix(work: KernelWork, signature: int) -> tuple[int, Size] | None:
 
 def _expands_to(evidence: Evidence, row: int) -> Size:
     concrete = work_of(evidence).text_column("concrete", int(as_integers(evidence.linked.ops["signature"])[row]))
-    return tuple(int(each) for each in re.findall(r"\d{1,9}", str(concrete[1:2])))
+    return tuple(int(digits) for digits in re.findall(r"\d{1,9}", str(concrete[1:2])))
 
 
 def expanded_product(evidence: Evidence) -> Draft | None:
-    """A matrix is expanded over the batch and multiplied with a few rows of each place: one product does that.
+    """Finds a matrix expanded over the batch, where one product would do.
 
-    Gain: the time of these products with their backward nodes, less that of one product at 80 % of the peak at best
-    and at 20 % at worst, three times as many with a backward pass.
+    It is multiplied with a few rows of each place. Gain: the time of these products with their backward nodes, less
+    that of one product. That one runs at 80 % of the peak at best and at 20 % at worst, and counts three times with a
+    backward pass.
     """
-    found = _thin_products(evidence)
-    if found is None:
+    products = _thin_products(evidence)
+    if products is None:
         return None
-    behind = backward_of(evidence, [*found.rows, *found.expands])
-    rows = [*found.rows, *behind]
+    behind = backward_of(evidence, [*products.rows, *products.expands])
+    rows = [*products.rows, *behind]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
-    one_us = found.floor_us * (3 if behind else 1)
+    one_us = products.floor_us * (3 if behind else 1)
     gain = Interval(
         max(0.0, removal.gain.low - one_us / _ONE_AT_WORST), max(0.0, removal.gain.high - one_us / _ONE_AT_BEST)
     )
     if gain.low <= 0 or evidence.share_of_step(gain.high) < 2 * LEAST_SHARE:
         return None
-    line, size = main_source(evidence, found.rows), _by(found.matrix)
+    line, size = main_source(evidence, products.rows), _by(products.matrix)
     return Draft(
         slug="expanded-product",
         title="One matrix is multiplied with each place of a batch by itself",
         evidence=(
-            f"a matrix of {size} is expanded to {found.batch} places {at_source(line)} and read for each of them",
+            f"a matrix of {size} is expanded to {products.batch} places {at_source(line)} and read for each of them",
             f"that takes {format_per_step(evidence, removal.us)}"
             + (
-                f", with the backward pass, which makes {found.batch} gradients of {size} and adds them up"
+                f", with the backward pass, which makes {products.batch} gradients of {size} and adds them up"
                 if behind
                 else ""
             ),

@@ -1,4 +1,7 @@
-"""Names buffers of tensors that the step copies as a whole to add to them: joined onto themselves, rolled, shifted."""
+"""Rule of buffers that the step copies whole to add to them.
+
+They are tensors joined onto themselves, rolled or shifted.
+"""
 
 import ast
 import re
@@ -18,9 +21,10 @@ _ROLLS = re.compile(r"(?:^|\.)roll$")
 
 
 def moved_buffer(evidence: Evidence) -> Draft | None:
-    """A line joins new rows onto a tensor, or rolls it by one place, and so copies all of it, outside of autograd.
+    """Finds a line that copies a tensor whole to extend it.
 
-    Gain: the time of the ops at those lines, from 90 % of it.
+    It joins new rows onto the tensor, or rolls it by one place, outside of autograd. Gain: the time of the ops at those
+    lines, from 90 % of it.
     """
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     trained = {fold.name.removeprefix(BACKWARD_OF) for fold in evidence.analysis.lines if BACKWARD_OF in fold.name}
@@ -69,7 +73,7 @@ def _rolls_by_few(line: HotLine) -> bool:
         for call in calls_in(line)
         if _ROLLS.search(dotted(call.func))
     )
-    return any(_is_number(each) for given in shifts for each in given)
+    return any(_is_number(shift) for given in shifts for shift in given)
 
 
 def _is_number(node: ast.expr) -> bool:

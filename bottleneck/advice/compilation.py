@@ -1,4 +1,7 @@
-"""Rules of whole programs and their compilers: recompiles, graph breaks, repeated forward passes, untried backends."""
+"""Rules of whole programs and their compilers.
+
+They concern recompiles, graph breaks, repeated forward passes and untried backends.
+"""
 
 import math
 import re
@@ -51,7 +54,10 @@ _OVERHEAD_MATTERS = 0.3
 
 
 def compiling_in_step(evidence: Evidence) -> Draft | None:
-    """Rule 11: code is compiled, autotuned or loaded while the step waits, which later steps should not see again."""
+    """Finds code compiled, autotuned or loaded while the step waits (rule 11).
+
+    Later steps should not see it again.
+    """
     spent_us = evidence.account_us("overhead.compile")
     if evidence.share_of_step(spent_us) < _LEAST:
         return None
@@ -71,14 +77,15 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
 
 
 def graph_breaks(evidence: Evidence) -> Draft | None:
-    """Rule 11: graph breaks cut the compiled program into parts, each entered through guards and Python.
+    """Finds graph breaks that cut the compiled program into parts (rule 11).
 
-    The gain is one call of compiled code per break, and on a device at most its wait for the host.
+    Each part is entered through guards and Python. The gain is one call of compiled code per break, and on a device at
+    most its wait for the host.
     """
     frames = {match["frame"]: 0.0 for name in evidence.op_sums if (match := _REGION.match(name))}
-    for name, each in evidence.op_sums.items():
+    for name, op_sum in evidence.op_sums.items():
         if match := _REGION.match(name):
-            frames[match["frame"]] += each.calls
+            frames[match["frame"]] += op_sum.calls
     if len(frames) < 2:
         return None
     breaks = sum(frames.values()) - 1
@@ -123,7 +130,10 @@ _BACKWARD = re.compile(f"^{BACKWARD_NODE}")
 
 @remembered
 def whole_gain_us(evidence: Evidence) -> Interval | None:
-    """Time of its calls and passes over memory that compiling the model of a CPU step saves; null on a device."""
+    """Gives the time that compiling the model of a CPU step saves.
+
+    It is the time of its calls and passes over memory. Null on a device.
+    """
     calls = compile_gain_us(evidence)
     if calls is None:
         return None
@@ -134,12 +144,13 @@ def whole_gain_us(evidence: Evidence) -> Interval | None:
 
 
 def _spared_pages_us(evidence: Evidence) -> Interval:
-    """Time of new pages for results between fused ops, as far as unprofiled steps touch them and profiled ones do not.
+    """Gives the time of new pages for results between fused ops.
 
-    A process that gives freed memory back to the system gets its results in new pages in each step. Under the profiler,
-    whose records lie between them, it may not, and no op of the trace shows these pages. They are taken to lie in all
-    results alike, by bytes. A fused loop has no results between its ops; at worst half of the pages stay. None are
-    counted in training, where the backward pass reads these results too.
+    Counted as far as unprofiled steps touch them and profiled ones do not. A process that gives freed memory back to
+    the system gets its results in new pages in each step. Under the profiler, whose records lie between them, it may
+    not, and no op of the trace shows these pages. They are taken to lie in all results alike, by bytes. A fused loop
+    has no results between its ops. At worst half of the pages stay. None are counted in training, where the backward
+    pass reads these results too.
     """
     unseen_us = counted_faults_us(evidence) - counted_faults_us(evidence, profiled=True)
     if unseen_us <= 0 or has_backward_pass(evidence):
@@ -149,30 +160,39 @@ def _spared_pages_us(evidence: Evidence) -> Interval:
 
 
 def _gathered_us(work: KernelWork) -> float:
-    """Time beyond their bytes of ops that pick or add up rows by index, which a compiled loop may do without.
+    """Gives the time beyond their bytes of ops that work by index.
 
-    Measured with Inductor (torch 2.13, EPYC, one thread): a fifth of the time to pick 8000 rows of 32 and scale them,
-    half of it to add them up, and two to three times as much for 8000 single numbers, which take little either way. At
-    worst nothing is gained. Those of the backward pass stay.
+    They pick or add up rows, which a compiled loop may do without. Measured with Inductor (torch 2.13, EPYC, one
+    thread): a fifth of the time to pick 8000 rows of 32 and scale them, half of it to add them up, and two to three
+    times as much for 8000 single numbers, which take little either way. At worst nothing is gained. Those of the
+    backward pass stay.
     """
     rows = work.family("indexing") & ~work.inside(_BACKWARD) & work.in_model
     return float(np.clip(work.us - work.memory_us(), 0.0, None)[rows].sum())
 
 
 def _by_columns_us(work: KernelWork) -> tuple[float, float]:
-    """Time that products of a vector with the transposed view of a matrix by rows take longer compiled, per step."""
+    """Gives the least and most extra time of compiled vector products.
+
+    The times are per step, in us.
+
+    They are products of a vector with the transposed view of a matrix by rows, which take longer compiled.
+    """
     least = most = 0.0
     products = work.op_like(_TIMES_VECTOR)
-    for each in np.unique(work.signature[products]).tolist():
-        columns = _columns_below(work, each)
+    for signature in np.unique(work.signature[products]).tolist():
+        columns = _columns_below(work, signature)
         low, high = next((times for fewer, times in _BY_COLUMNS.items() if columns > fewer), (0.0, 0.0))
-        us = work.us_of(products & (work.signature == each))
+        us = work.us_of(products & (work.signature == signature))
         least, most = least + low * us, most + high * us
     return least, most
 
 
 def _columns_below(work: KernelWork, signature: int) -> int:
-    """Columns of the matrix by rows whose transposed view a call takes; 0 where it takes none."""
+    """Counts the columns of the matrix that a call reads transposed.
+
+    The matrix lies by rows and the call takes its transposed view. 0 where it takes none.
+    """
     places = [(size, at) for at, size in enumerate(work.sizes_of(signature)) if len(size) == 2]
     strides = work.text_column("strides", signature)
     if not places or len(strides) <= places[0][1]:
@@ -182,11 +202,11 @@ def _columns_below(work: KernelWork, signature: int) -> int:
 
 
 def join_compiled(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts with those that `torch.compile` answers on a CPU as one, with the gain of the whole change.
+    """Joins the drafts that `torch.compile` answers on a CPU into one.
 
-    Each of them sees a part: calls, or passes over memory. The change makes all of it, and enters compiled code, which
-    costs. The one with the larger part stays, and none where the whole does not pay. Compiling the whole step makes one
-    call of its optimizer too, which that finding then names.
+    It has the gain of the whole change. Each of them sees a part: calls, or passes over memory. The change makes all of
+    it, and enters compiled code, which costs. The one with the larger part stays, and none where the whole does not
+    pay. Compiling the whole step makes one call of its optimizer too, which that finding then names.
     """
     gain = whole_gain_us(evidence)
     if gain is None:
@@ -198,7 +218,10 @@ def join_compiled(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def _as_measured(evidence: Evidence, gain: Interval, drafts: Sequence[Draft]) -> Interval:
-    """The gain of compiling, with no more of passes over memory than timed pieces of them saved when compiled."""
+    """Limits the gain of compiling to what timed pieces saved.
+
+    Passes over memory count for no more than timed pieces of them saved when compiled.
+    """
     calls = compile_gain_us(evidence)
     timed = [draft for draft in drafts if draft.slug in _ANSWERED and draft.basis == "timed"]
     if calls is None or not timed:
@@ -208,23 +231,26 @@ def _as_measured(evidence: Evidence, gain: Interval, drafts: Sequence[Draft]) ->
 
 
 def _layout_us(evidence: Evidence, drafts: Sequence[Draft]) -> Interval:
-    """The gain of the step where Inductor lays its images by pixels, of which only a loss counts for compiling.
+    """Gives the gain of a step whose images Inductor lays by pixels.
 
-    What the layout gains is another finding's: programs do not get both. A small network of convolutions was
-    promised 1.32 times at least by both together, and took twice as long compiled.
+    Only a loss of it counts for compiling. A gain of the layout is another finding's: programs do not get both. A small
+    network of convolutions was promised 1.32 times at least by both together, and took twice as long compiled.
 
-    It does so for every convolution on a CPU (torch 2.13, ``decide_layout_opt``), and turns them once at the ends of
-    the model, not at each convolution. Where it was measured that counts, also where the finding on it gave up.
+    Inductor does so for every convolution on a CPU (torch 2.13, ``decide_layout_opt``), and turns them once at the ends
+    of the model, not at each convolution. Where it was measured that counts, also where the finding on it gave up.
     """
     layout = next((draft for draft in drafts if draft.slug == "channels-first"), None)
     if layout is None:
         return Interval(0.0, 0.0)
-    known = None if layout.only_measured else layout.gain_us
-    return measured_layout_us(evidence) or known or Interval(0.0, 0.0)
+    stated_us = None if layout.only_measured else layout.gain_us
+    return measured_layout_us(evidence) or stated_us or Interval(0.0, 0.0)
 
 
 def _with_whole_step(evidence: Evidence, gain: Interval, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts with compiling the whole step as another way to what they gain, where it pays with the model in it."""
+    """Adds compiling the whole step as another way to the drafts' gain.
+
+    It is added where it pays with the model in it.
+    """
     optimizer = next((draft for draft in drafts if draft.slug == "unfused-optimizer"), None)
     named = []
     if optimizer is not None and optimizer.gain_us is not None:
@@ -264,7 +290,10 @@ def _with_whole_model(evidence: Evidence, gain: Interval, drafts: Sequence[Draft
 
 
 def compile_does_not_pay(evidence: Evidence) -> Draft | None:
-    """Rule 12 on a CPU: calls or passes over memory hold the step back, and yet compiling costs about what it saves."""
+    """Finds a CPU step that compiling would not make faster (rule 12).
+
+    Calls or passes over memory hold the step back, and yet compiling costs about what it saves.
+    """
     gain = whole_gain_us(evidence)
     overhead_us = issue_us(evidence) + evidence.account_us("overhead.launch_floor")
     if gain is None or evidence.is_broken or evidence.share_of_step(overhead_us) < _OVERHEAD_MATTERS:
@@ -294,7 +323,10 @@ def _saved_words(gain: Interval) -> str:
 
 
 def compile_break_even(evidence: Evidence) -> Draft | None:
-    """Rule 12: the whole run is too short for compiling to pay; known for scripts, whose steps are counted."""
+    """Finds a run that is too short for compiling (rule 12).
+
+    Known for scripts, whose steps are counted.
+    """
     seen = evidence.analysis.steps.seen
     advised = host_overhead(evidence) or eager_overhead(evidence)
     if seen is None or advised is None or advised.gain_us is None or advised.gain_us.high <= 0:
@@ -329,10 +361,11 @@ _FIRST_FROM = 0.1
 
 @requires_gain
 def recomputation(evidence: Evidence) -> Draft | None:
-    """Rule 35: the backward pass computes activations again although memory has space for them.
+    """Finds activations that the backward pass computes again (rule 35).
 
-    The work of a checkpoint's backward op before the nested backward pass begins is the repeated forward pass. Gain:
-    at most that, from half of it. The memory of a host is not known: there the advice says so.
+    Memory has space for them. The work of a checkpoint's backward op before the nested backward pass begins is the
+    repeated forward pass. Gain: at most that, from half of it. The memory of a host is not known: there the advice says
+    so.
     """
     work = work_of(evidence)
     peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
@@ -365,7 +398,10 @@ def recomputation(evidence: Evidence) -> Draft | None:
 
 
 def _recomputed(work: KernelWork) -> Flags:
-    """Rows issued in a checkpoint's backward op before the first one nested in it, or where it unpacks what it kept."""
+    """Masks the rows that a checkpoint recomputes in the backward pass.
+
+    They are issued in its backward op before the first one nested in it, or where it unpacks what it kept.
+    """
     ops = work.evidence.linked.ops
     at_us = np.append(ops["ts_us"].to_numpy(), np.nan)[work.op]
     unpacked = outermost_frames(work.evidence, _UNPACKS).hold(at_us)
@@ -389,7 +425,10 @@ def _checkpoint_line(evidence: Evidence, work: KernelWork, rows: Flags) -> str |
 
 
 def _at(line: str | None) -> str:
-    """' at train.py:11', to stand behind other words; '' for no line."""
+    """Gives ' at train.py:11', to stand behind other words.
+
+    Empty for no line.
+    """
     return "" if line is None else f" {at_source(line)}"
 
 
@@ -398,7 +437,10 @@ _BACKENDS_GPU = ("torchscript", "backend-onnxrt", "backend-tensorrt", "backend-t
 
 
 def other_backends(evidence: Evidence) -> Draft | None:
-    """Rule 37: inference by eager ops, most of it in products: only a trial shows which compiler is fastest."""
+    """Finds inference by eager ops, most of it in products (rule 37).
+
+    Only a trial shows which compiler is fastest.
+    """
     work = work_of(evidence)
     rows = work.family(*PRODUCTS)
     if has_backward_pass(evidence) or is_compiled(evidence) or work.share(rows) < _MOST_OF_STEP:

@@ -1,4 +1,7 @@
-"""Rule of constants: tensors that depend on neither data nor weights, and are computed anew in every step."""
+"""Rule of tensors that are computed anew in every step though constant.
+
+They depend on neither data nor weights.
+"""
 
 import math
 import re
@@ -41,7 +44,10 @@ _MOST_LINES = 4
 
 
 class _OuterOp(Struct, frozen=True):
-    """An outermost op as the search for constants reads it; ``makes_node`` where autograd recorded it."""
+    """An outermost op as the search for constants reads it.
+
+    ``makes_node`` is true where autograd recorded it.
+    """
 
     row: int
     name: str
@@ -51,10 +57,11 @@ class _OuterOp(Struct, frozen=True):
 
 @remembered
 def _constant_rows(evidence: Evidence) -> tuple[int, ...]:
-    """Outermost ops whose operands descend from numbers of the program alone, alike in each step.
+    """Finds outermost ops that compute from numbers of the program alone.
 
-    A trace has no names of tensors: they are told apart by their sizes, within the ops of one module and file in one
-    step. Sizes that data has as well are not followed.
+    Their operands descend from such numbers, and they are alike in each step. A trace has no names of tensors: they are
+    told apart by their sizes, within the ops of one module and file in one step. Sizes that data has as well are not
+    followed.
     """
     ops = evidence.linked.ops
     rows = _program_rows(evidence)
@@ -67,17 +74,20 @@ def _constant_rows(evidence: Evidence) -> tuple[int, ...]:
         calls = zip(group["row"], group["name"], as_integers(group["signature"]), group["node"], strict=True)
         scope = tuple(str(part) for part in key[:-1])
         scopes.setdefault(scope, []).append([_OuterOp(int(r), str(n), int(s), bool(m)) for r, n, s, m in calls])
-    work, found = work_of(evidence), []
+    work, constant_rows = work_of(evidence), []
     for steps in scopes.values():
         chains = [_constants_in(evidence, work, calls) for calls in steps]
         kinds = {tuple(call.signature for call in chain) for chain in chains}
         if len(chains) == evidence.steps and len(kinds) == 1:
-            found += [call.row for chain in chains for call in chain]
-    return tuple(found)
+            constant_rows += [call.row for chain in chains for call in chain]
+    return tuple(constant_rows)
 
 
 def _program_rows(evidence: Evidence) -> Integers:
-    """The outermost ops of the program: no loader, no optimizer, no backward pass, with recorded sizes."""
+    """Gives the outermost ops of the program that have recorded sizes.
+
+    Those of a loader, an optimizer or a backward pass are left out.
+    """
     ops, rows = evidence.linked.ops, top_rows(evidence)
     rows = rows[ops["signature"].notna().to_numpy()[rows] & ops["source"].notna().to_numpy()[rows]]
     rows = rows[~text_matches(ops["source"], lambda source: source.startswith(BACKWARD_OF))[rows]]
@@ -88,17 +98,23 @@ _OTHERS = re.compile(r"^Optimizer\.|^enumerate\(DataLoader\)|DataLoader\w*\.__ne
 
 
 def _makes_node(evidence: Evidence, rows: Integers) -> Flags:
-    """Mask of the ops in which autograd records a node: the next op of the thread has a higher sequence number."""
+    """Masks the ops in which autograd records a node.
+
+    The next op of the thread then has a higher sequence number.
+    """
     number, thread = sequence_numbers(evidence)[rows], evidence.linked.ops["thread"].cat.codes.to_numpy()[rows]
     makes = np.zeros(rows.size, dtype=bool)
-    known = np.flatnonzero(number >= 0)
-    rises = (np.diff(number[known]) > 0) & (np.diff(thread[known]) == 0)
-    makes[known[:-1]] = rises
+    numbered = np.flatnonzero(number >= 0)
+    rises = (np.diff(number[numbered]) > 0) & (np.diff(thread[numbered]) == 0)
+    makes[numbered[:-1]] = rises
     return makes
 
 
 def _constants_in(evidence: Evidence, work: KernelWork, calls: Sequence[_OuterOp]) -> list[_OuterOp]:
-    """The calls that compute constants, without the views at the end; found anew until no more sizes are data's."""
+    """Gives the calls that compute constants, without the views at the end.
+
+    They are found anew until no more sizes are data's.
+    """
     of_data: set[Size] = set()
     for _ in range(_MOST_ROUNDS):
         chain, more = _follow(evidence, work, calls, of_data)
@@ -144,14 +160,17 @@ def _is_view(call: _OuterOp) -> bool:
 
 
 def _are_constant(sizes: Sequence[Size], constants: Counter[Size], of_data: set[Size]) -> bool:
-    """True if there are as many constants of these sizes, which data does not have."""
+    """True if as many constants have these sizes and data has none."""
     return all(count <= constants[size] and size not in of_data for size, count in Counter(sizes).items())
 
 
 def _made_size(work: KernelWork, call: _OuterOp) -> Size | None:
-    """The sizes of a tensor that is made from numbers alone; null for other calls."""
-    concrete = [str(each) for each in work.text_column("concrete", call.signature)]
-    numbers = [float(found[0]) if (found := _NUMBERS.match(each)) else math.nan for each in concrete]
+    """Gives the sizes of a tensor made from numbers alone.
+
+    Null for other calls.
+    """
+    concrete = [str(argument) for argument in work.text_column("concrete", call.signature)]
+    numbers = [float(match[0]) if (match := _NUMBERS.match(argument)) else math.nan for argument in concrete]
     if call.name in _FILLED and concrete:
         return _integers(concrete[0]) or None
     given = numbers[: max(len(numbers) - _OPTIONS, 0)]
@@ -162,19 +181,25 @@ def _made_size(work: KernelWork, call: _OuterOp) -> Size | None:
         given = [math.ceil((end - start) / step)] if step and not math.isnan(end - start) else []
     elif call.name == "aten::eye":
         given = [given[0], given[-1]] if given else []
-    if call.name not in _COUNTED | _SPACED or not given or any(math.isnan(each) for each in given):
+    if call.name not in _COUNTED | _SPACED or not given or any(math.isnan(argument) for argument in given):
         return None
-    return tuple(int(each) for each in given)
+    return tuple(int(argument) for argument in given)
 
 
 def _integers(text: object) -> Size:
-    """The numbers of '[5000, 128]'; () for other texts."""
+    """Gives the numbers of '[5000, 128]'.
+
+    () for other texts.
+    """
     words = str(text)
-    return tuple(int(each) for each in re.findall(r"-?\d{1,15}", words)) if words.startswith("[") else ()
+    return tuple(int(digits) for digits in re.findall(r"-?\d{1,15}", words)) if words.startswith("[") else ()
 
 
 def _result_size(evidence: Evidence, work: KernelWork, call: _OuterOp, sizes: Sequence[Size]) -> Size | None:
-    """The sizes of the result of a call on constants; null where they do not follow from its record."""
+    """Gives the sizes of the result of a call on constants.
+
+    Null where they do not follow from its record.
+    """
     if call.name in _VIEWS:
         return _view_size(work, call, sizes[0])
     if call.name == "aten::outer":
@@ -190,14 +215,17 @@ def _broadcast(sizes: Sequence[Size]) -> Size:
 
 
 def _view_size(work: KernelWork, call: _OuterOp, size: Size) -> Size | None:
-    """The sizes of a view of a tensor; null where the call does not tell."""
-    concrete = [str(each) for each in work.text_column("concrete", call.signature)][1:]
+    """Gives the sizes of a view of a tensor.
+
+    Null where the call does not state them.
+    """
+    concrete = [str(argument) for argument in work.text_column("concrete", call.signature)][1:]
     if call.name == "aten::t":
         return size[::-1]
     if call.name in {"aten::view", "aten::reshape", "aten::expand"}:
         asked = _integers(concrete[0] if concrete else "")
         return asked if asked and min(asked) >= 0 else None
-    numbers = [int(found[0]) if (found := _WHOLE_NUMBER.match(each)) else 0 for each in concrete]
+    numbers = [int(match[0]) if (match := _WHOLE_NUMBER.match(argument)) else 0 for argument in concrete]
     rank = len(size)
     if not numbers or not -rank - 1 <= numbers[0] <= rank:
         return None
@@ -208,7 +236,10 @@ def _view_size(work: KernelWork, call: _OuterOp, size: Size) -> Size | None:
 
 
 def _along(name: str, size: Size, at: int, numbers: Sequence[int]) -> Size | None:
-    """The sizes of a tensor that is transposed with a dimension, or cut along it."""
+    """Gives the sizes of a tensor transposed or cut along a dimension.
+
+    Null where the numbers of the call do not fit.
+    """
     made = list(size)
     if name == "aten::transpose" and numbers and -len(size) <= numbers[0] < len(size):
         made[at], made[numbers[0]] = made[numbers[0]], made[at]
@@ -223,10 +254,10 @@ _WHOLE_NUMBER = re.compile(r"^-?\d{1,19}$")
 
 
 def constant_in_step(evidence: Evidence) -> Draft | None:
-    """A tensor that depends on neither data nor weights is computed anew in each step: positions, masks, grids.
+    """Finds a tensor that is computed anew in each step though constant.
 
-    Gain: the time of the ops that make it and of Python at their lines, from 90 % of it. Ops that only fill a tensor
-    are none.
+    It depends on neither data nor weights: positions, masks, grids. Gain: the time of the ops that make it and of
+    Python at their lines, from 90 % of it. Ops that only fill a tensor do not count.
     """
     ops, rows = evidence.linked.ops, _constant_rows(evidence)
     names: list[str] = ops["name"].astype(object).to_numpy()[list(rows)].tolist() if rows else []
@@ -236,7 +267,9 @@ def constant_in_step(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < LEAST_SHARE:
         return None
     us = ops.iloc[list(rows)].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
-    lines = [str(each) for each in us.index if (place := place_of(str(each))) is not None and not place.is_function]
+    lines = [
+        str(source) for source in us.index if (place := place_of(str(source))) is not None and not place.is_function
+    ]
     line = main_source(evidence, rows)
     count = format_count(len(rows) / evidence.steps)
     return Draft(

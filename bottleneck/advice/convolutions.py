@@ -73,11 +73,15 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
 
 
 def _dropout_alone(work: KernelWork) -> Draft | None:
-    """Dropout that drops in a step without a backward pass: random results, unless they are wanted."""
+    """Finds dropout that drops in a step without a backward pass.
+
+    Its results are random, which may be wanted.
+    """
     evidence = work.evidence
     calls = rows_of_ops(evidence, ("aten::dropout",))
     given = [
-        work.text_column("concrete", each) for each in as_integers(evidence.linked.ops["signature"])[calls].tolist()
+        work.text_column("concrete", signature)
+        for signature in as_integers(evidence.linked.ops["signature"])[calls].tolist()
     ]
     drops = [arguments for arguments in given if arguments[_DROPS : _DROPS + 1] == ("True",)]
     rows = work.op_like(_DROPOUT) | work.op_like(_DROPOUT, above=True)
@@ -103,12 +107,15 @@ def _dropout_alone(work: KernelWork) -> Draft | None:
 
 
 def _computes_statistics(work: KernelWork, calls: Integers) -> Flags:
-    """Mask of those of these calls of aten::batch_norm that train: by their argument, else by the count before them."""
-    ops, known = work.evidence.linked.ops, {}
+    """Masks the calls of aten::batch_norm that train.
+
+    Their argument decides, else the count before them.
+    """
+    ops, training_of = work.evidence.linked.ops, {}
     signature = as_integers(ops["signature"])[calls]
-    for each in np.unique(signature[signature >= 0]).tolist():
-        arguments = work.text_column("concrete", each)
-        known[each] = arguments[_TRAINING] if len(arguments) > _TRAINING else None
+    for call_signature in np.unique(signature[signature >= 0]).tolist():
+        arguments = work.text_column("concrete", call_signature)
+        training_of[call_signature] = arguments[_TRAINING] if len(arguments) > _TRAINING else None
     before = calls[calls > 0] - 1
     counts = np.zeros(calls.size, dtype=bool)
     counts[calls > 0] = text_matches(ops["name"], lambda name: name == _COUNTS_BATCHES)[before]
@@ -117,21 +124,25 @@ def _computes_statistics(work: KernelWork, calls: Integers) -> Flags:
     counts |= np.isin(calls - 1, numbers)
     return np.asarray(
         [
-            known.get(each) == "True" or (known.get(each) not in {"True", "False"} and counted)
-            for each, counted in zip(signature.tolist(), counts.tolist(), strict=True)
+            training_of.get(call_signature) == "True"
+            or (training_of.get(call_signature) not in {"True", "False"} and counted)
+            for call_signature, counted in zip(signature.tolist(), counts.tolist(), strict=True)
         ],
         dtype=bool,
     )
 
 
 def _is_whole_number(work: KernelWork, signature: int) -> bool:
-    """True if the first argument of a call is one integer, and no tensor of several."""
+    """True if a call's first argument is one integer, not several."""
     types, sizes = work.text_column("types", signature), work.text_column("dims", signature)
     return bool(types) and str(types[0]).startswith("long") and sizes[:1] == ([],)
 
 
 def _trains(evidence: Evidence) -> bool:
-    """True if anything in the whole trace, also outside the window, belongs to a backward pass or an optimizer."""
+    """True if anything in the whole trace belongs to training.
+
+    That is a backward pass or an optimizer, also outside the window.
+    """
     return any(_TRAINS.search(str(name)) for name in evidence.linked.trace.events["name"].cat.categories)
 
 
@@ -142,10 +153,11 @@ _OPS_EACH = 6  # batch_norm > _batch_norm_impl_index > native_batch_norm, and th
 
 @requires_gain
 def unfolded_batch_norm(evidence: Evidence) -> Draft | None:
-    """Rule 24: inference in which batch normalization follows a convolution: its factors can go into the weights.
+    """Finds inference with a batch normalization after a convolution (rule 24).
 
-    Gain: the normalization's time, from 60 % of it, up to a quarter more (its pass also drives other data out of the
-    caches), and what the host does for it. A training step must keep it: its statistics change.
+    Its factors can go into the weights. Gain: the normalization's time, from 60 % of it, up to a quarter more (its pass
+    also drives other data out of the caches), and what the host does for it. A training step must keep it, as its
+    statistics change.
     """
     work = work_of(evidence)
     rows = _after_convolution(work, work.op_like(_BATCH_NORM))
@@ -183,9 +195,10 @@ def unfolded_batch_norm(evidence: Evidence) -> Draft | None:
 
 
 def _after_convolution(work: KernelWork, norms: Flags) -> Flags:
-    """Those of the rows whose last row of another op before them is of a convolution, on the same stream and step.
+    """Masks the rows that come right after a convolution.
 
-    A convolution of torch's own loops ends in the ops that it is made of.
+    The last row of another op before them, on the same stream and step, is of a convolution. A convolution of torch's
+    own loops ends in the ops that it is made of.
     """
     convolution = work.family("convolution") | work.op_like(_CONVOLVES, above=True)
     change = np.concatenate((np.ones(min(1, work.op.size), dtype=bool), work.op[1:] != work.op[:-1]))
@@ -203,7 +216,10 @@ _LARGE_PART = 0.05
 
 
 def untuned_convolutions(evidence: Evidence) -> Draft | None:
-    """Rule 32: convolutions of few shapes on a GPU, recorded with ``cudnn.benchmark`` off."""
+    """Finds GPU convolutions of few shapes without ``cudnn.benchmark`` (rule 32).
+
+    It was recorded as off.
+    """
     work = work_of(evidence)
     rows = work.family("convolution")
     if evidence.is_host_only or work.share(rows) < _LARGE_PART or _benchmarks(work) is not False:
@@ -229,10 +245,13 @@ def untuned_convolutions(evidence: Evidence) -> Draft | None:
 
 
 def _benchmarks(work: KernelWork) -> bool | None:
-    """The flag of the first convolution that recorded it; null where none did."""
+    """Gives the flag of the first convolution that recorded it.
+
+    Null where none did.
+    """
     signatures = work.evidence.linked.trace.signatures
-    for each in np.flatnonzero(signatures["name"].isin(["aten::_convolution"]).to_numpy()).tolist():
-        arguments = work.text_column("concrete", each)
+    for signature in np.flatnonzero(signatures["name"].isin(["aten::_convolution"]).to_numpy()).tolist():
+        arguments = work.text_column("concrete", signature)
         if len(arguments) > _BENCHMARK and arguments[_BENCHMARK] in {"True", "False"}:
             return arguments[_BENCHMARK] == "True"
     return None
@@ -254,11 +273,12 @@ _SLOWER_MEMORY = 3.0
 
 @requires_gain
 def channels_first(evidence: Evidence) -> Draft | None:
-    """Rule 33: images by planes where the convolution wants them by pixels (channels_last).
+    """Finds images by planes where channels_last would suit (rule 33).
 
-    On a GPU the library turns them round and back: gain from half of those kernels to all, with their launches. On a
-    CPU the turning is hidden inside the convolution: from nothing to what reading and writing its input and its result
-    once more takes, where that is 2 % of the step at the calibrated bandwidth.
+    The convolution wants them by pixels. On a GPU the library turns them round and back: gain from half of those
+    kernels to all, with their launches. On a CPU the turning is hidden inside the convolution: from nothing to what
+    reading and writing its input and its result once more takes, where that is 2 % of the step at the calibrated
+    bandwidth.
     """
     work = work_of(evidence)
     convolutions = work.family("convolution")
@@ -292,7 +312,10 @@ def channels_first(evidence: Evidence) -> Draft | None:
 
 
 def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
-    """The finding on a CPU: oneDNN turns each input and result; convolutions of torch's own loops turn nothing."""
+    """Gives the finding on convolutions of a CPU.
+
+    There oneDNN turns each input and result. Convolutions of torch's own loops turn nothing.
+    """
     rows = rows & ~work.op_like(_OWN_LOOPS)
     turned_us = np.where(rows, _turning_us(work, rows), 0.0)
     compute_us = work.roof("compute_us") * work.scale / work.evidence.steps
@@ -326,13 +349,13 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
 
 
 def _turning_us(work: KernelWork, rows: Flags) -> Floats:
-    """Time per step to read and write as many bytes again as the input of each convolution and its result have.
+    """Gives the time per step to turn the convolutions' inputs and results.
 
-    The result is taken to be as large as the input.
+    It is the time to read and write as many bytes again as they have. The result is taken to be as large as the input.
     """
     bytes_of = np.zeros(len(work.evidence.costs) + 1)
-    for each in np.unique(work.signature[rows]).tolist():
-        bytes_of[each] = _ITEM_BYTES * math.prod(next((size for size in work.sizes_of(each) if size), (0,)))
+    for signature in np.unique(work.signature[rows]).tolist():
+        bytes_of[signature] = _ITEM_BYTES * math.prod(next((size for size in work.sizes_of(signature) if size), (0,)))
     bytes_of[-1] = 0.0
     rate = work.evidence.analysis.device.bandwidth_bytes_per_s
     if not rate:
@@ -341,18 +364,18 @@ def _turning_us(work: KernelWork, rows: Flags) -> Floats:
 
 
 def _by_planes(work: KernelWork, rows: Flags) -> Flags:
-    """Those of the rows whose images are recorded with rows of pixels that lie side by side, one channel apart.
+    """Masks the rows whose images are recorded by channel.
 
-    A convolution over one dimension comes as one over images of height 1; weights of three dimensions have no
-    channels_last.
+    Their rows of pixels lie side by side, one channel apart. A convolution over one dimension comes as one over images
+    of height 1. Weights of three dimensions have no channels_last.
     """
     planes = []
-    for each in np.unique(work.signature[rows]).tolist():
-        sizes, strides = work.sizes_of(each), work.text_column("strides", each)
+    for signature in np.unique(work.signature[rows]).tolist():
+        sizes, strides = work.sizes_of(signature), work.text_column("strides", signature)
         first = strides[0] if strides else None
         is_image = bool(sizes) and len(sizes[0]) == 4 and sizes[0][1] > 1 and sizes[0][2] > 1
         if is_image and isinstance(first, list) and len(first) == 4:
-            planes += [each] * (first[3] == 1)
+            planes += [signature] * (first[3] == 1)
     return np.isin(work.signature, planes)
 
 
@@ -368,11 +391,12 @@ _TRANSFORMED = 0.5  # of a convolution's time, at most, that is left for the tra
 
 
 def _transform_us(work: KernelWork, signature: int) -> float | None:
-    """Time of a convolution by transforms; null where the kernel is short, or the call or the device does not tell.
+    """Gives the time of a convolution by transforms.
 
-    The transforms of each input, each kernel and each result, and the products in between.
+    It counts the transforms of each input, each kernel and each result, and the products in between. Null where the
+    kernel is short, or the call or the device does not tell.
     """
-    sizes, concrete = work.tensors_of(signature), [str(each) for each in work.text_column("concrete", signature)]
+    sizes, concrete = work.tensors_of(signature), [str(value) for value in work.text_column("concrete", signature)]
     peak, bandwidth = _vector_peak(work), work.evidence.analysis.device.bandwidth_bytes_per_s
     if len(sizes) < 2 or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < 3 or not peak or not bandwidth:
         return None
@@ -380,7 +404,7 @@ def _transform_us(work: KernelWork, signature: int) -> float | None:
     if math.prod(taps) < _LONG_KERNEL or not math.prod(sizes[0]) * math.prod(sizes[1]):
         return None
     text = concrete[5] if len(concrete) > 5 else ""
-    spread = [int(each) for each in re.findall(r"\d{1,6}", text)] or [1]
+    spread = [int(value) for value in re.findall(r"\d{1,6}", text)] or [1]
     spread = (spread * len(taps))[: len(taps)]
     padded = (length + (tap - 1) * by for length, tap, by in zip(lengths, taps, spread, strict=True))
     points = math.prod(map(float, padded))
@@ -397,7 +421,10 @@ def _vector_peak(work: KernelWork) -> float | None:
 
 
 class _LongConvolution(Struct, frozen=True):
-    """Convolutions of the same sizes with a long kernel: their ops, the kernel's sizes, and time by transforms."""
+    """Convolutions of the same sizes with a long kernel.
+
+    They have their ops, the kernel's sizes, and the time by transforms.
+    """
 
     rows: tuple[int, ...]
     kernel: Size
@@ -412,7 +439,7 @@ def _long_convolutions(evidence: Evidence) -> tuple[_LongConvolution, ...]:
     by_call: dict[int, list[int]] = {}
     for row, call in zip(top.tolist(), as_integers(ops["signature"])[top].tolist(), strict=True):
         by_call.setdefault(call, []).append(row)
-    found = []
+    convolutions = []
     for call, rows in by_call.items():
         once_us = _transform_us(work, call)
         if once_us is None:
@@ -420,27 +447,28 @@ def _long_convolutions(evidence: Evidence) -> tuple[_LongConvolution, ...]:
         nodes = backward_of(evidence, rows)
         us = once_us * len(rows) / evidence.steps * (3.0 if nodes else 1.0)
         if us < _TRANSFORMED * removal_of(evidence, [*rows, *nodes]).us:
-            found.append(_LongConvolution(tuple(rows), work.tensors_of(call)[1], us))
-    return tuple(found)
+            convolutions.append(_LongConvolution(tuple(rows), work.tensors_of(call)[1], us))
+    return tuple(convolutions)
 
 
 def long_convolution(evidence: Evidence) -> Draft | None:
-    """Convolutions with kernels of 128 numbers and more, which transforms do in less than half of the time.
+    """Finds convolutions with kernels of 128 numbers and more.
 
-    Gain: their time with that of their backward nodes, less that of the transforms, a tenth of the peak of vectors and
-    six passes over each tensor; from where these take two and a half times as long. A backward pass has twice as many.
+    Transforms do them in less than half of the time. Gain: their time with that of their backward nodes, less that of
+    the transforms. These run at a tenth of the peak of vectors, with six passes over each tensor. The low end of the
+    gain is where they take two and a half times as long. A backward pass has twice as many.
     """
-    work, found = work_of(evidence), _long_convolutions(evidence)
-    if not found:
+    work, convolutions = work_of(evidence), _long_convolutions(evidence)
+    if not convolutions:
         return None
-    rows = [row for call in found for row in call.rows]
+    rows = [row for call in convolutions for row in call.rows]
     nodes = backward_of(evidence, rows)
-    kept_us = math.fsum(call.transforms_us for call in found)
+    kept_us = math.fsum(call.transforms_us for call in convolutions)
     removal = removal_of(evidence, [*rows, *nodes], certain=1.0, kept_us=kept_us)
     if evidence.share_of_step(removal.gain.high) < _LONG_SHARE or removal.gain.low <= 0:
         return None
     line = main_source(evidence, rows)
-    longest = max((call.kernel for call in found), key=lambda size: math.prod(size[2:]))
+    longest = max((call.kernel for call in convolutions), key=lambda size: math.prod(size[2:]))
     is_data = not nodes and has_backward_pass(evidence)
     return Draft(
         slug="long-convolution",
@@ -479,10 +507,10 @@ _FEWER = 0.5
 
 
 class _LateProjection(Struct, frozen=True):
-    """An enlargement and the pointwise convolution after it, which has fewer results: their rows, and what is left.
+    """An enlargement and the pointwise convolution after it.
 
-    ``left`` is the part of their time that the other order takes: of the enlargement by channels, of the convolution by
-    places.
+    The convolution has fewer results. It holds their rows and the part left: ``left`` is the part of their time that
+    the other order takes, of the enlargement by channels, of the convolution by places.
     """
 
     rows: tuple[int, int]
@@ -492,21 +520,27 @@ class _LateProjection(Struct, frozen=True):
 
 @remembered
 def _late_projections(evidence: Evidence) -> tuple[_LateProjection, ...]:
-    """The enlargements that a convolution with a kernel of one place follows, of the same channels."""
+    """Finds enlargements that a pointwise convolution of the same channels follows.
+
+    Its kernel has one place.
+    """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     names, calls = ops["name"].astype(object).to_numpy(), as_integers(ops["signature"])
-    thread, found = ops["thread"].cat.codes.to_numpy(), []
+    thread, projections = ops["thread"].cat.codes.to_numpy(), []
     for row, after in itertools.pairwise(top.tolist()):
         if _UPSAMPLES.match(str(names[row])) and names[after] in _FORWARD and thread[row] == thread[after]:
-            enlarged, projected = (work.tensors_of(int(calls[each])) for each in (row, after))
+            enlarged, projected = (work.tensors_of(int(calls[op])) for op in (row, after))
             left = _left_in_other_order(enlarged[0], *projected[:2]) if enlarged and len(projected) > 1 else None
             if left is not None:
-                found.append(_LateProjection((row, after), (enlarged[0], projected[0]), left))
-    return tuple(found)
+                projections.append(_LateProjection((row, after), (enlarged[0], projected[0]), left))
+    return tuple(projections)
 
 
 def _left_in_other_order(small: Size, large: Size, weight: Size) -> float | None:
-    """The part of the time that is left where the convolution comes first; null where that is no remedy."""
+    """Gives the part of the time left where the convolution comes first.
+
+    Null where that is no remedy.
+    """
     is_pointwise = 2 < len(large) == len(weight) == len(small) and set(weight[2:]) == {1}
     if not is_pointwise or small[:2] != large[:2] or weight[1] != large[1] or weight[0] > _FEWER * weight[1]:
         return None
@@ -515,20 +549,21 @@ def _left_in_other_order(small: Size, large: Size, weight: Size) -> float | None
 
 
 def late_upsampling(evidence: Evidence) -> Draft | None:
-    """Features are enlarged before a pointwise convolution makes fewer channels of them; both are linear and commute.
+    """Finds features enlarged before a pointwise convolution makes fewer channels.
 
-    Gain: the time of both with their backward nodes but for the part that the other order takes, from 90 % of it.
+    Both are linear and commute. Gain: the time of both with their backward nodes but for the part that the other order
+    takes, from 90 % of it.
     """
-    found = _late_projections(evidence)
-    if not found:
+    projections = _late_projections(evidence)
+    if not projections:
         return None
-    rows = [row for each in found for row in each.rows]
+    rows = [row for late in projections for row in late.rows]
     removal = removal_of(evidence, [*rows, *backward_of(evidence, rows)])
-    left = max(each.left for each in found)
+    left = max(late.left for late in projections)
     gain = Interval((1 - left) * removal.gain.low, (1 - left) * removal.gain.high)
     if evidence.share_of_step(gain.high) < _LONG_SHARE:
         return None
-    line, (small, large) = main_source(evidence, [each.rows[0] for each in found]), found[0].sizes
+    line, (small, large) = main_source(evidence, [late.rows[0] for late in projections]), projections[0].sizes
     return Draft(
         slug="late-upsampling",
         title="Features are enlarged before they are reduced to a few channels",

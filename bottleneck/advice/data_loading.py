@@ -1,4 +1,4 @@
-"""Rules of data loading: the wait for data, the line that causes it, and the loader's workers.
+"""Rules of data loading: the wait, the line behind it, the workers.
 
 Workers hide a wait only as far as there are processors for them: what they compute, they take from training.
 """
@@ -45,7 +45,10 @@ _REPLAYED = "# diagnosis, no remedy: replay one batch = next(iter(loader)); the 
 
 
 def input_wait(evidence: Evidence) -> Draft | None:
-    """Rule 38: the bound of any change to the loader, which the replay of one cached batch shows."""
+    """Bounds the gain of any change to the loader (rule 38).
+
+    The replay of one cached batch shows it.
+    """
     wait_us = evidence.account_us(INPUT)
     share = evidence.share_of_step(wait_us)
     if share < MODERATE:
@@ -83,7 +86,10 @@ def input_wait(evidence: Evidence) -> Draft | None:
 
 
 def _by_line(evidence: Evidence) -> tuple[str, ...]:
-    """Findings that say what to do at a line: before the general ones, where that line is most of the loading."""
+    """Gives the findings that say what to do at a line.
+
+    They come before the general ones, where that line is most of the loading.
+    """
     is_most = ONE_PROCESS in loader_kinds(evidence) and _slowest_line(evidence)[1] >= _MOST_OF_LOADING
     return ("row-fetching", "slow-call", *(["loader-hot-spot"] if is_most else []))
 
@@ -100,15 +106,19 @@ def _loading_advice(evidence: Evidence, wait_us: float) -> str:
 
 
 def _is_brief(evidence: Evidence, wait_us: float) -> bool:
-    """True if one process loads, and the wait for a batch is shorter than the handover by a worker would be."""
+    """True if one process loads and a worker's handover would take longer.
+
+    The wait for a batch is shorter than the handover.
+    """
     batches = rows_of_events(evidence, LOADER).size / evidence.steps
     return loader_kinds(evidence) == {ONE_PROCESS} and wait_us < _HANDOVER_US[0] * max(batches, 1.0)
 
 
 def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
-    """Code that loads ahead: more workers, the first ones, or a thread for a loader that is no DataLoader.
+    """Gives code that loads ahead.
 
-    A wait that is too brief for workers gets code for a batch that is cheaper to make.
+    It has more workers, the first ones, or a thread for a loader that is no DataLoader. A wait that is too brief for
+    workers gets code for a batch that is cheaper to make.
     """
     kinds = loader_kinds(evidence)
     if _is_brief(evidence, wait_us):
@@ -119,10 +129,10 @@ def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
 
 
 def _bunches(evidence: Evidence) -> tuple[int, str] | None:
-    """Number of workers that deliver their batches together, and that in words; null where waits are even, or too few.
+    """Counts the workers that deliver their batches together, with words for it.
 
-    Workers that begin together and take equally long deliver together: the program waits for the first batch, has the
-    others at once, and waits again.
+    Null where waits are even, or too few. Workers that begin together and take equally long deliver together: the
+    program waits for the first batch, has the others at once, and waits again.
     """
     events, rows = evidence.linked.trace.events, rows_of_events(evidence, LOADER)
     waits_us = events["dur_us"].to_numpy()[rows]
@@ -132,7 +142,7 @@ def _bunches(evidence: Evidence) -> tuple[int, str] | None:
     apart = np.diff(np.flatnonzero(is_long))
     if apart.size < _LEAST_ROUNDS or apart.min() < 2 or apart.min() != apart.max():
         return None
-    first_us, others_us = (float(np.median(waits_us[each])) * evidence.host_scale for each in (is_long, ~is_long))
+    first_us, others_us = (float(np.median(waits_us[mask])) * evidence.host_scale for mask in (is_long, ~is_long))
     workers = int(apart[0])
     words = (
         f"one batch in {workers} is waited for {format_us(first_us)}, the others {format_us(others_us)}: {workers} "
@@ -142,9 +152,10 @@ def _bunches(evidence: Evidence) -> tuple[int, str] | None:
 
 
 def _enough_workers(evidence: Evidence, workers: int) -> int | None:
-    """Workers that keep up, if each takes as long for a batch as now; null where they would be too many to name.
+    """Counts the workers that would keep up with the step.
 
-    So many workers deliver as many batches in that many steps: the time of one. The step without its wait needs more.
+    Each is taken to need as long for a batch as now. Null where they would be too many to name. So many workers deliver
+    as many batches in that many steps: the time of one. The step without its wait needs more.
     """
     needed_us = evidence.step_us - evidence.account_us(INPUT)
     count = math.ceil(workers * evidence.step_us / needed_us) if needed_us > 0 else _NAMED_WORKERS + 1
@@ -152,7 +163,10 @@ def _enough_workers(evidence: Evidence, workers: int) -> int | None:
 
 
 def _warming_us(evidence: Evidence) -> float:
-    """Upper bound of the gain of a CPU step whose caches no loader evicts: the time to refill them."""
+    """Bounds the gain of a CPU step whose caches no loader evicts.
+
+    It is the time to refill them.
+    """
     if not evidence.is_host_only or ONE_PROCESS not in loader_kinds(evidence):
         return 0.0
     wait_us = evidence.account_us(INPUT)
@@ -166,10 +180,10 @@ def loader_kinds(evidence: Evidence) -> frozenset[str]:
 
 
 class StartUp(Struct, frozen=True):
-    """Worker processes that were started in the window, and what that took, in microseconds per unprofiled step.
+    """Worker processes started in the window, and their time.
 
-    ``own_us`` is what the training process spent on starting and ending them, ``first_us`` its wait for their first
-    batch.
+    Times are in microseconds per unprofiled step. ``own_us`` is what the training process spent on starting and ending
+    them, ``first_us`` its wait for their first batch.
     """
 
     processes: int
@@ -178,9 +192,12 @@ class StartUp(Struct, frozen=True):
 
 
 def start_up(evidence: Evidence) -> StartUp:
-    """Time spent on starting workers in the window; null where the trace has no Python frames."""
+    """Gives the time spent on starting workers in the window.
+
+    Zero where the trace has no Python frames.
+    """
     events = evidence.linked.trace.events
-    starts, ends, loads = (rows_of_events(evidence, each) for each in (_STARTS_WORKERS, _ENDS_WORKERS, LOADER))
+    starts, ends, loads = (rows_of_events(evidence, pattern) for pattern in (_STARTS_WORKERS, _ENDS_WORKERS, LOADER))
     at_us = events["ts_us"].to_numpy()
     follows = np.unique(np.searchsorted(at_us[loads], at_us[starts]))
     first = loads[follows[follows < loads.size]]
@@ -200,15 +217,18 @@ _NOTHING = ("", 0.0)
 
 
 def loader_hot_spot(evidence: Evidence) -> Draft | None:
-    """Rule 44: one line, function or op of a loader without workers holds most of the wait."""
+    """Finds the place with most of a loader's wait (rule 44).
+
+    It is one line, function or op of a loader without workers.
+    """
     wait_us = evidence.account_us(INPUT)
     if evidence.share_of_step(wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
     line = _slowest_line(evidence)
-    what, share = max(line, _collating(evidence), _slowest_op(evidence), key=lambda found: found[1])
+    what, share = max(line, _collating(evidence), _slowest_op(evidence), key=lambda candidate: candidate[1])
     if share < _DOMINANT:
         return None
-    hot = next((each for each in hot_lines(evidence, "input") if each.source == what == line[0]), None)
+    hot = next((hot_line for hot_line in hot_lines(evidence, "input") if hot_line.source == what == line[0]), None)
     where = what if hot is None else f"{hot.source}{hot.quoted()}"
     sampled = None if hot is None else hot.sampled()
     return Draft(
@@ -227,7 +247,10 @@ def loader_hot_spot(evidence: Evidence) -> Draft | None:
 
 
 def _slowest_line(evidence: Evidence) -> tuple[str, float]:
-    """The line of the program inside the loader with most of the wait; the line that calls the loader is none."""
+    """Finds the program's line inside the loader with most of the wait.
+
+    The line that calls the loader does not count.
+    """
     rows = idle_rows(evidence, "input")
     calling = {row.source for row in rows if row.detail and _CALLS_NEXT.search(row.detail)}
     us = {line.source: line.us for line in hot_lines(evidence, "input") if line.source not in calling}
@@ -235,7 +258,10 @@ def _slowest_line(evidence: Evidence) -> tuple[str, float]:
 
 
 def _collating(evidence: Evidence) -> tuple[str, float]:
-    """The time that default_collate takes to make a batch of samples, as a share of the loading."""
+    """Gives the share of the loading in which default_collate makes batches.
+
+    It makes a batch of samples.
+    """
     spans, rows = _loading_spans(evidence), rows_of_events(evidence, _COLLATES)
     if spans is None or not rows.size:
         return _NOTHING
@@ -260,12 +286,15 @@ def _slowest_op(evidence: Evidence) -> tuple[str, float]:
 def _largest(us: Mapping[str, float], of_us: float) -> tuple[str, float]:
     if not us or of_us <= 0:
         return _NOTHING
-    name = max(us, key=lambda each: us[each])
+    name = max(us, key=lambda candidate: us[candidate])
     return name, min(us[name] / of_us, 1.0)
 
 
 def _loading_spans(evidence: Evidence) -> Spans | None:
-    """Spans in which the loaders ran, by their marks in the window; null without marks."""
+    """Gives the spans of the loaders, by their marks in the window.
+
+    Null without marks.
+    """
     spans = event_spans(evidence, rows_of_events(evidence, LOADER))
     return spans if spans.start.size else None
 
@@ -285,10 +314,11 @@ _LEAST_HANDED = 0.02
 
 
 class _LoaderResources(Struct, frozen=True):
-    """Resources that loading in workers would share: times per step in us, processors (null: unknown), threads.
+    """Resources that loading in workers would share.
 
-    ``others`` is how many processors other programs kept busy while the steps ran: whether they do when the change is
-    tried, nobody knows. ``busy_share`` is the part of the loading that needs a processor, from and to.
+    Times are per step in us. Processors are null where unknown. ``others`` is how many processors other programs kept
+    busy while the steps ran. Nobody knows whether they do when the change is tried. ``busy_share`` is the part of the
+    loading that needs a processor, from and to.
     """
 
     load_us: float
@@ -300,7 +330,10 @@ class _LoaderResources(Struct, frozen=True):
     busy_share: tuple[float, float]
 
     def best_us(self) -> float:
-        """The step at best: the slowest of training, of loading, and of the processors, all of which both need."""
+        """Gives the step at best, the slowest of training, loading and processors.
+
+        Training and loading both need the processors.
+        """
         handed_us = self.rest_us + _HANDOVER_US[0]
         if self.processors is None:
             return max(handed_us, self.load_us / _MOST_WORKERS)
@@ -308,7 +341,10 @@ class _LoaderResources(Struct, frozen=True):
         return max(handed_us, self.load_us / self.workers, shared_us)
 
     def worst_us(self) -> float:
-        """The step at worst: batches that take longer, slower training, and threads that all want a processor."""
+        """Gives the step at worst: longer batches, slower training, contending threads.
+
+        All threads want a processor.
+        """
         load_us = _WORKER_SLOWDOWN * self.load_us
         handed_us = _BESIDE_WORKERS * self.rest_us + _HANDOVER_US[1]
         wanted_us = self.busy_share[1] * load_us + self.threads * self.rest_us
@@ -316,7 +352,10 @@ class _LoaderResources(Struct, frozen=True):
 
 
 def loader_without_workers(evidence: Evidence) -> Draft | None:
-    """Rule 39: batches are loaded by the process that trains, between its steps."""
+    """Finds batches loaded by the training process (rule 39).
+
+    It loads them between its steps.
+    """
     wait_us = evidence.account_us(INPUT)
     if evidence.share_of_step(wait_us) < MODERATE or ONE_PROCESS not in loader_kinds(evidence):
         return None
@@ -350,15 +389,15 @@ def _some_workers(side: _LoaderResources) -> str:
 def _loader_resources(evidence: Evidence, wait_us: float) -> _LoaderResources:
     recording = evidence.recording
     processors = None if recording is None else recording.processors or recording.threads or None
-    each = None if processors is None else max(1, processors // _ranks(evidence))
+    per_rank = None if processors is None else max(1, processors // _ranks(evidence))
     loading_us = sum(
         mark.us for sums in (evidence.mark_sums, evidence.op_sums) for name, mark in sums.items() if LOADER.match(name)
     )
     return _LoaderResources(
         load_us=max(wait_us, min(loading_us * evidence.host_scale, evidence.step_us)),
         rest_us=evidence.step_us - wait_us,
-        workers=max(1, min(each or 1, _MOST_WORKERS)),
-        processors=each,
+        workers=max(1, min(per_rank or 1, _MOST_WORKERS)),
+        processors=per_rank,
         others=_used_by_others(evidence, processors or 0) / _ranks(evidence),
         threads=1 if recording is None or not evidence.is_host_only else recording.threads or 1,
         busy_share=_busy_share(evidence, wait_us),
@@ -366,12 +405,18 @@ def _loader_resources(evidence: Evidence, wait_us: float) -> _LoaderResources:
 
 
 def _ranks(evidence: Evidence) -> int:
-    """Ranks of this program on this machine, which share its processors; at least one."""
+    """Counts the program's ranks on this machine, which share its processors.
+
+    At least one.
+    """
     return max(1, 0 if evidence.recording is None else len(evidence.recording.traces))
 
 
 def _used_by_others(evidence: Evidence, processors: int) -> float:
-    """Processors that other programs of this machine kept busy while the steps ran; 0 where that is not known."""
+    """Counts processors that other programs kept busy while the steps ran.
+
+    0 where that is not known.
+    """
     telemetry = evidence.analysis.telemetry
     if telemetry is None or telemetry.host_utilization is None or telemetry.process_processors is None:
         return 0.0
@@ -379,7 +424,10 @@ def _used_by_others(evidence: Evidence, processors: int) -> float:
 
 
 def _busy_share(evidence: Evidence, wait_us: float) -> tuple[float, float]:
-    """Part of the loading in which it needs a processor, from and to: (0, 1) where that is unknown."""
+    """Gives the part of the loading that needs a processor.
+
+    It is a lower and an upper bound, (0, 1) where that is unknown.
+    """
     telemetry = evidence.analysis.telemetry
     if telemetry is None or telemetry.process_processors is None or wait_us <= 0:
         return 0.0, 1.0
@@ -395,19 +443,22 @@ def _processors_in_words(side: _LoaderResources) -> str:
 
 
 def loader_restarts(evidence: Evidence) -> Draft | None:
-    """Rule 39, its second half: worker processes are started inside the steps that are explained."""
-    found = start_up(evidence)
-    waited_us = min(found.own_us + found.first_us, evidence.account_us(INPUT, "overhead.python"))
-    if not found.processes or evidence.share_of_step(waited_us) < MODERATE:
+    """Finds worker processes that start inside the steps (rule 39).
+
+    This is the second half of that rule. The steps are those that are explained.
+    """
+    starts = start_up(evidence)
+    waited_us = min(starts.own_us + starts.first_us, evidence.account_us(INPUT, "overhead.python"))
+    if not starts.processes or evidence.share_of_step(waited_us) < MODERATE:
         return None
     one_step = evidence.linked.window.source in {"whole", "time"}
     return Draft(
         slug="loader-restarts",
         title="Worker processes of the loader are started while the step waits",
         evidence=(
-            f"starting and ending {counted(found.processes, 'process', 'processes')} took {format_us(found.own_us)} "
+            f"starting and ending {counted(starts.processes, 'process', 'processes')} took {format_us(starts.own_us)} "
             "per step",
-            f"the wait for their first batch took {format_us(found.first_us)}",
+            f"the wait for their first batch took {format_us(starts.first_us)}",
             "workers that are not kept are started again for each epoch",
         ),
         advice="Keep the workers of the loader alive between epochs.",

@@ -1,4 +1,7 @@
-"""Rules on aids to debugging that were left on: anomaly detection, blocking launches, tracers, gradient checks."""
+"""Rules on aids to debugging that were left on.
+
+They are anomaly detection, blocking launches, tracers and gradient checks.
+"""
 
 import re
 
@@ -51,14 +54,18 @@ def _modes(evidence: Evidence) -> dict[DebugName, tuple[DebugMode, ...]]:
 
 
 def _place(mode: DebugMode | None) -> tuple[str, ...]:
-    """The line that switches it on, as evidence; none where it is not known."""
+    """Gives the line that switches it on, as evidence.
+
+    None where it is not known.
+    """
     return () if mode is None or mode.source is None else (f"switched on {at_source(mode.source)}",)
 
 
 class _NanChecks(Struct, frozen=True):
-    """The checks of anomaly detection: backward ops per step that are checked, host time per step, and the ops.
+    """The checks of anomaly detection and what they cost.
 
-    ``share`` is their part of the time of all ops, without the stack traces that are recorded inside ops.
+    They are backward ops per step that are checked, host time per step, and the ops. ``share`` is their part of the
+    time of all ops, without the stack traces that are recorded inside ops.
     """
 
     nodes: float
@@ -69,7 +76,10 @@ class _NanChecks(Struct, frozen=True):
 
 @remembered
 def _nan_checks(evidence: Evidence) -> _NanChecks | None:
-    """The NaN checks after backward ops in the window; null unless nearly every backward op has one."""
+    """Finds the NaN checks after backward ops in the window.
+
+    Null unless nearly every backward op has one.
+    """
     ops, low_high = evidence.linked.ops, evidence.linked.window.host_us
     names = ops["name"]
     is_node = ops["is_autograd"].to_numpy()
@@ -112,7 +122,7 @@ def _spans_us(start: Floats, dur: Floats, parent: Integers, top: Flags) -> float
 
 
 def _captures_us(evidence: Evidence, mode: DebugMode | None, checks: _NanChecks | None) -> tuple[Interval, str]:
-    """Time per step of the stack traces that anomaly detection records, and evidence of it.
+    """Gives the time per step of anomaly detection's stack traces, and evidence.
 
     Timed by the program itself in one step, else by the frames of the trace, each of which the profiler makes longer,
     else from their number: one for each backward op.
@@ -128,7 +138,7 @@ def _captures_us(evidence: Evidence, mode: DebugMode | None, checks: _NanChecks 
         words = f"{counted(format_count(spans.start.size / evidence.steps), 'stack trace')} of a forward op per step"
         return Interval(own_us * evidence.host_scale, whole_us), f"{words}: {format_us(whole_us)} under the profiler"
     nodes = 0.0 if checks is None else checks.nodes
-    low, high = (each * nodes for each in _CAPTURE_US)
+    low, high = (once_us * nodes for once_us in _CAPTURE_US)
     return Interval(low, high), f"a stack trace of each forward op takes {_CAPTURE_US[0]:g} to {_CAPTURE_US[1]:g} us"
 
 
@@ -140,10 +150,11 @@ def _frames_in(evidence: Evidence, spans: Spans) -> int:
 
 
 def anomaly_detection(evidence: Evidence) -> Draft | None:
-    """Autograd looks for NaN after each backward op, and records a stack trace of each forward op.
+    """Finds anomaly detection left on: NaN checks and stack traces.
 
-    Gain: the time of the checks, at least less what the profiler's records of them cost, and that of the stack traces.
-    On a device each check also waits for it: its idle time at waits counts up to the time of the checks on the host.
+    Autograd looks for NaN after each backward op and records a stack trace of each forward op. Gain: the time of the
+    checks, at least less what the profiler's records of them cost, and that of the stack traces. On a device each check
+    also waits for it: its idle time at waits counts up to the time of the checks on the host.
     """
     modes, checks = _modes(evidence).get("anomaly-detection", ()), _nan_checks(evidence)
     if not modes and checks is None:
@@ -225,11 +236,11 @@ def blocking_launches(evidence: Evidence) -> Draft | None:
     idle_us = evidence.idle_us("dispatch", "python", "launch", "sync", "kernel_gap")
     most_us = min(idle_us, evidence.analysis.totals.busy_us)
     seen = f"{format_share(share)} of {counted(is_blocked.size, 'launch', 'launches')} ended after their kernel"
-    told = ("CUDA_LAUNCH_BLOCKING is set", *_place(mode)) if mode is not None else ()
+    environment = ("CUDA_LAUNCH_BLOCKING is set", *_place(mode)) if mode is not None else ()
     return Draft(
         slug="blocking-launches",
         title="Each kernel launch waits until its kernel has ended",
-        evidence=(*told, *((seen,) if is_blocked.size else ())),
+        evidence=(*environment, *((seen,) if is_blocked.size else ())),
         advice="Unset CUDA_LAUNCH_BLOCKING: the host then issues the next kernels while the device works.",
         code="unset CUDA_LAUNCH_BLOCKING",
         gain_us=up_to(most_us),
@@ -250,7 +261,10 @@ _TRACED = (0.25, 0.6)
 
 
 def traced_python(evidence: Evidence) -> Draft | None:
-    """An outer profiler, a debugger, coverage or tracemalloc follows every call of a Python function."""
+    """Finds a tool that follows every call of a Python function.
+
+    It is an outer profiler, a debugger, coverage or tracemalloc.
+    """
     modes = [mode for name in _TRACERS for mode in _modes(evidence).get(name, ())]
     if not modes:
         return None
@@ -300,9 +314,10 @@ _NO_FILLS = "torch.utils.deterministic.fill_uninitialized_memory = False  # the 
 
 @requires_gain
 def deterministic_fills(evidence: Evidence) -> Draft | None:
-    """New memory is filled before anything is written to it, as deterministic algorithms have it.
+    """Finds fills of new memory that deterministic algorithms make.
 
-    Gain: these fills, from 90 %. What later kernels read of the filled memory they would read anyway.
+    They are made before anything is written to it. Gain: these fills, from 90 %. What later kernels read of the filled
+    memory they would read anyway.
     """
     ops, work = evidence.linked.ops, work_of(evidence)
     names, parent = ops["name"], as_integers(ops["parent"])

@@ -1,4 +1,7 @@
-"""Rules of matrix decompositions that cost far more than what the program takes from them."""
+"""Rules of matrix decompositions that cost far more than their use.
+
+What the program takes from them is little.
+"""
 
 import math
 import re
@@ -42,11 +45,11 @@ _WORKS = re.compile(
 
 
 class _CheaperWay(Struct, frozen=True):
-    """A kind of call: the names of its ops, its words, what is cheaper, and code for that.
+    """A kind of call, and what is cheaper in its place.
 
-    ``basis`` is the call whose result an optimizer may keep instead, ``left`` the part of its time that the cheaper way
-    takes at least. A call that is ``usual`` has none where the matrix depends on weights: it is only named where it may
-    be done less often.
+    It has the names of its ops, its words, and code. ``basis`` is the call whose result an optimizer may keep instead,
+    ``left`` the part of its time that the cheaper way takes at least. A call that is ``usual`` has none where the
+    matrix depends on weights: it is only named where it may be done less often.
     """
 
     names: "re.Pattern[str]"
@@ -129,9 +132,10 @@ _LOOKS = re.compile(r"distributions[/\\](?:lowrank_)?multivariate_normal\.py\(|n
 
 
 class _DecompositionCall(Struct, frozen=True):
-    """An outermost op that decomposes matrices: its row, the kind of call, and the sizes of the matrices.
+    """An outermost op that decomposes matrices.
 
-    Of a batch in which one matrix stands several times ``copies`` is how often.
+    It has its row, the kind of call, and the sizes of the matrices. Of a batch in which one matrix stands several times
+    ``copies`` is how often.
     """
 
     row: int
@@ -144,9 +148,10 @@ class _DecompositionCall(Struct, frozen=True):
 
 @remembered
 def _calls(evidence: Evidence) -> tuple[_DecompositionCall, ...]:
-    """The outermost ops of the forward pass and of optimizers that decompose matrices, in the window.
+    """Gives the outermost ops that decompose matrices, in the window.
 
-    Those that parametrizations and distributions make are other rules'.
+    They belong to the forward pass or to optimizers. Those that parametrizations and distributions make are other
+    rules'.
     """
     ops, work = evidence.linked.ops, work_of(evidence)
     inner = np.flatnonzero(text_matches(ops["name"], _WORKS.search) & ops_in_window(evidence))
@@ -156,18 +161,21 @@ def _calls(evidence: Evidence) -> tuple[_DecompositionCall, ...]:
     inside: dict[int, str] = {}
     for row, root in zip(inner.tolist(), roots_of(evidence)[inner].tolist(), strict=True):
         inside.setdefault(root, str(ops["name"].iloc[row]))
-    found = []
+    decompositions = []
     for root, name, signature in zip(roots.tolist(), names, as_integers(ops["signature"])[roots].tolist(), strict=True):
         way = next((way for text in (name, inside[root]) for way in _WAYS if way.names.search(text)), None)
         sizes = [size for size in work.tensors_of(signature) if len(size) >= 2]
         if way is not None and sizes and not ops["is_autograd"].iloc[root]:
             copies = _copies(evidence, root, sizes[0], signature)
-            found.append(_DecompositionCall(root, name, way, sizes[0], signature, copies))
-    return tuple(found)
+            decompositions.append(_DecompositionCall(root, name, way, sizes[0], signature, copies))
+    return tuple(decompositions)
 
 
 def _copies(evidence: Evidence, root: int, size: Size, signature: int) -> int:
-    """Copies of one matrix in a batch: by strides of 0, or by a copy of such, or a repeat, right before."""
+    """Counts the copies of one matrix in a batch.
+
+    They show in strides of 0, or in a copy of such, or in a repeat, right before.
+    """
     if len(size) < 3:
         return 1
     work, ops, top = work_of(evidence), evidence.linked.ops, top_rows(evidence)
@@ -184,7 +192,10 @@ def _copies(evidence: Evidence, root: int, size: Size, signature: int) -> int:
 
 
 def _expanded(work: KernelWork, signature: int, size: Size) -> int:
-    """Copies of one matrix in a batch of this size, by strides of 0 in its first dimensions."""
+    """Counts the copies of one matrix in a batch of this size.
+
+    Its first dimensions have strides of 0.
+    """
     columns = (work.text_column(name, signature) for name in ("dims", "strides"))
     for dims, strides in zip(*columns, strict=False):
         if dims == list(size) and isinstance(strides, list) and len(strides) == len(dims):
@@ -193,12 +204,13 @@ def _expanded(work: KernelWork, signature: int, size: Size) -> int:
 
 
 def _full_part(evidence: Evidence, call: _DecompositionCall) -> float:
-    """The part of an SVD's arithmetic that makes columns of a square matrix beyond the shorter side; 0 for others.
+    """Gives the part of an SVD's arithmetic for needless columns.
 
-    Of m x n, m the longer: 4 m^2 n + 22 n^3 with all columns, 6 m n^2 + 20 n^3 with those of the shorter side (Golub
-    and Van Loan, Matrix Computations, table 8.6.1).
+    Those are the columns of a square matrix beyond the shorter side. 0 for other calls. Of m x n, m the longer: 4 m^2 n
+    + 22 n^3 with all columns, 6 m n^2 + 20 n^3 with those of the shorter side (Golub and Van Loan, Matrix Computations,
+    table 8.6.1).
     """
-    concrete = [str(each) for each in work_of(evidence).text_column("concrete", call.signature)]
+    concrete = [str(argument) for argument in work_of(evidence).text_column("concrete", call.signature)]
     is_full = (call.name == "aten::linalg_svd" and concrete[1:2] == ["True"]) or (
         call.name == "aten::svd" and concrete[1:3] == ["False", "True"]
     )
@@ -297,7 +309,10 @@ def _in_optimizer(evidence: Evidence, mine: Sequence[_DecompositionCall]) -> _De
 
 
 def _of_no_weights(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
-    """Decompositions that autograd does not record: of matrices that may be the same in each step."""
+    """Gives the case of decompositions that autograd does not record.
+
+    Their matrices may be the same in each step.
+    """
     records = autograd_records(evidence, np.array([call.row for call in calls], dtype=np.int64))
     alone = [call for call, is_recorded in zip(calls, records.tolist(), strict=True) if not is_recorded]
     # A batch of matrices is data as a rule, and to solve or to factorise them is what is asked for.
@@ -321,7 +336,10 @@ def _of_no_weights(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _
 
 
 def _cheaper(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
-    """Decompositions that depend on weights, of kinds for which there is often a cheaper way."""
+    """Gives the case of decompositions for which a cheaper way is common.
+
+    They depend on weights.
+    """
     records = autograd_records(evidence, np.array([call.row for call in calls], dtype=np.int64))
     recorded = [call for call, is_recorded in zip(calls, records.tolist(), strict=True) if is_recorded]
     mine = [call for call in recorded if not call.way.usual]
@@ -363,7 +381,7 @@ def _by(size: Sequence[int]) -> str:
 
 
 def _matrices(evidence: Evidence, rows: Sequence[int]) -> str:
-    """The sizes of the matrices, with how many there are per step: '2 of 192x384'."""
+    """Gives the matrices' number per step and sizes: '2 of 192x384'."""
     wanted, counts = set(rows), dict[Size, int]()
     for call in _calls(evidence):
         if call.row in wanted:
@@ -374,7 +392,10 @@ def _matrices(evidence: Evidence, rows: Sequence[int]) -> str:
 
 
 def _dearest_case(evidence: Evidence) -> _DecompositionCase | None:
-    """Words on the decompositions of the step: of square factors if they are most of them, else by place."""
+    """Gives the words on the decompositions of the step.
+
+    They are on square factors if these are most of them, else by place.
+    """
     calls, ops = _calls(evidence), evidence.linked.ops
     if not calls:
         return None
@@ -384,7 +405,9 @@ def _dearest_case(evidence: Evidence) -> _DecompositionCase | None:
     others = [call for call, is_inside in zip(calls, inside, strict=True) if not is_inside]
     full, one = _of_full_matrices(evidence, calls), _of_one_matrix(evidence, calls)
     made = (_in_optimizer(evidence, stepping), _of_no_weights(evidence, others), _cheaper(evidence, others))
-    case = max((each for each in made if each is not None), key=lambda each: each.gain.high, default=None)
+    case = max(
+        (possible for possible in made if possible is not None), key=lambda possible: possible.gain.high, default=None
+    )
     if one is not None and (case is None or one.gain.high >= case.gain.high / 2):
         return one
     is_full = full is not None and (case is None or full.gain.high >= case.gain.high / 2)
@@ -392,11 +415,15 @@ def _dearest_case(evidence: Evidence) -> _DecompositionCase | None:
 
 
 def matrix_decomposition(evidence: Evidence) -> Draft | None:
-    """Decompositions of matrices (SVD, eigenvectors, inverses …) take 8 % of the step, where less would do.
+    """Finds decompositions of matrices that take 8 % of the step.
 
-    Gain, of their time with that of their backward nodes: with columns beyond the shorter side, their part of the
-    arithmetic, from half of it; in an optimizer 98 %, from half; of matrices without weights the same, of batches from
-    a quarter; else what is left by the cheaper way, from a third.
+    SVD, eigenvectors, inverses and others, where less would do. The gain is a part of their time with that of their
+    backward nodes:
+
+    - with columns beyond the shorter side, their part of the arithmetic, from half of it,
+    - in an optimizer 98 %, from half,
+    - of matrices without weights the same, of batches from a quarter,
+    - else what is left by the cheaper way, from a third.
     """
     case = _dearest_case(evidence)
     if case is None or evidence.share_of_step(case.removal.us) < _LEAST_DEAR:

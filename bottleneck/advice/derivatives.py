@@ -20,7 +20,10 @@ _LONGEST_TEXT = 80
 
 
 class _Passes(Struct, frozen=True):
-    """The line with most time in backward passes that it asks for: passes and time per step."""
+    """The line with most time in backward passes that it asks for.
+
+    It has passes and time per step.
+    """
 
     line: str
     text: str
@@ -37,30 +40,31 @@ def _most_passes(evidence: Evidence) -> _Passes | None:
             us[line], count[line] = us.get(line, 0.0) + end - start, count.get(line, 0) + 1
     if not us:
         return None
-    line = max(us, key=lambda each: us[each])
+    line = max(us, key=lambda source: us[source])
     scale = evidence.host_scale / evidence.steps
     return _Passes(line, texts[line], count[line] / evidence.steps, us[line] * scale)
 
 
 def derivative_by_component(evidence: Evidence) -> Draft | None:
-    """A line asks for four backward passes per step and more: one for each component of a derivative.
+    """Finds a line that asks for many backward passes per step.
 
-    Gain: the time of these passes less that of one; from 30 % of it.
+    There are four or more, one for each component of a derivative. Gain: the time of these passes less that of one,
+    from 30 % of it.
     """
-    found = _most_passes(evidence)
-    if found is None or found.count < _LEAST_PASSES or evidence.share_of_step(found.us) < _LEAST_SHARE:
+    passes = _most_passes(evidence)
+    if passes is None or passes.count < _LEAST_PASSES or evidence.share_of_step(passes.us) < _LEAST_SHARE:
         return None
-    high_us = found.us * (1 - 1 / found.count)
-    quoted = f" (`{found.text}`)" if len(found.text) <= _LONGEST_TEXT else ""
-    whole = " Of a whole Jacobian or Hessian, ask for vectorize=True." if _WHOLE.search(found.text) else ""
+    high_us = passes.us * (1 - 1 / passes.count)
+    quoted = f" (`{passes.text}`)" if len(passes.text) <= _LONGEST_TEXT else ""
+    whole = " Of a whole Jacobian or Hessian, ask for vectorize=True." if _WHOLE.search(passes.text) else ""
     return Draft(
         slug="derivative-by-component",
         title="A derivative takes a backward pass for each of its components",
         evidence=(
-            f"{found.line} asks for {format_count(found.count)} backward passes per step{quoted}",
-            f"that takes {format_per_step(evidence, found.us)}; what goes backward through these passes comes on top",
+            f"{passes.line} asks for {format_count(passes.count)} backward passes per step{quoted}",
+            f"that takes {format_per_step(evidence, passes.us)}; what goes backward through these passes comes on top",
         ),
-        advice=f"Take all components at once {at_source(found.line)}, in place of a backward pass for each: "
+        advice=f"Take all components at once {at_source(passes.line)}, in place of a backward pass for each: "
         "torch.func.vmap over vjp, jacrev or hessian, or torch.autograd.grad(..., is_grads_batched=True)."
         f"{whole} Where only a product or a trace is used, less is needed: one jvp or hvp in place of the matrix, "
         "torch.func.jacfwd or jvp (forward mode) for few inputs, and random vectors (Hutchinson) for a trace or a "

@@ -1,4 +1,7 @@
-"""Rule of branches that all run on all rows, of whose results a mask or an index then keeps one for each row."""
+"""Rule of branches that run on all rows, though few are kept.
+
+A mask or an index then keeps one result for each row.
+"""
 
 import itertools
 import math
@@ -40,9 +43,10 @@ _Path = tuple[str, ...]
 
 
 class _Branched(Struct, frozen=True):
-    """Branches of one kind that run on the same rows in one step: their ops, the line that selects, and the part used.
+    """Branches of one kind that run on the same rows.
 
-    ``count`` is the number of branches, ``used`` how many of them a row needs, ``rows_read`` the rows that each reads.
+    They have their ops, the line that selects, and the part used. ``count`` is the number of branches, ``used`` how
+    many of them a row needs, ``rows_read`` the rows that each reads.
     """
 
     rows: tuple[int, ...]
@@ -65,7 +69,7 @@ class _Op(Struct, frozen=True):
 
     @property
     def call(self) -> tuple[object, ...]:
-        """Name and sizes, which two branches of one kind have in common for each op."""
+        """Name and sizes, equal for the ops of like branches."""
         return (self.name, *self.sizes)
 
 
@@ -83,7 +87,7 @@ def _branched(evidence: Evidence) -> tuple[_Branched, ...]:
     """The branches of the steps whose results are selected afterwards, by module and step."""
     top, work = top_rows(evidence), work_of(evidence)
     table = evidence.linked.ops.iloc[top][["thread", "step", "module"]].astype({"module": object}).assign(row=top)
-    found = []
+    branched = []
     for _, group in table.groupby(["thread", "step"], observed=True, sort=False):
         rows = group["row"].tolist()
         paths = [tuple(path.split(".")) if isinstance(path, str) else () for path in group["module"].tolist()]
@@ -94,12 +98,15 @@ def _branched(evidence: Evidence) -> tuple[_Branched, ...]:
         for parent, kind, runs in _siblings(paths):
             one = _selected(ops, places.get(parent, []), kind, runs)
             if one is not None:
-                found.append(one)
-    return tuple(found)
+                branched.append(one)
+    return tuple(branched)
 
 
 def _siblings(paths: Sequence[_Path]) -> Iterator[tuple[_Path, str, list[_Run]]]:
-    """Runs of ops in modules of one kind below one parent: the first and the last place of each module."""
+    """Gives runs of ops in modules of one kind and parent.
+
+    A run has the first and the last place of a module.
+    """
     spans: dict[tuple[_Path, str], dict[str, _Run]] = {}
     for at, path in enumerate(paths):
         for depth, part in enumerate(path):
@@ -113,16 +120,17 @@ def _siblings(paths: Sequence[_Path]) -> Iterator[tuple[_Path, str, list[_Run]]]
 
 
 def _selected(ops: Sequence[_Op], own: Sequence[int], kind: str, runs: Sequence[_Run]) -> _Branched | None:
-    """The branches among these runs, where a mask per branch or an index over all of them keeps a part.
+    """Gives the branches among these runs of which few are kept.
 
-    ``own`` are the places of the ops of the module that has them.
+    A mask per branch or an index over all of them keeps it. ``own`` are the places of the ops of the module that has
+    them.
     """
     if any(one[1] >= other[0] for one, other in itertools.pairwise(runs)):
         return None
     inside = [ops[first : last + 1] for first, last in runs]
     calls = [tuple(one.call for one in run) for run in inside]
     largest, count = Counter(calls).most_common(1)[0]
-    alike = [at for at, each in enumerate(calls) if each == largest]
+    alike = [at for at, run_calls in enumerate(calls) if run_calls == largest]
     reads = next((size for one in inside[alike[0]] for size in one.sizes if len(size) > 1), ())
     if count < 2 or not math.prod(reads) or not reads:
         return None
@@ -147,7 +155,10 @@ def _selected(ops: Sequence[_Op], own: Sequence[int], kind: str, runs: Sequence[
 
 
 def _used(before: Sequence[_Op], count: int) -> int:
-    """The branches that a row needs: k of a topk ahead of them, else 1."""
+    """Counts the branches that a row needs.
+
+    It is k of a topk ahead of them, else 1.
+    """
     tops = [one for one in before if one.name == "aten::topk" and len(one.concrete) > 1]
     number = tops[-1].concrete[1] if tops else ""
     return min(int(number), count) if _NUMBER.match(number) and int(number) > 0 else 1
@@ -160,7 +171,10 @@ def _selecting(
     between: Sequence[_Op],
     after: Sequence[_Op],
 ) -> _Op | None:
-    """The op that keeps a part of the branches' results; null where all of them may be used."""
+    """Finds the op that keeps a part of the branches' results.
+
+    Null where all of them may be used.
+    """
     count, near = len(branches), [*before[-_MOST_AFTER:], *between, *after]
     masks = [one for one in (*between, *after) if _masks_rows(one, reads)]
     picks = [one for one in (*between, *after) if one.name in _PICKS and one.sizes]
@@ -179,7 +193,10 @@ def _selecting(
 
 
 def _masks_rows(one: _Op, reads: Size) -> bool:
-    """True for an op with a tensor of one number per row, and another of several per row."""
+    """True for an op with a tensor of one number per row.
+
+    Another of its tensors has several per row.
+    """
     if one.name not in _MASKS or len(one.sizes) < 2:
         return False
     rows = math.prod(reads[:-1])
@@ -189,7 +206,10 @@ def _masks_rows(one: _Op, reads: Size) -> bool:
 
 
 def _has_own_masks(near: Sequence[_Op], before: Sequence[_Op], reads: Size, count: int) -> bool:
-    """True if each branch has a mask of its own: a comparison with its number, or a column of what routes rows."""
+    """True if each branch has a mask of its own.
+
+    It is a comparison with its number, or a column of what routes rows.
+    """
     if _equals(near, reads) >= count:
         return True
     columns = {one.concrete for one in near if one.name in _COLUMNS and one.sizes and count in one.sizes[0]}
@@ -204,22 +224,25 @@ def _equals(near: Sequence[_Op], reads: Size) -> int:
 
 
 def _is_of_all(size: Size, parts: Sequence[Size], count: int) -> bool:
-    """True for the size of the results of all branches together, with a dimension of their number."""
+    """True for the size of the results of all branches together.
+
+    It has a dimension of their number.
+    """
     return math.prod(size) == sum(math.prod(part) for part in parts) and count in size
 
 
 def discarded_branches(evidence: Evidence) -> Draft | None:
-    """Branches of one kind run on all rows, and each row keeps the result of one, or of few: experts, heads, cases.
+    """Finds branches that run on all rows though rows keep few results.
 
-    Gain: the part of their time, with their backward nodes, that no row needs; from half of it, since the rows have to
-    be gathered and written back.
+    Experts, heads and cases are such branches. Gain: the part of their time, with their backward nodes, that no row
+    needs. It is counted from half, since the rows have to be gathered and written back.
     """
-    found = _branched(evidence)
-    if not found:
+    branched = _branched(evidence)
+    if not branched:
         return None
     us = evidence.linked.ops["dur_us"].to_numpy()
-    largest = max(found, key=lambda one: float(us[list(one.rows)].sum()))
-    mine = [one for one in found if one.count == largest.count and one.kind == largest.kind]
+    largest = max(branched, key=lambda one: float(us[list(one.rows)].sum()))
+    mine = [one for one in branched if one.count == largest.count and one.kind == largest.kind]
     forward = [row for one in mine for row in one.rows]
     rows = [*forward, *backward_of(evidence, forward)]
     removal, work = removal_of(evidence, rows), work_of(evidence)
@@ -249,7 +272,7 @@ def discarded_branches(evidence: Evidence) -> Draft | None:
         code="rows = (choice == e).nonzero().squeeze(1)\n"
         "out = out.index_add(0, rows, expert(h.index_select(0, rows)))  # in place of torch.where(mask, expert(h), 0)",
         gain_us=gain,
-        claims={name: spared * each for name, each in removal.claims.items()},
+        claims={name: spared * claimed_us for name, claimed_us in removal.claims.items()},
         removes=True,
     )
 

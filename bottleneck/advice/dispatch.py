@@ -1,4 +1,4 @@
-"""Rules of dispatch overhead: launches that come late, kernels that are too small, and small CPU ops."""
+"""Rules of dispatch overhead: late launches, small kernels and small CPU ops."""
 
 import math
 import re
@@ -59,12 +59,13 @@ _OTHER_SIZES = 0.1
 
 
 def late_launches(evidence: Evidence) -> Draft | None:
-    """Rule 1: the device waits for launches, which one replayed graph would issue at once.
+    """Finds idle time that one replayed graph would save (rule 1).
 
-    The gain is the idle time in which the host dispatched, ran Python or launched, less one launch and the gap that a
-    graph leaves between two kernels; half of it at least. With waiting calls inside, only the stretches between them
-    can be replayed, each with a launch of its own. Silent where ops compute on the CPU or sizes change from step to
-    step: no graph holds such a step.
+    The device waits for launches, which the graph would issue at once. The gain is the idle time in which the host
+    dispatched, ran Python or launched, less one launch and the gap that a graph leaves between two kernels. At least
+    half of that is counted. With waiting calls inside, only the stretches between them can be replayed, each with a
+    launch of its own. Silent where ops compute on the CPU or sizes change from step to step, as no graph holds such a
+    step.
     """
     late_us = issue_us(evidence)
     if (
@@ -109,18 +110,27 @@ def late_launches(evidence: Evidence) -> Draft | None:
 
 
 def graph_name(evidence: Evidence) -> str | None:
-    """'CUDA graph' or 'HIP graph', as the device's vendor calls it; null where it has none."""
+    """Names the graph of the device's vendor: 'CUDA graph' or 'HIP graph'.
+
+    Null where it has none.
+    """
     return {"cuda": "CUDA graph", "rocm": "HIP graph"}.get(evidence.linked.trace.flavour)
 
 
 def _has_no_graph(evidence: Evidence) -> bool:
-    """True where ops compute on the CPU within the step, or its sizes change from one step to the next."""
+    """True where no graph can hold the step.
+
+    Ops compute on the CPU within it, or its sizes change from one step to the next.
+    """
     on_cpu_us = evidence.account_us("overhead.host_compute")
     return evidence.share_of_step(on_cpu_us) >= _ON_CPU or _sizes_change(evidence)
 
 
 def _sizes_change(evidence: Evidence) -> bool:
-    """True if the same ops get other sizes in most steps than in the step before; by what was recorded of them."""
+    """True if in most steps the same ops get other sizes.
+
+    That is by what was recorded of them, against the step before.
+    """
     ops = evidence.linked.ops
     ops = ops[(ops["step"].notna() & ops["signature"].notna()).to_numpy()]
     names, sizes = ops["name"].cat.codes.to_numpy(), ops["signature"].to_numpy(dtype=np.int64)
@@ -139,7 +149,10 @@ def _replays_graphs(evidence: Evidence) -> bool:
 
 
 def eager_overhead(evidence: Evidence) -> Draft | None:
-    """Rule 4 on a device: op by op, the host cannot issue the work as fast as the device does it."""
+    """Finds a host that issues ops too slowly (rule 4).
+
+    This is the rule on a device: op by op, the host is slower than the device.
+    """
     late_us = issue_us(evidence)
     if evidence.is_host_only or evidence.is_broken or is_compiled(evidence) or _replays_graphs(evidence):
         return None
@@ -175,12 +188,13 @@ _LIBRARY_FAMILIES = ("convolution", "matmul", "attention", "recurrent")
 
 @remembered
 def compiled_parts(evidence: Evidence) -> tuple[float, float]:
-    """Parts of the host's time for issuing a device's step that compiling the model takes away, at least and at most.
+    """Gives the parts of the host's time that compiling the model saves.
 
-    Eager ops, calls of a compiled graph and the kernels in it take multiples of the host's pace, which timed programs
-    taught. At most the pace is what makes eager ops fill the step: then compiling saves the least. At least it is that
-    of the fastest timed host, and the rest of the step is Python, which compiled code does not run. The optimizer, and
-    what else is no part of the model, stays.
+    They are parts of the time for issuing a device's step, at least and at most. Eager ops, calls of a compiled graph
+    and the kernels in it take multiples of the host's pace, which timed programs taught. At most the pace is what makes
+    eager ops fill the step: then compiling saves the least. At least it is that of the fastest timed host, and the rest
+    of the step is Python, which compiled code does not run. The optimizer, and what else is no part of the model,
+    stays.
     """
     work, steps = work_of(evidence), evidence.steps
     ops, first = np.unique(work.op, return_index=True)
@@ -209,10 +223,11 @@ def compiled_parts(evidence: Evidence) -> tuple[float, float]:
 
 
 def tiny_kernels(evidence: Evidence) -> Draft | None:
-    """Rule 2: many kernels that last hardly longer than any kernel must, on a device that is kept busy with them.
+    """Finds many kernels close to the shortest possible time (rule 2).
 
-    Fusing takes away launches: half to all of the time that these kernels spend on their launch floor. Where the
-    device waits for the host instead, that is the larger loss, which the rules above cover.
+    The device is kept busy with them. Fusing takes away launches: half to all of the time that these kernels spend on
+    their launch floor. Where the device waits for the host instead, that is the larger loss, which the rules above
+    cover.
     """
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()[work_in_window(evidence)]
     floor_us = evidence.analysis.device.launch_floor_us
@@ -290,12 +305,13 @@ _ACCUMULATES = re.compile(r"AccumulateGrad$")
 
 
 class _ModelOverhead(Struct, frozen=True):
-    """The model's part of a CPU step: overhead per step, and ops that do work: those that a compiler fuses, and others.
+    """The model's part of a CPU step.
 
-    ``us`` leaves out what the optimizer and the zeroing of gradients take: compiling the model does not touch them.
-    ``each_us`` is the overhead per op. An op that stays a call counts once, whatever it calls itself. ``entries`` are
-    the calls of outermost modules, each of which is a call of compiled code; 1 where modules are not recorded.
-    ``random_us`` is what drawing random numbers takes.
+    It is its overhead per step and the ops that do work: those that a compiler fuses, and others. ``us`` leaves out
+    what the optimizer and the zeroing of gradients take, as compiling the model does not touch them. ``each_us`` is the
+    overhead per op. An op that stays a call counts once, whatever it calls itself. ``entries`` are the calls of
+    outermost modules, each of which is a call of compiled code. It is 1 where modules are not recorded. ``random_us``
+    is what drawing random numbers takes.
     """
 
     us: float
@@ -328,7 +344,10 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
 
 
 def made_by_model(evidence: Evidence) -> Flags:
-    """Mask of the rows of KERNELS that a module's forward or backward pass runs; all where no module is recorded."""
+    """Masks the rows of KERNELS that a module's passes run.
+
+    They are its forward and backward passes. All rows where no module is recorded.
+    """
     modules = outermost_frames(evidence, _MODULE)
     at_us = evidence.linked.kernels["ts_us"].to_numpy()
     if not modules.start.size:
@@ -345,10 +364,11 @@ def us_per_call(evidence: Evidence) -> float:
 
 
 def compile_gain_us(evidence: Evidence) -> Interval | None:
-    """Overhead that compiling the model of a CPU step saves, in us per step; negative where it costs; else null.
+    """Gives the overhead that compiling the model of a CPU step saves.
 
-    Overhead per op x (fused ops x 0.4-0.95 + ops that stay calls x -0.3-0.2) less the calls of compiled code, one per
-    call of an outermost module: see above for where the numbers come from. Bytes that fusing saves are another rule's.
+    It is in us per step, negative where compiling costs, and null elsewhere. It is the overhead per op x (fused ops x
+    0.4-0.95 + ops that stay calls x -0.3-0.2) less the calls of compiled code, one per call of an outermost module. See
+    above for the source of these numbers. Bytes that fusing saves are another rule's.
     """
     if not evidence.is_host_only or is_compiled(evidence):
         return None
@@ -359,7 +379,10 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
 
 
 def compiled_call_us(evidence: Evidence) -> Interval:
-    """Time of one call of compiled code on a CPU beyond its work: as calibrated, else in times of the smallest op."""
+    """Gives the time of a compiled CPU call beyond its work.
+
+    It is as calibrated, else in times of the smallest op.
+    """
     device, trains = evidence.analysis.device, has_backward_marks(evidence)
     known_us = device.compiled_call_backward_us if trains else device.compiled_call_us
     if known_us is not None:
@@ -370,12 +393,18 @@ def compiled_call_us(evidence: Evidence) -> Interval:
 
 
 def pays(evidence: Evidence, gain: Interval) -> bool:
-    """True if such a gain of compiling is worth advising: little is lost at its low end, and its middle is 5 %."""
+    """True if such a gain of compiling is worth advising.
+
+    Little is lost at its low end, and its middle is 5 %.
+    """
     return gain.low >= -_MAY_LOSE * gain.high and evidence.share_of_step((gain.low + gain.high) / 2) >= COMPILE_PAYS
 
 
 def host_overhead(evidence: Evidence) -> Draft | None:
-    """Rule 4 on a CPU: Python and the dispatcher take longer than what compiled code would cost to call."""
+    """Finds Python and dispatch that cost more than compiled code (rule 4).
+
+    This is the rule on a CPU: they take longer than what compiled code would cost to call.
+    """
     gain = compile_gain_us(evidence)
     if gain is None or evidence.is_broken or not pays(evidence, gain):
         return None

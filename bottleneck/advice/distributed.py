@@ -1,4 +1,7 @@
-"""Rules of several ranks: exposed collectives, ranks that arrive late, and data that all ranks read."""
+"""Rules of several ranks.
+
+They concern exposed collectives, ranks that arrive late, and data that all ranks read.
+"""
 
 import math
 import re
@@ -27,10 +30,10 @@ _SURE_OF_A_LINE = 0.7
 
 
 class _Late(Struct, frozen=True):
-    """The rank that the others wait for, how long per step, and what takes it longer than them, longest first.
+    """The rank that the others wait for.
 
-    ``waited_us`` counts by when the ranks come to their collectives, from half of by how much longer the others are in
-    them.
+    It has how long they wait per step, and what takes it longer than them, longest first. ``waited_us`` counts by when
+    the ranks come to their collectives, from half of by how much longer the others are in them.
     """
 
     rank: RankSummary
@@ -39,7 +42,10 @@ class _Late(Struct, frozen=True):
 
 
 def late_rank(evidence: Evidence) -> Draft | None:
-    """Rule 49: the others wait in their collectives for one rank; the step can lose no more than they wait."""
+    """Finds one rank that the others wait for in collectives (rule 49).
+
+    The step can lose no more than they wait.
+    """
     calls = math.fsum(one.calls for one in evidence.analysis.collectives)
     late = _find_late(evidence.analysis.ranks, calls)
     if late is None or evidence.share_of_step(late.waited_us.high) < _LATE:
@@ -81,40 +87,50 @@ def late_rank(evidence: Evidence) -> Draft | None:
 
 
 def _at_one_line(evidence: Evidence, number: int) -> SlowRank | None:
-    """The slow rank of this number where one source line holds most of its delay."""
+    """Gives the slow rank of this number if one line delays it.
+
+    That source line holds most of its delay.
+    """
     slow = () if evidence.analysis.job is None else evidence.analysis.job.slow
     return next((one for one in slow if one.ranks == (number,) and one.line is not None), None)
 
 
 def _without_line(slow: SlowRank, waited_us: Interval) -> Interval:
-    """The gain of a step without what the rank alone does at its line: that time, as far as the others wait for it."""
+    """Gives the gain of a step without the rank's own line.
+
+    It is the time of what the rank alone does there, as far as the others wait for it.
+    """
     alone_us = max((slow.line_us or 0.0) - (slow.usual_line_us or 0.0), 0.0)
     high_us = min(alone_us, max(waited_us.high, slow.cost_us))
     return Interval(_SURE_OF_A_LINE * high_us, high_us)
 
 
 def _claims(late: _Late) -> dict[str, float]:
-    """Accounts that explain the delay: those in which the rank takes longer than the others, then its largest ones."""
+    """Gives the accounts that explain the delay, with their times.
+
+    They are those in which the rank takes longer than the others, then its largest ones.
+    """
     own = {name: us for name, us in _by_account(late.rank.ledger).items() if name != COMMUNICATION}
     first = dict(late.longer)
     claims: dict[str, float] = {}
-    for name in (*first, *sorted(own, key=lambda each: -own[each])):
+    for name in (*first, *sorted(own, key=lambda account: -own[account])):
         open_us = late.waited_us.high - math.fsum(claims.values())
         claims[name] = claims.get(name, 0.0) + min(first.pop(name, own[name] - claims.get(name, 0.0)), open_us)
     return {name: us for name, us in claims.items() if us > 0}
 
 
 def _find_late(ranks: Sequence[RankSummary], calls: float) -> _Late | None:
-    """The rank that comes last on average to so many collectives per step; null where none could be matched.
+    """Finds the rank that comes last on average to collectives.
 
-    Ranks that are late in turns wait for one another: only what one is late beyond the others counts.
+    ``calls`` is their number per step. Null where none could be matched. Ranks that are late in turns wait for one
+    another: only what one is late beyond the others counts.
     """
-    known = [rank for rank in ranks if rank.skew_us is not None]
-    if len(known) < 2 or len(known) < len(ranks):
+    timed_ranks = [rank for rank in ranks if rank.skew_us is not None]
+    if len(timed_ranks) < 2 or len(timed_ranks) < len(ranks):
         return None
-    late = max(known, key=lambda rank: rank.skew_us or 0.0)
+    late = max(timed_ranks, key=lambda rank: rank.skew_us or 0.0)
     own = _by_account(late.ledger)
-    others = [rank for rank in known if rank is not late]
+    others = [rank for rank in timed_ranks if rank is not late]
     ledgers = [_by_account(rank.ledger) for rank in others]
     names = dict.fromkeys([*own, *(name for ledger in ledgers for name in ledger)])
     usual = {name: float(np.mean([ledger.get(name, 0.0) for ledger in ledgers])) for name in names}
@@ -182,7 +198,10 @@ _DRAWS = 2
 
 
 def exposed_communication(evidence: Evidence) -> Draft | None:
-    """Rule 48: the device has nothing to do but a collective. Waiting for late ranks is not cured by overlap."""
+    """Finds collectives with no other work beside them (rule 48).
+
+    Waiting for late ranks is not cured by overlap.
+    """
     small = _small_all_reduces(evidence)
     others = [one for one in evidence.analysis.collectives if one not in small]
     exposed_us = evidence.account_us(COMMUNICATION) - math.fsum(one.exposed_us for one in small)
@@ -216,11 +235,16 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
 
 
 def _transfer_us(collectives: Sequence[CollectiveSummary]) -> tuple[float, bool]:
-    """Exposed time that is transfer rather than waiting, per step, and true if the trace separates the two."""
-    known = [one.exposed_us if one.transfer_us is None else min(one.exposed_us, one.transfer_us) for one in collectives]
+    """Gives the exposed time that is transfer rather than waiting, per step.
+
+    The second result is true if the trace separates the two.
+    """
+    transfers_us = [
+        one.exposed_us if one.transfer_us is None else min(one.exposed_us, one.transfer_us) for one in collectives
+    ]
     unknown_us = math.fsum(one.exposed_us for one in collectives if one.transfer_us is None)
     total_us = math.fsum(one.exposed_us for one in collectives)
-    return math.fsum(known), total_us > 0 and unknown_us < 0.5 * total_us
+    return math.fsum(transfers_us), total_us > 0 and unknown_us < 0.5 * total_us
 
 
 def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[CollectiveSummary]:
@@ -229,15 +253,15 @@ def _largest(collectives: Sequence[CollectiveSummary], most: int = 2) -> list[Co
 
 
 def _remedy(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> tuple[str, str | None]:
-    """Advice for the kind of collective that is exposed longest, and for the size of its messages.
+    """Gives advice for the collective that is exposed longest.
 
-    Weights are gathered in messages of megabytes: what is known to be smaller, or has no known size, is something else.
-    Without a backward pass nothing reduces gradients.
+    It is by its kind and the size of its messages. Weights are gathered in messages of megabytes: what is known to be
+    smaller, or has no known size, is something else. Without a backward pass nothing reduces gradients.
     """
     us: dict[str, float] = {}
     for one in collectives:
         us[one.name] = us.get(one.name, 0.0) + one.exposed_us
-    name = max(us, key=lambda each: us[each], default="")
+    name = max(us, key=lambda kind: us[kind], default="")
     mine = [one for one in collectives if one.name == name]
     longest = max(mine, key=lambda one: one.exposed_us, default=None)
     size = None if longest is None else _message_bytes(longest)
@@ -255,15 +279,19 @@ def _remedy(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> tup
 
 
 def _is_of_split_layers(evidence: Evidence, one: CollectiveSummary) -> bool:
-    """True for an all-reduce of a size that is also summed before the backward pass of a step, or where there is none.
+    """True for an all-reduce that belongs to split layers, by its size.
 
-    Gradients are summed during the backward pass or after it.
+    Its size is also summed before the backward pass of a step, or the step has none. Gradients are summed during the
+    backward pass or after it.
     """
     return not has_backward_pass(evidence) or bool(one.forward_calls)
 
 
 def _message_bytes(one: CollectiveSummary) -> float | None:
-    """Payload of one call; null where unknown."""
+    """Gives the payload of one call.
+
+    Null where unknown.
+    """
     return one.bytes / one.calls if one.bytes is not None and one.calls > 0 else None
 
 
@@ -301,9 +329,10 @@ def small_all_reduces(evidence: Evidence) -> Draft | None:
 
 
 def _small_all_reduces(evidence: Evidence) -> list[CollectiveSummary]:
-    """All-reduces whose messages are mostly latency; none where they are few, or reduce no gradients.
+    """Gives all-reduces whose messages are mostly latency.
 
-    Layers of a model that is split over ranks need their results one after the other: those cannot be joined.
+    None where they are few, or reduce no gradients. Layers of a model that is split over ranks need their results one
+    after the other, so those cannot be joined.
     """
     if not has_backward_pass(evidence):
         return []
@@ -327,10 +356,11 @@ def _in_words(one: CollectiveSummary) -> str:
 
 
 def every_rank_reads_all(evidence: Evidence) -> Draft | None:
-    """The loader of one of several ranks draws its samples from all of the data: no DistributedSampler deals it out.
+    """Finds a rank whose loader draws from all of the data.
 
-    A DistributedSampler hands out ready indices, so that only the batch sampler runs, once per batch. One that draws
-    samples at random runs for each of them.
+    It is one of several ranks, and no DistributedSampler deals the data out. A DistributedSampler hands out ready
+    indices, so that only the batch sampler runs, once per batch. One that draws samples at random runs for each of
+    them.
     """
     world = evidence.linked.trace.world_size or evidence.analysis.recording.world_size or 1
     draws = rows_of_events(evidence, _SAMPLER)

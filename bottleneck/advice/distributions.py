@@ -51,30 +51,38 @@ class _FullNormal(Struct, frozen=True):
 
 @remembered
 def _full_normal(evidence: Evidence) -> _FullNormal | None:
-    """The work in frames of MultivariateNormal, with the ops of the same lines that make its matrices."""
+    """Gives the work in frames of MultivariateNormal.
+
+    It includes the ops of the same lines that make its matrices.
+    """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     frames = outermost_frames(evidence, _FULL)
     mine = top[frames.hold(ops["ts_us"].to_numpy()[top])]
     factors = mine[text_matches(ops["name"], _FACTOR.search)[mine]]
     if not factors.size:
         return None
-    sizes = [work.tensors_of(int(each))[0] for each in as_integers(ops["signature"])[factors] if work.tensors_of(each)]
+    sizes = [
+        work.tensors_of(int(entry))[0] for entry in as_integers(ops["signature"])[factors] if work.tensors_of(entry)
+    ]
     sizes = [size for size in sizes if len(size) >= 2 and size[-1] == size[-2]]
     if not sizes:
         return None
     width = max(size[-1] for size in sizes)
     matrices = sum(int(np.prod(size[:-2])) for size in sizes) / evidence.steps
-    lines = {str(each) for each in ops["source"].iloc[mine].dropna() if place_of(str(each)) is not None}
+    lines = {str(entry) for entry in ops["source"].iloc[mine].dropna() if place_of(str(entry)) is not None}
     makes = text_matches(ops["name"], _MADE_DIAGONAL.__contains__)[top]
     made = [row for row in top[makes].tolist() if width in _widths(evidence, row) and not _is_jitter(evidence, row)]
     diagonal = main_source(evidence, made) if made else None
     rows = sorted({*mine.tolist(), *(row for row in made if str(ops["source"].iloc[row]) in lines)})
     us = ops.iloc[mine].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
-    return _FullNormal(tuple(rows), tuple(str(each) for each in us.index[:3]), matrices, width, diagonal)
+    return _FullNormal(tuple(rows), tuple(str(entry) for entry in us.index[:3]), matrices, width, diagonal)
 
 
 def _is_jitter(evidence: Evidence, row: int) -> bool:
-    """True for an identity that is added to a matrix of its size at the same line, as to make it positive."""
+    """True for an identity that its line adds to a matrix.
+
+    Both have the same size. That is done as to make the matrix positive.
+    """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     if str(ops["name"].iloc[row]) != "aten::eye":
         return False
@@ -88,29 +96,32 @@ def _is_jitter(evidence: Evidence, row: int) -> bool:
 
 
 def _widths(evidence: Evidence, row: int) -> set[int]:
-    """The width of the diagonal matrix that an op makes, by its sizes or its numbers."""
+    """Gives the width of the diagonal matrix that an op makes.
+
+    It is read from its sizes or its numbers.
+    """
     signature, work = int(as_integers(evidence.linked.ops["signature"])[row]), work_of(evidence)
-    numbers = [str(each) for each in work.text_column("concrete", signature)[:1]]
+    numbers = [str(number) for number in work.text_column("concrete", signature)[:1]]
     return {size[-1] for size in work.tensors_of(signature)[:1] if size} | {
-        int(each) for each in numbers if each.isdecimal() and len(each) < 10
+        int(number) for number in numbers if number.isdecimal() and len(number) < 10
     }
 
 
 def full_covariance(evidence: Evidence) -> Draft | None:
-    """A MultivariateNormal factorises its covariances and solves with them in every step.
+    """Finds a MultivariateNormal that factorises its covariances in every step.
 
-    Gain: the time of its ops, of the ops at its lines that make the matrices, and of their backward nodes; from 90 % of
-    it where the step makes diagonal matrices of this width, else from a quarter.
+    It also solves with them. Gain: the time of its ops, of the ops at its lines that make the matrices, and of their
+    backward nodes. It is counted from 90 % where the step makes diagonal matrices of this width, else from a quarter.
     """
-    found = _full_normal(evidence)
-    if found is None:
+    normal = _full_normal(evidence)
+    if normal is None:
         return None
-    rows = [*found.rows, *backward_of(evidence, found.rows)]
-    removal, work = with_python(evidence, removal_of(evidence, rows), found.rows), work_of(evidence)
+    rows = [*normal.rows, *backward_of(evidence, normal.rows)]
+    removal, work = with_python(evidence, removal_of(evidence, rows), normal.rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_SHARE:
         return None
-    where = ", ".join(found.lines)
-    made = found.diagonal
+    where = ", ".join(normal.lines)
+    made = normal.diagonal
     advice = (
         f"The covariance is made diagonal {at_source(made)}: use Independent(Normal(mean, std), 1), whose samples, "
         f"log_prob and KL divergence are elementwise, in place of the MultivariateNormal at {where}."
@@ -126,8 +137,8 @@ def full_covariance(evidence: Evidence) -> Draft | None:
         if made is not None
         else "Normal distributions with full covariance matrices take much of the step",
         evidence=(
-            f"MultivariateNormal at {where} works on {counted(format_count(found.matrices), 'matrix', 'matrices')} of "
-            f"{found.width}x{found.width} per step: Cholesky factors, triangular solves, and checks of its arguments",
+            f"MultivariateNormal at {where} works on {counted(format_count(normal.matrices), 'matrix', 'matrices')} of "
+            f"{normal.width}x{normal.width} per step: Cholesky factors, triangular solves, and checks of its arguments",
             f"that takes {format_per_step(evidence, removal.us)}, with the backward pass",
             *work.describe(issued_by(evidence, work, rows)),
         ),

@@ -1,4 +1,7 @@
-"""Names the line whose ops take most of the step, with what makes such ops cheaper, where no other rule explains it."""
+"""Names the line whose ops take most of the step.
+
+It says what makes such ops cheaper, where no other rule explains the line.
+"""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +28,10 @@ _CALLS_ALL = re.compile(r"\.backward\(|\.step\(|\bautograd\.grad\(")
 
 
 class OpKind(Struct, frozen=True):
-    """A kind of op: the names of its ops, the word for them, and what usually makes them cheaper, with code."""
+    """A kind of op, with what usually makes such ops cheaper.
+
+    It has the names of its ops, the word for them, and code.
+    """
 
     names: "re.Pattern[str]"
     words: str
@@ -196,15 +202,21 @@ _LAYERS = re.compile(
 
 
 def with_dominant_line(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts, with one that names the line with most of the step where none of them explains it."""
-    found = _dominant(evidence)
-    if found is None or any(_explains(evidence, draft, found) for draft in drafts):
+    """Adds a draft on the line with most of the step.
+
+    It is added where none of the drafts explains that line.
+    """
+    dominant = _dominant(evidence)
+    if dominant is None or any(_explains(evidence, draft, dominant) for draft in drafts):
         return list(drafts)
-    return [_words_on(evidence, found), *drafts]
+    return [_words_on(evidence, dominant), *drafts]
 
 
 class _DominantLine(Struct, frozen=True):
-    """A line with most of the step, the rows of its work, their time per step, and the kind of its ops."""
+    """A line with most of the step.
+
+    It has the rows of its work, their time per step, and the kind of its ops.
+    """
 
     source: str
     rows: Flags
@@ -221,7 +233,10 @@ _OF_KINDS = frozenset({"needless-copies", "unfused-chain", "unfused-norm", "scat
 
 
 def _explains(evidence: Evidence, draft: Draft, line: _DominantLine) -> bool:
-    """True for a finding that says where much of the step goes, or why this line takes it."""
+    """True for a finding that explains the step or this line's time.
+
+    It says where much of the step goes, or why this line takes it.
+    """
     if draft.comes_first or draft.corrects_results:
         return True
     if draft.gain_us is None or draft.slug in _FITS_ALL:
@@ -236,7 +251,10 @@ def _explains(evidence: Evidence, draft: Draft, line: _DominantLine) -> bool:
 
 @remembered
 def _dominant(evidence: Evidence) -> _DominantLine | None:
-    """The line whose ops, with their backward pass, take 35 % of the step, and half of that of one kind."""
+    """Finds the line whose ops take 35 % of the step.
+
+    The time is with their backward pass, and half of it is of one kind.
+    """
     if evidence.is_incomplete:
         return None
     work = work_of(evidence)
@@ -253,9 +271,10 @@ def _dominant(evidence: Evidence) -> _DominantLine | None:
 
 
 def _words_on(evidence: Evidence, line: _DominantLine) -> Draft:
-    """One line's ops, with their backward pass, take 35 % of the step, half of them or more of one kind.
+    """Writes the draft on a line with 35 % of the step.
 
-    No gain is predicted: what another form of the line takes is not known.
+    The time is with their backward pass, and half or more is of one kind. No gain is predicted, as the time of another
+    form of the line is not known.
     """
     work, kind, text = work_of(evidence), line.kind, _text_of(evidence, line.source)
     reached = work.mean(np.nan_to_num(work.roof("explained")), line.rows)
@@ -282,9 +301,12 @@ _LONGEST_TEXT = 80
 
 
 def _longest_line(evidence: Evidence, work: KernelWork) -> tuple[str, Flags, Flags] | None:
-    """The line with most work, its rows, and those outside of the backward pass; null where none takes 35 %."""
+    """Gives the line with most work and its rows.
+
+    The second mask has the rows outside of the backward pass. Null where no line takes 35 %.
+    """
     column = evidence.linked.kernels["source"].cat
-    names = [str(each).removeprefix(BACKWARD_OF) for each in column.categories]
+    names = [str(text).removeprefix(BACKWARD_OF) for text in column.categories]
     lines = sorted({name for name in names if _is_line(evidence, name)})
     if not lines:
         return None
@@ -305,7 +327,10 @@ def _longest_line(evidence: Evidence, work: KernelWork) -> tuple[str, Flags, Fla
 
 
 def _is_line(evidence: Evidence, name: str) -> bool:
-    """True for a line that does something itself: not one that only runs the backward pass or an optimizer."""
+    """True for a line that does something itself.
+
+    One that only runs the backward pass or an optimizer does not.
+    """
     place = place_of(name)
     return place is not None and not place.is_function and _CALLS_ALL.search(_text_of(evidence, name)) is None
 
@@ -315,8 +340,11 @@ def _text_of(evidence: Evidence, source: str) -> str:
 
 
 def _main_kind(evidence: Evidence, work: KernelWork, rows: Flags) -> OpKind | None:
-    """The kind that takes half of these rows' time or more, by the op that works and else by what called it."""
-    names = [str(each) for each in evidence.linked.ops["name"].cat.categories]
+    """Gives the kind that takes half or more of these rows' time.
+
+    It is by the op that works, and else by what called it.
+    """
+    names = [str(category) for category in evidence.linked.ops["name"].cat.categories]
     kinds = [_kind_of(name) for name in names]
     codes = evidence.linked.ops["name"].cat.codes.to_numpy()
     root = np.append(roots_of(evidence), -1)[work.op]

@@ -24,9 +24,9 @@ _SAVES, _LEAST = (0.5, 0.9), 0.06
 
 
 def slow_fft_length(evidence: Evidence) -> Draft | None:
-    """Fourier transforms have a length with a prime factor of 41 and more, for which FFT has no short cut.
+    """Finds Fourier transforms with a prime factor of 41 or more.
 
-    Gain: 50 to 90 % of these ops, with their backward pass.
+    FFT has no short cut for such lengths. Gain: 50 to 90 % of these ops, with their backward pass.
     """
     ops, work = evidence.linked.ops, work_of(evidence)
     inner = np.flatnonzero(text_matches(ops["name"], _TRANSFORMS.search) & ops_in_window(evidence))
@@ -75,20 +75,26 @@ def slow_fft_length(evidence: Evidence) -> Draft | None:
 
 
 def _slow_length(work: KernelWork, signature: int, name: str) -> int | None:
-    """The length of a transform that has a large prime factor; null where no dimension has one."""
+    """Gives the length of a transform that has a large prime factor.
+
+    Null where no dimension has one.
+    """
     size: Size = next(iter(work.sizes_of(signature)), ())
-    concrete = [str(each) for each in work.text_column("concrete", signature)]
-    dims = [int(each) for each in _NUMBERS.findall(concrete[1])] if len(concrete) > 1 else []
+    concrete = [str(value) for value in work.text_column("concrete", signature)]
+    dims = [int(value) for value in _NUMBERS.findall(concrete[1])] if len(concrete) > 1 else []
     lengths = [size[dim] for dim in dims if dim < len(size)]
     if name.endswith("c2r") and lengths and len(concrete) > 3 and _NUMBERS.fullmatch(concrete[3]):
         lengths[-1] = int(concrete[3])
-    usual = (each for each in lengths if _LEAST_LENGTH <= each <= _MOST_LENGTH)
-    slow = [each for each in usual if prime_factors(each)[-1] >= _LARGE_PRIME]
+    usual = (value for value in lengths if _LEAST_LENGTH <= value <= _MOST_LENGTH)
+    slow = [value for value in usual if prime_factors(value)[-1] >= _LARGE_PRIME]
     return max(slow, default=None)
 
 
 def _is_padded(evidence: Evidence, roots: list[int], length: int) -> bool:
-    """True if no call that transforms numbers takes a signal of this length: all are padded to it."""
+    """True if no call that transforms numbers takes a signal this long.
+
+    All signals are then padded to it.
+    """
     ops, work = evidence.linked.ops, work_of(evidence)
     names = {row: str(ops["name"].iloc[row]) for row in roots}
     takes = [
@@ -101,14 +107,17 @@ def _is_padded(evidence: Evidence, roots: list[int], length: int) -> bool:
 
 
 def prime_factors(number: int) -> list[int]:
-    """The prime factors of a number, smallest first; of 1 and less the number itself."""
-    found, factor, left = [], 2, number
+    """Gives the prime factors of a number, smallest first.
+
+    Of 1 and less it is the number itself.
+    """
+    factors, factor, left = [], 2, number
     while factor * factor <= left:
         while left % factor == 0:
-            found.append(factor)
+            factors.append(factor)
             left //= factor
         factor += 1
-    return [*found, left] if left > 1 or not found else found
+    return [*factors, left] if left > 1 or not factors else factors
 
 
 def next_fast_length(least: int) -> int:

@@ -1,4 +1,7 @@
-"""Rules of fusion: chains of pointwise ops, norms beside them, attention by hand, losses over large vocabularies."""
+"""Rules of fusion.
+
+They concern chains of pointwise ops, norms beside them, attention by hand, and losses over large vocabularies.
+"""
 
 import math
 import re
@@ -40,12 +43,13 @@ _MANY_THREADS = 8
 
 
 class Chains(Struct, frozen=True):
-    """Chains by number, and the number of each row of the work (-1: in none).
+    """Chains by number, and the number of each row of the work.
 
-    ``ops`` counts the ops of each chain, ``bytes`` what they move per run, ``fused_bytes`` what one pass of all would
-    move at best, ``between_bytes`` what results between its ops hold. ``norm`` marks chains with a normalization or
-    dropout, ``spared`` the rows of all ops but the first of each chain. ``low_us`` and ``high_us`` are, per row and
-    step, what fusing saves at least and at most: less than nothing where a compiled loop may take longer.
+    The number is -1 for a row in none. ``ops`` counts the ops of each chain, ``bytes`` what they move per run,
+    ``fused_bytes`` what one pass of all would move at best, ``between_bytes`` what results between its ops hold.
+    ``norm`` marks chains with a normalization or dropout, ``spared`` the rows of all ops but the first of each chain.
+    ``low_us`` and ``high_us`` are, per row and step, what fusing saves at least and at most: less than nothing where a
+    compiled loop may take longer.
     """
 
     of_row: Integers
@@ -64,10 +68,11 @@ class Chains(Struct, frozen=True):
 
 
 class _Candidates(Struct, frozen=True):
-    """Rows that may stand in chains, in order: places in the work, and the bytes of their largest tensor.
+    """Rows that may stand in chains, in order.
 
-    ``opens`` marks the first row of a run, ``hands_on`` rows that hand their result to a row of another op,
-    ``written`` are the bytes of that result, ``again`` those that the next row reads of what stood before it.
+    They are places in the work, with the bytes of their largest tensor. ``opens`` marks the first row of a run,
+    ``hands_on`` rows that hand their result to a row of another op, ``written`` are the bytes of that result, ``again``
+    those that the next row reads of what stood before it.
     """
 
     place: Integers
@@ -80,21 +85,24 @@ class _Candidates(Struct, frozen=True):
 
 @remembered
 def find_chains(evidence: Evidence) -> Chains:
-    """Runs of ops of the model that a compiler would make one loop of (``Evidence.loops``), in trace order.
+    """Finds runs of the model's ops that a compiler would fuse.
 
-    Neither the write nor the read of what lies between two ops is needed, unless the backward pass reads it too: in
-    training, at worst only the read is spared. An op in place leaves nothing behind that others could read.
+    It would make one loop of each (``Evidence.loops``). They are in trace order. Neither the write nor the read of what
+    lies between two ops is needed, unless the backward pass reads it too: in training, at worst only the read is
+    spared. An op in place leaves nothing behind that others could read.
     """
     work = work_of(evidence)
-    found = _candidates(work)
-    chain = np.cumsum(found.opens) - 1
-    ops = 1 + np.bincount(chain, weights=found.hands_on, minlength=1).astype(np.int64) if chain.size else chain
-    computes = np.bincount(chain, weights=~work.family("copy")[found.place], minlength=1) > 0 if chain.size else chain
+    candidates = _candidates(work)
+    chain = np.cumsum(candidates.opens) - 1
+    ops = 1 + np.bincount(chain, weights=candidates.hands_on, minlength=1).astype(np.int64) if chain.size else chain
+    computes = (
+        np.bincount(chain, weights=~work.family("copy")[candidates.place], minlength=1) > 0 if chain.size else chain
+    )
     long = (ops >= 2) & computes
     number = np.where(long, np.cumsum(long) - 1, -1)
     of_row = np.full(work.row.size, -1, dtype=np.int64)
-    of_row[found.place] = number[chain]
-    return _estimate(work, some_rows(found, of_row[found.place] >= 0), of_row, ops[long])
+    of_row[candidates.place] = number[chain]
+    return _estimate(work, some_rows(candidates, of_row[candidates.place] >= 0), of_row, ops[long])
 
 
 def _candidates(work: KernelWork) -> _Candidates:
@@ -123,10 +131,11 @@ def _candidates(work: KernelWork) -> _Candidates:
 
 
 def _handed_on(work: KernelWork, place: Integers, count: Floats, item: Floats) -> tuple[Floats, Floats]:
-    """Bytes of the result that each row hands to the next, and bytes that the next reads again of an earlier result.
+    """Gives the bytes of results that rows hand to the next.
 
-    ``item`` are the bytes of a number, 0 where nothing is handed on. A reduction writes what its bytes leave beyond its
-    operand. After it, an op over whole rows reads them again, which a fused loop may still hold.
+    The second array has the bytes that the next row reads again of an earlier result. ``item`` are the bytes of a
+    number, 0 where nothing is handed on. A reduction writes what its bytes leave beyond its operand. After it, an op
+    over whole rows reads them again, which a fused loop may still hold.
     """
     following = np.append(count[1:], np.nan)
     reduced = np.clip(work.roof("bytes_low")[place] - count * item, 0.0, None)
@@ -176,7 +185,10 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
 
 
 def _loop_times(evidence: Evidence, reduces: Flags) -> tuple[Floats, Floats]:
-    """Time of the fused loop of each chain as a multiple of its floor, at least and at most."""
+    """Gives the time of each chain's fused loop.
+
+    It is a multiple of the loop's floor. The two arrays are at least and at most.
+    """
     if evidence.is_host_only:
         return np.ones(reduces.size), np.full(reduces.size, _SLACK)
     pointwise, reduction = fused_share("pointwise"), fused_share("reduction")
@@ -186,23 +198,26 @@ def _loop_times(evidence: Evidence, reduces: Flags) -> tuple[Floats, Floats]:
 
 
 def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:
-    """Time of each candidate beyond its bytes that a fused loop would take too, at least and at most."""
+    """Gives the time beyond its bytes that fusing leaves of each candidate.
+
+    A fused loop would take that time too. The two arrays are at least and at most.
+    """
     place = found.place
     beyond = (work.us - work.memory_us())[place]
     # A copy that changes the order of its elements keeps its strides in a fused loop.
     special = (np.nan_to_num(work.cost("special_ops")[place]) > 0) | work.family("copy")[place]
     random = work.family("random")[place]
     if not work.evidence.is_host_only:
-        kept = np.clip((work.compute_us() - work.memory_us())[place], 0.0, beyond)
-        return kept, kept
+        extra_us = np.clip((work.compute_us() - work.memory_us())[place], 0.0, beyond)
+        return extra_us, extra_us
     fresh = _fresh_us(work, found, beyond)
     result = np.where(found.hands_on, 0.0, fresh)
     results = fresh if has_backward_pass(work.evidence) else result
     statistics = work.family(*_STATISTICS)[place]
     # Threads that an op of the step has, as an interval where the recording does not state it.
     recording = work.evidence.recording
-    known = None if recording is None else recording.threads
-    few, many = (known, known) if known else (1, _MANY_THREADS)
+    threads = None if recording is None else recording.threads
+    few, many = (threads, threads) if threads else (1, _MANY_THREADS)
     kinds = [random, statistics, special]
     least = np.select(kinds, [_KEPT_RANDOM[0] / many, _KEPT_STATISTICS[0], _KEPT_SPECIAL[0]], _KEPT_OTHERS[0])
     most = np.select(kinds, [_KEPT_RANDOM[1] / few, _KEPT_STATISTICS[1], _KEPT_SPECIAL[1]], _KEPT_OTHERS[1])
@@ -251,12 +266,12 @@ _CHUNKED = (
 
 @requires_gain
 def unfused_chain(evidence: Evidence) -> Draft | None:
-    """Rule 16: two and more pointwise ops or reductions in a row, each bound by memory.
+    """Finds runs of memory-bound ops that one pass could replace (rule 16).
 
-    Gain: Sigma t - what one pass over the chain's outer bytes takes (``find_chains``), and at most also what the host
-    takes to launch all ops of a chain but the first, where the device waits for that; on a CPU the calls that are
-    spared. One change fuses all chains, so that only one finding covers them: this one, unless those with a norm take
-    more of the time.
+    They are two or more pointwise ops or reductions in a row. Gain: Sigma t less what one pass over the chain's outer
+    bytes takes (``find_chains``), and at most also what the host takes to launch all ops of a chain but the first,
+    where the device waits for that. On a CPU it is the calls that are spared. One change fuses all chains, so that only
+    one finding covers them: this one, unless those with a norm take more of the time.
     """
     work, chains = work_of(evidence), find_chains(evidence)
     return None if _mostly_norms(work, chains) else _of_chains(work, chains)
@@ -264,7 +279,10 @@ def unfused_chain(evidence: Evidence) -> Draft | None:
 
 @requires_gain
 def unfused_norm(evidence: Evidence) -> Draft | None:
-    """Rule 21: normalization, activation, dropout and residual one by one. Gain as for ``unfused_chain``."""
+    """Finds normalization, activation, dropout and residual one by one (rule 21).
+
+    Gain as for ``unfused_chain``.
+    """
     work, chains = work_of(evidence), find_chains(evidence)
     draft = _of_chains(work, chains) if _mostly_norms(work, chains) else None
     return draft and replace(
@@ -281,16 +299,20 @@ def _mostly_norms(work: KernelWork, chains: Chains) -> bool:
 
 
 def chain_passes_us(evidence: Evidence) -> Interval:
-    """Time of their ops per step that fusing all chains saves; less than nothing where a loop takes longer."""
+    """Gives the time per step that fusing all chains saves.
+
+    It is less than nothing where a loop takes longer.
+    """
     chains = find_chains(evidence)
     low, high = float(chains.low_us.sum()), float(chains.high_us.sum())
     return Interval(min(low, high), high)
 
 
 def part_between_ops(evidence: Evidence, rows: Flags) -> float:
-    """Part (0-1) of what the step allocates that holds results between the ops of chains; 0 without memory events.
+    """Gives the part (0-1) of the step's allocations between ops of chains.
 
-    Of chains all of whose ops are among these ``rows`` of the work.
+    Those hold the results between the ops. Only chains count all of whose ops are among these ``rows`` of the work. 0
+    without memory events.
     """
     memory, (low, high) = evidence.linked.trace.memory, evidence.linked.window.host_us
     at_us, taken = memory["ts_us"].to_numpy(), memory["bytes"].to_numpy(dtype=np.float64)
@@ -342,7 +364,10 @@ def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
 
 
 def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple[str, ...]:
-    """Evidence that fewer launches bring the device its work earlier; none where they do not."""
+    """Gives evidence that fewer launches bring the device its work earlier.
+
+    None where they do not.
+    """
     if saved_us <= 0:
         return ()
     spared = format_count(float(chains.spared.sum()) / work.evidence.steps)
@@ -354,9 +379,10 @@ def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple
 
 
 def _calls_spared(evidence: Evidence, count: float) -> Interval:
-    """Gain on a CPU if so many ops per step are no longer called, less one call of compiled code.
+    """Gives the gain on a CPU of so many spared calls.
 
-    On a device the host's pace decides what launches are worth: the critical path counts that.
+    ``count`` is per step. One call of compiled code is taken off. On a device the host's pace decides what launches are
+    worth, and the critical path counts that.
     """
     if not evidence.is_host_only:
         return Interval(0.0, 0.0)
@@ -379,11 +405,11 @@ _FLASH_SLACK = 2.0
 
 @requires_gain
 def unfused_attention(evidence: Evidence) -> Draft | None:
-    """Rule 17: a softmax between two batched products: the scores go to memory and back several times.
+    """Finds a softmax between two batched products (rule 17).
 
-    Gain: Sigma t of products, softmax and what lies between them, less the larger floor of the two products, once over
-    and twice over (a fused kernel reaches half of the peak and more). Its backward pass is the larger gain again in
-    training; only that of the softmax itself is counted.
+    The scores go to memory and back several times. Gain: Sigma t of products, softmax and what lies between them, less
+    the larger floor of the two products, once over and twice over (a fused kernel reaches half of the peak and more).
+    Its backward pass is the larger gain again in training. Only that of the softmax itself is counted.
     """
     work = work_of(evidence)
     forward = attention_rows(work)
@@ -419,9 +445,10 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
 
 
 def attention_rows(work: KernelWork) -> Flags:
-    """Products, softmax and all between, where the softmax follows the scores' product and feeds the next one.
+    """Masks the products and softmax of attention and all between them.
 
-    The scores have as many numbers as the softmax: m n per product of the first, m k of the second.
+    The softmax follows the scores' product and feeds the next one. The scores have as many numbers as the softmax: m n
+    per product of the first, m k of the second.
     """
     rows = np.zeros(work.row.size, dtype=bool)
     softmax = np.flatnonzero(work.op_like(_SOFTMAX))
@@ -447,11 +474,11 @@ def _inside_attention(work: KernelWork, rows: Flags) -> bool:
     """True if an attention op called most of these rows."""
     parent = work.evidence.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
     is_own = np.append(text_matches(work.evidence.linked.ops["name"], _OWN_ATTENTION.search), False)
-    above, found = work.op[rows].copy(), np.zeros(int(rows.sum()), dtype=bool)
+    above, is_inside = work.op[rows].copy(), np.zeros(int(rows.sum()), dtype=bool)
     for _ in range(4):  # attention > math > softmax > _softmax is as deep as it nests
         above = np.append(parent, -1)[above]
-        found |= is_own[above]
-    return bool(found.mean() > 0.5) if found.size else False
+        is_inside |= is_own[above]
+    return bool(is_inside.mean() > 0.5) if is_inside.size else False
 
 
 _LOSS = re.compile(r"^aten::(?:_log_softmax|_log_softmax_backward_data|nll_loss\w*|cross_entropy\w*)$")
@@ -464,17 +491,17 @@ _LARGE_TIME = 0.08
 
 @requires_gain
 def vocabulary_loss(evidence: Evidence) -> Draft | None:
-    """Rule 23: cross-entropy over a large vocabulary: a fifth of the step's bytes, or 8 % of its time.
+    """Finds cross-entropy over a large vocabulary (rule 23).
 
-    Casts of tensors as large as the logits count with it. The loss reads and writes as many numbers as logits four
-    times and more; in parts that stay in cache, or in one kernel with the product, once at most. Gain: between half of
-    the loss ops' time and all but one read.
+    It moves a fifth of the step's bytes, or takes 8 % of its time. Casts of tensors as large as the logits count with
+    it. The loss reads and writes as many numbers as logits four times and more. In parts that stay in cache, or in one
+    kernel with the product, it does so once at most. Gain: between half of the loss ops' time and all but one read.
     """
     work = work_of(evidence)
     # Classes of a loss: the second size of its first tensor with as many, the last one of a softmax.
     rows = work.calls_that(
         work.op_like(_LOSS),
-        lambda each: any(size[-1] >= _VOCABULARY for size in work.sizes_of(each) if len(size) >= 2),
+        lambda signature: any(size[-1] >= _VOCABULARY for size in work.sizes_of(signature) if len(size) >= 2),
     )
     rows |= _casts_of_logits(work, rows)
     moved, total = np.nan_to_num(work.roof("bytes_low")), evidence.analysis.totals.bytes_low or 0.0
@@ -500,7 +527,10 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
 
 
 def _casts_of_logits(work: KernelWork, loss: Flags) -> Flags:
-    """Mask of casts of tensors with as many numbers as the logits of these rows, and as many classes."""
+    """Masks the casts of tensors as large as the logits.
+
+    They have as many numbers as the logits of these rows, and as many classes.
+    """
     logits = {
         (math.prod(size), size[-1])
         for signature in np.unique(work.signature[loss]).tolist()

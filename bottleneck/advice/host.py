@@ -1,4 +1,7 @@
-"""Rules of the host: waiting calls, garbage collection, allocators, and work that does not belong to the step."""
+"""Rules of the host: waits, garbage collection, allocators and foreign work.
+
+The foreign work does not belong to the step.
+"""
 
 import math
 import re
@@ -82,12 +85,13 @@ _SYNC_ACCOUNTS = ("overhead.sync", "overhead.dispatch", "overhead.python", "over
 
 
 def host_sync(evidence: Evidence) -> Draft | None:
-    """Rule 7: the device waits for what the host would launch if it did not itself wait for the device.
+    """Finds waits of the host that leave the device idle (rule 7).
 
-    The gain is what a replay without the waits saves, never the calls' own length: a wait behind a busy device only
-    moves. Where the steps cannot be replayed, it is the idle time during the waits. Waits in the calls of copies to
-    the device are those of the rules of copies. Nor do waits at the end of a single step count, because nothing shows
-    that another follows, which the device could begin with.
+    The device waits for what the host would launch if it did not itself wait for the device. The gain is what a replay
+    without the waits saves, never the calls' own length: a wait behind a busy device only moves. Where the steps cannot
+    be replayed, it is the idle time during the waits. Waits in the calls of copies to the device are those of the rules
+    of copies. Nor do waits at the end of a single step count, because nothing shows that another follows, which the
+    device could begin with.
     """
     copying, calls = waits_in_copies(evidence)
     waited_us = max(evidence.idle_us("sync") - copying.get("overhead.sync", 0.0), 0.0)
@@ -124,7 +128,10 @@ def host_sync(evidence: Evidence) -> Draft | None:
 
 
 def _launches_go_on(evidence: Evidence) -> bool:
-    """True if the host launches kernels both before and after a wait for the device."""
+    """True if the host launches kernels before and after a wait.
+
+    The wait is for the device.
+    """
     start_us = evidence.linked.trace.events["ts_us"].to_numpy()
     launched_us = start_us[_calls(evidence, "launch", "graph_launch")]
     waits_us = start_us[_calls(evidence, *WAITS)]
@@ -133,7 +140,10 @@ def _launches_go_on(evidence: Evidence) -> bool:
 
 
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
-    """Advice and code by the calls in which most of the waiting is: synchronize(), a gradient scaler, other reads."""
+    """Gives advice and code by the calls with most of the waiting.
+
+    They are synchronize(), a gradient scaler, or other reads.
+    """
     # Reading a value waits for a stream, or in a copy.
     waits, all_waits = _calls(evidence, *WAITS), _calls(evidence, "synchronise_device")
     waits[others] = False
@@ -165,7 +175,10 @@ _WITH_SCALER = (
 
 
 def _scaler_reads(evidence: Evidence) -> Spans:
-    """The reads of GradScaler before an optimizer step: by its frames, else those that follow a check for overflow."""
+    """Gives the reads of GradScaler before an optimizer step.
+
+    They are found by its frames, else as those that follow a check for overflow.
+    """
     if _UNSCALES not in evidence.op_sums:
         return union(np.zeros(0), np.zeros(0))
     frames = outermost_frames(evidence, _SCALER_FRAME)
@@ -182,15 +195,19 @@ def _scaler_reads(evidence: Evidence) -> Spans:
 
 
 def _calls(evidence: Evidence, *kinds: str) -> Flags:
-    """Mask of the rows of EVENTS that are runtime calls of these kinds in the window."""
+    """Masks the rows of EVENTS that are runtime calls of these kinds.
+
+    They lie in the window.
+    """
     start, (low, high) = evidence.linked.trace.events["ts_us"].to_numpy(), evidence.linked.window.host_us
     return are_calls(evidence.linked.trace, *kinds) & (start >= low) & (start < high)
 
 
 def item_calls(evidence: Evidence) -> Draft | None:
-    """Rule 7 on a CPU, where nothing runs ahead: reading a number costs its ops, and no more.
+    """Finds reads of numbers on a CPU (rule 7).
 
-    Silent where all reads are those of logging every parameter.
+    Nothing runs ahead there, so that reading a number costs its ops, and no more. Silent where all reads are those of
+    logging every parameter.
     """
     if not evidence.is_host_only:
         return None
@@ -217,9 +234,10 @@ def item_calls(evidence: Evidence) -> Draft | None:
 
 
 def gc_pauses(evidence: Evidence) -> Draft | None:
-    """Rule 9: Python's garbage collector runs inside the step while the device (or the step's thread) waits.
+    """Finds Python's garbage collector in the step (rule 9).
 
-    Where the program calls it, the gain is what it takes; where it starts by itself, at least half of that.
+    It runs while the device (or the step's thread) waits. Where the program calls it, the gain is what it takes. Where
+    it starts by itself, it is at least half of that.
     """
     spent_us, rows = evidence.account_us("overhead.gc"), idle_rows(evidence, "gc")
     longest_us = max((row.us / row.calls for row in rows if row.calls > 0), default=0.0)
@@ -261,7 +279,10 @@ _EMPTIES = re.compile(r"torch[/\\]cuda[/\\]memory\.py\(\d+\): empty_cache$")
 
 
 def device_allocations(evidence: Evidence) -> Draft | None:
-    """Rule 10: memory is taken from the driver, or given back to it, in steps that should reuse what they have."""
+    """Finds device memory that steps take from the driver (rule 10).
+
+    They may also give it back. The steps should reuse what they have.
+    """
     waited_us = evidence.idle_us("allocator")
     calls = int(np.count_nonzero(_calls(evidence, "allocate", "free", "map"))) / evidence.steps
     if evidence.is_host_only or not calls or evidence.share_of_step(waited_us) < _LEAST_ALLOCATOR:
@@ -296,7 +317,10 @@ def device_allocations(evidence: Evidence) -> Draft | None:
 
 
 def caching_allocator_off(evidence: Evidence) -> Draft | None:
-    """Rule 10 where every tensor is allocated and freed by the driver: the caching allocator is not in use."""
+    """Finds a program without the caching allocator (rule 10).
+
+    Every tensor is then allocated and freed by the driver.
+    """
     waited_us = evidence.idle_us("allocator")
     if not _is_uncached(evidence) or evidence.share_of_step(waited_us) < _LEAST_ALLOCATOR:
         return None
@@ -318,7 +342,10 @@ def caching_allocator_off(evidence: Evidence) -> Draft | None:
 
 
 def _is_uncached(evidence: Evidence) -> bool:
-    """True if the driver allocates for at least every third kernel, and frees as often: so does no cache of memory."""
+    """True if the driver allocates for every third kernel or more.
+
+    It frees as often, which no cache of memory does.
+    """
     taken, freed = _driver_calls(evidence)
     few = max(_FEW_TENSORS, evidence.kernels_per_step / 3)
     return not evidence.is_host_only and taken >= few and abs(taken - freed) <= _AS_MANY * taken
@@ -327,15 +354,16 @@ def _is_uncached(evidence: Evidence) -> bool:
 @remembered
 def _driver_calls(evidence: Evidence) -> tuple[float, float]:
     """Allocations and frees of device memory by the driver, per step."""
-    counts = [int(np.count_nonzero(_calls(evidence, each))) for each in ("allocate", "free")]
+    counts = [int(np.count_nonzero(_calls(evidence, kind))) for kind in ("allocate", "free")]
     return counts[0] / evidence.steps, counts[1] / evidence.steps
 
 
 def fresh_pages(evidence: Evidence) -> Draft | None:
-    """Rule 10 on a CPU: large results come in pages that the system has to hand out (and zero) in each step anew.
+    """Finds large results in new pages in each step (rule 10).
 
-    The time is that of first touches in the trace, or of the page faults that were counted in unprofiled steps, if
-    that is more: from half of it to all.
+    This is the rule on a CPU: the system has to hand out (and zero) these pages each time. The time is that of first
+    touches in the trace, or of the page faults that were counted in unprofiled steps, if that is more. The gain is from
+    half of it to all.
     """
     if not evidence.is_host_only:
         return None
@@ -368,7 +396,10 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
 
 
 def side_work(evidence: Evidence) -> Draft | None:
-    """Rule 14: saving, logging, printing or checking inside the step, with the device waiting."""
+    """Finds saving, logging, printing or checking in the step (rule 14).
+
+    The device waits meanwhile.
+    """
     rows = [row for row in idle_rows(evidence, "python", "sync", "dispatch") if _SIDE_WORK.search(row.detail or "")]
     tracked_us, tracker = _tracker_us(evidence)
     spent_us = sum(row.us for row in rows) + tracked_us
@@ -397,9 +428,10 @@ def side_work(evidence: Evidence) -> Draft | None:
 
 
 def _tracker_us(evidence: Evidence) -> tuple[float, str]:
-    """Time per step in calls of a tracker of experiments, and the function called; of a step on a CPU, else 0.
+    """Gives the time per step in calls of an experiment tracker.
 
-    On a device such calls may run while it works.
+    The second result is the place of the first such function, as path:line. The time is that of a step on a CPU, else
+    0, since on a device such calls may run while it works.
     """
     events = evidence.linked.trace.events
     calls = outermost_frames(evidence, _TRACKER)
@@ -412,7 +444,10 @@ def _tracker_us(evidence: Evidence) -> tuple[float, str]:
 
 
 def python_call(evidence: Evidence) -> Draft | None:
-    """Any other stretch of Python in which the step stays for a millisecond or more, or a function that is named."""
+    """Finds any other long stretch of Python in the step.
+
+    The step stays there for a millisecond or more, or in a function that is named.
+    """
     rows = [row for row in idle_rows(evidence, "python") if _is_call(row)]
     spent_us = sum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_PYTHON:
@@ -448,7 +483,10 @@ def python_call(evidence: Evidence) -> Draft | None:
 
 
 def _python_title(evidence: Evidence, source: str | None, us: float) -> str:
-    """'Python in encode() takes 62 % of each step', as far as the function is known."""
+    """Gives the title of a finding on Python in the step.
+
+    It is 'Python in encode() takes 62 % of each step'. It names the function as far as that is known.
+    """
     line = hottest_line(evidence, source, "python")
     named = "" if line is None else line.named[-1]
     place = f"in {named.partition(' (')[0]}" if "() (" in named else at_source(source) if source else "between ops"
@@ -456,13 +494,16 @@ def _python_title(evidence: Evidence, source: str | None, us: float) -> str:
 
 
 def _hottest(evidence: Evidence, source: str | None) -> str:
-    """'at train.py:35 (`text`)': the line with most of the time at this source, as far as it is known."""
+    """Gives 'at train.py:35 (`text`)', the line with most of the time.
+
+    It is at this source, as far as it is known.
+    """
     line = hottest_line(evidence, source, "python")
     return at_source(source) if line is None else line.where()
 
 
 def _sampled(evidence: Evidence, rows: Sequence[IdleCause]) -> tuple[str, ...]:
-    """Words on the samples of the line with most of the time of the first row."""
+    """Gives words on the samples of the first row's hottest line."""
     line = hottest_line(evidence, rows[0].source, "python") if rows else None
     words = None if line is None else line.sampled()
     return () if words is None else (words,)
@@ -470,7 +511,10 @@ def _sampled(evidence: Evidence, rows: Sequence[IdleCause]) -> tuple[str, ...]:
 
 @remembered
 def _framework_lines(evidence: Evidence) -> frozenset[tuple[str, int]]:
-    """Files and lines of a training framework's trainer, and of the program's frames around its loop."""
+    """Gives files and lines of a training framework's trainer.
+
+    Those of the program's frames around its loop are included.
+    """
     events = evidence.linked.trace.events
     names = events["name"]
     is_theirs = text_matches(names, _FRAMEWORK.search, 1200)
@@ -480,8 +524,8 @@ def _framework_lines(evidence: Evidence) -> frozenset[tuple[str, int]]:
     end, is_frame = start + events["dur_us"].to_numpy(), events["category"].isin(("python", "line")).to_numpy()
     for row in loops[:1].tolist():
         chosen |= is_frame & (thread == thread[row]) & (start <= start[row]) & (end >= end[row])
-    found = (PYTHON_FRAME.match(str(name)) for name in names[chosen].unique())
-    places = ((match["path"].replace("\\", "/"), match["line"]) for match in found if match)
+    matches = (PYTHON_FRAME.match(str(name)) for name in names[chosen].unique())
+    places = ((match["path"].replace("\\", "/"), match["line"]) for match in matches if match)
     return frozenset((path.rpartition("/")[2], int(line)) for path, line in places)
 
 
@@ -490,7 +534,10 @@ _FOR_A_PROCESS = re.compile(r"subprocess|^wait(?:pid|4|id)?$|multiprocessing")
 
 
 def sleeping(evidence: Evidence) -> Draft | None:
-    """The step sleeps: a call that does nothing, of which nearly all is to be had."""
+    """Finds a step that sleeps, a call that does nothing.
+
+    Nearly all of it can be gained.
+    """
     rows = [row for row in _waits(evidence) if SLEEPS.match(row.detail or "")]
     slept_us = sum(row.us for row in rows)
     if evidence.share_of_step(slept_us) < _LEAST_SIDE:
@@ -508,7 +555,10 @@ def sleeping(evidence: Evidence) -> Draft | None:
 
 
 def waiting(evidence: Evidence) -> Draft | None:
-    """The step waits for a lock, a queue, a process or a socket; what it waits for has to be done, at other times."""
+    """Finds a step that waits for a lock, queue, process or socket.
+
+    The work that it waits for has to be done at other times.
+    """
     rows = list(waits_beside_pools(evidence))
     spent_us = sum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_SIDE:
@@ -539,29 +589,32 @@ def _text_at(evidence: Evidence, source: str | None) -> str:
 
 
 def other_threads(evidence: Evidence) -> Draft | None:
-    """Another Python thread computes and holds the interpreter, for which the thread of the steps waits.
+    """Finds another Python thread that holds the interpreter while computing.
 
-    On a CPU, where a backward pass runs in the thread that calls it. The processor time of the threads while unprofiled
-    steps ran shows it: in the rest of that time, less the waits that the trace explains, the steps waited for the
-    interpreter. Gain: from half of that time to all, with what they waited for a processor, and no more than those
-    threads ran.
+    The thread of the steps waits for it. On a CPU, where a backward pass runs in the thread that calls it. The
+    processor time of the threads while unprofiled steps ran shows it: in the rest of that time, less the waits that the
+    trace explains, the steps waited for the interpreter. Gain: from half of that time to all, with what they waited for
+    a processor, and no more than those threads ran.
     """
-    found = None if evidence.recording is None else evidence.recording.other_threads
-    if found is None or not evidence.is_host_only:
+    usage = None if evidence.recording is None else evidence.recording.other_threads
+    if usage is None or not evidence.is_host_only:
         return None
-    busy = [thread for thread in found.threads if thread.cpu_share >= _BUSY]
+    busy = [thread for thread in usage.threads if thread.cpu_share >= _BUSY]
     explained_us = evidence.idle_us("input", "sync", "wait", "sleep") + evidence.group_us("communication")
-    computed = math.fsum(each.cpu_share for each in busy)
-    waited = min(found.waiting_share - evidence.share_of_step(explained_us), computed)
+    computed = math.fsum(busy_thread.cpu_share for busy_thread in busy)
+    waited = min(usage.waiting_share - evidence.share_of_step(explained_us), computed)
     if not busy or waited < _LEAST_WAITED:
         return None
-    most_us, first = min(waited + found.queued_share, computed) * evidence.step_us, busy[0]
-    computing = (f"{each.function}() at {each.source}: {format_share(each.cpu_share)} of a processor" for each in busy)
+    most_us, first = min(waited + usage.queued_share, computed) * evidence.step_us, busy[0]
+    computing = (
+        f"{busy_thread.function}() at {busy_thread.source}: {format_share(busy_thread.cpu_share)} of a processor"
+        for busy_thread in busy
+    )
     return Draft(
         slug="other-threads",
         title="Another Python thread holds the interpreter, and the step waits for it",
         evidence=(
-            f"while unprofiled steps ran, their thread computed {format_share(found.cpu_share)} of the time and waited "
+            f"while unprofiled steps ran, their thread computed {format_share(usage.cpu_share)} of the time and waited "
             f"{format_share(waited)} of it for the interpreter, which one thread has at a time",
             *islice(computing, _MOST_THREADS),
         ),
@@ -578,12 +631,18 @@ def other_threads(evidence: Evidence) -> Draft | None:
 
 
 def _waits(evidence: Evidence) -> tuple[IdleCause, ...]:
-    """Waits that a change of the program can end, longest first; those of a server for requests are none."""
+    """Gives the waits that the program can end, longest first.
+
+    Those of a server for requests do not count.
+    """
     return () if serving_of(evidence) is not None else idle_rows(evidence, "wait")
 
 
 def _is_call(row: IdleCause) -> bool:
-    """True for a long stay of the host, or one in a named function, that no other rule covers."""
+    """True for a long or named stay that no other rule covers.
+
+    It is of the host. A short one counts if it is in a named function.
+    """
     detail = row.detail or ""
     is_long = row.us >= _LONG_STRETCH_US * row.calls or " > " in detail
     return is_long and not (_SIDE_WORK.search(detail) or _CALLS_TORCH.search(detail))

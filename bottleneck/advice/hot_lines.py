@@ -1,7 +1,7 @@
-"""Finds the lines of the program in which Python, or the loading of data, takes its time, with what they call.
+"""Finds the lines in which Python or data loading takes its time.
 
-The trace tells lines that call something, and functions for the rest; samples of the stack after the measured steps
-tell where in such a function the time is.
+They come with what they call. The trace tells lines that call something, and functions for the rest. Samples of the
+stack after the measured steps tell where in such a function the time is.
 """
 
 import math
@@ -35,12 +35,12 @@ _NUMBER = re.compile(r"\(\d{1,9}\): ")
 
 
 class HotLine(Struct, frozen=True):
-    """A line, or a function whose lines are not known, with its time per step in one cause of idle time.
+    """A line with its time per step in one idle cause.
 
-    ``named`` are the sources that the trace has the time at: the line itself, and the function that it is in.
-    ``callees`` are functions of libraries that hold most of its time. ``share`` is the part of the samples in that
-    function. ``ops_us`` is the time of ops at these sources, which is not part of ``us``. ``following`` are the texts
-    of the next lines, as far as known.
+    It is a function where its lines are not known. ``named`` are the sources that the trace has the time at: the line
+    itself, and the function that it is in. ``callees`` are functions of libraries that hold most of its time. ``share``
+    is the part of the samples in that function. ``ops_us`` is the time of ops at these sources, which is not part of
+    ``us``. ``following`` are the texts of the next lines, as far as known.
     """
 
     source: str
@@ -62,12 +62,18 @@ class HotLine(Struct, frozen=True):
         return f"{self.source}{self.quoted()}"
 
     def quoted(self) -> str:
-        """' (`while j in seen`)'; empty where the text is not known, or too long for a sentence."""
+        """Gives ' (`while j in seen`)' for a sentence.
+
+        Empty where the text is not known, or too long for a sentence.
+        """
         text = self.text.removesuffix(":")
         return f" (`{text}`)" if text and len(text) <= _LONGEST_QUOTE else ""
 
     def sampled(self) -> str | None:
-        """The part of its function's samples that the line has, in words; null where it was not sampled."""
+        """Gives the line's part of its function's samples, in words.
+
+        Null where it was not sampled.
+        """
         if self.share is None:
             return None
         return (
@@ -76,17 +82,26 @@ class HotLine(Struct, frozen=True):
 
 
 def hottest_line(evidence: Evidence, source: str | None, cause: str) -> HotLine | None:
-    """The line with most of the time that the trace has at this source; null where the source is not known."""
+    """Gives the line with most of the time at this source.
+
+    The time is that of the trace. Null where the source is not known.
+    """
     return next((line for line in _by_cause(evidence)[cause] if source in line.named), None)
 
 
 def hot_lines(evidence: Evidence, cause: str) -> tuple[HotLine, ...]:
-    """The lines with time in Python between ops (``python``), or in loading data (``input``), longest first."""
+    """Gives the lines with time in Python or data loading, longest first.
+
+    The cause is time between ops (``python``), or in loading data (``input``).
+    """
     return _by_cause(evidence)[cause]
 
 
 def line_at_source(evidence: Evidence, source: str) -> HotLine:
-    """A line with its text and what it calls, whatever its time is spent on; it states no time."""
+    """Gives a line with its text and what it calls.
+
+    It is given whatever the line's time is spent on, and states no time.
+    """
     run = evidence.analysis.run
     sampled = None if run is None else next((line for line in run.lines if line.source == source), None)
     callees = dict.fromkeys((*(() if sampled is None else sampled.callees), *_called(evidence, source)))
@@ -109,33 +124,33 @@ def _hot_lines(evidence: Evidence, cause: str) -> tuple[HotLine, ...]:
         known_us[fold.name] = known_us.get(fold.name, 0.0) + fold.us
     by_source = {} if run is None else {line.source: line for line in run.lines}
     is_sampled = run is not None and math.fsum(us.values()) >= LEAST_SAMPLED_US
-    found: dict[str, HotLine] = {}
+    hot_by_source: dict[str, HotLine] = {}
     for source, spent_us in us.items():
         spread = run.spread(source, spent_us, known_us) if run is not None and is_sampled else {}
-        if not spread and source not in found:
-            found[source] = _traced(evidence, source, spent_us, by_source.get(source))
+        if not spread and source not in hot_by_source:
+            hot_by_source[source] = _traced(evidence, source, spent_us, by_source.get(source))
         whole = math.fsum(line.share for line in spread)
         for line, more_us in spread.items():
             own_us = us.get(line.source, 0.0)
-            found[line.source] = HotLine(
+            hot_by_source[line.source] = HotLine(
                 line.source, (line.source, source), own_us + more_us, line.text or "", line.callees,
                 line.searched, line.share / whole,
             )  # fmt: skip
     ops_us = {fold.name: fold.us for fold in evidence.analysis.lines}
-    found = _moved_on(evidence, found, known_us)
+    hot_by_source = _moved_on(evidence, hot_by_source, known_us)
     lines = (
         replace(
             line,
             ops_us=math.fsum(ops_us.get(name, 0.0) for name in set(line.named)),
             following=_following(evidence, line.source),
         )
-        for line in found.values()
+        for line in hot_by_source.values()
     )
     return tuple(sorted(lines, key=lambda line: -line.us))
 
 
 def _moved_on(evidence: Evidence, found: Mapping[str, HotLine], known_us: Mapping[str, float]) -> dict[str, HotLine]:
-    """The lines, with time that samples show in the next ones given to those.
+    """Moves time to the next lines if samples show it there.
 
     What indexes an array before it calls anything leaves no mark of its own: its time seems to be that of the line
     before. Samples are late at lines that do not let go of the interpreter, so that only a line that draws some whole
@@ -148,15 +163,15 @@ def _moved_on(evidence: Evidence, found: Mapping[str, HotLine], known_us: Mappin
             continue
         if _DRAWS.search(line.text) is None:
             continue
-        own_us = math.fsum(each.share for each in run.lines if each.source == source) * step_us
+        own_us = math.fsum(sampled.share for sampled in run.lines if sampled.source == source) * step_us
         file = source.rpartition(":")[0]
         following = {f"{file}:{place.line + more}" for more in range(1, _NEXT_LINES + 1)}
         excess = {
-            each: each.share * step_us - known_us.get(each.source, 0.0)
-            for each in run.lines
-            if each.source in following and _INDEXES.search(each.text or "")
+            sampled: sampled.share * step_us - known_us.get(sampled.source, 0.0)
+            for sampled in run.lines
+            if sampled.source in following and _INDEXES.search(sampled.text or "")
         }
-        to = max(excess, key=lambda each: excess[each], default=None)
+        to = max(excess, key=lambda sampled: excess[sampled], default=None)
         if to is None or own_us > line.us / 2 or excess[to] < line.us / 2:
             continue
         before_us = lines[to.source].us if to.source in lines else 0.0
@@ -168,7 +183,10 @@ def _moved_on(evidence: Evidence, found: Mapping[str, HotLine], known_us: Mappin
 
 
 def _traced(evidence: Evidence, source: str, us: float, sampled: SampledLine | None) -> HotLine:
-    """A line that the trace tells, with its text and the functions of libraries that most of its time is in."""
+    """Gives a line of the trace with its text and library calls.
+
+    The calls are the functions of libraries that hold most of its time.
+    """
     is_long = evidence.share_of_step(us) >= _LEAST_TO_LOOK
     callees = () if sampled is None else sampled.callees
     if is_long:
@@ -194,7 +212,10 @@ def _text(evidence: Evidence, source: str, sampled: SampledLine | None) -> str:
 
 
 def _spans_of(evidence: Evidence, source: str) -> Spans:
-    """The stretches in the window of the events of a line, or of the frames of a function."""
+    """Gives the stretches in the window of a line or function.
+
+    They are of the events of a line, or of the frames of a function.
+    """
     events = evidence.linked.trace.events
     low, high = evidence.linked.window.host_us
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()

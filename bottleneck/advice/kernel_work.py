@@ -1,4 +1,7 @@
-"""Gives the advice rules the kernels of the window with their costs, and asks what shorter ones are worth."""
+"""Gives the advice rules the kernels of the window with their costs.
+
+It also prices what shorter kernels are worth.
+"""
 
 import json
 import math
@@ -33,11 +36,11 @@ _LEAST_GAIN = 0.001  # of the step
 
 
 class KernelWork(Struct, frozen=True):
-    """The rows of KERNELS in the window that work or copy on the device: in the order of stream, then start.
+    """The rows of KERNELS in the window that work or copy.
 
-    Arrays have an element per such row. ``row`` is the row in KERNELS, ``us`` its duration per step of the window,
-    scaled to the unprofiled step, ``op`` its row in OPS and ``signature`` that in CALLS, -1 for
-    none. Floors (``roof``) and costs (``cost``) are of one run.
+    They do so on the device, and are in the order of stream, then start. Arrays have an element per such row. ``row``
+    is the row in KERNELS, ``us`` its duration per step of the window, scaled to the unprofiled step, ``op`` its row in
+    OPS and ``signature`` that in CALLS, -1 for none. Floors (``roof``) and costs (``cost``) are of one run.
     """
 
     evidence: Evidence
@@ -48,11 +51,17 @@ class KernelWork(Struct, frozen=True):
     signature: Integers
 
     def roof(self, column: str) -> Floats:
-        """An amount of ROOFLINE; NaN where unknown."""
+        """Gives an amount of ROOFLINE.
+
+        NaN where unknown.
+        """
         return np.asarray(self.evidence.roofline[column].to_numpy()[self.row], dtype=np.float64)
 
     def is_text(self, table: pd.DataFrame, column: str, *texts: str) -> Flags:
-        """Mask of the rows whose category of KERNELS or ROOFLINE is one of these texts."""
+        """Masks the rows whose category is one of these texts.
+
+        The category is of KERNELS or ROOFLINE.
+        """
         return _match_rows(table[column], lambda text: text in texts, self.row)
 
     def bound(self, *bounds: str) -> Flags:
@@ -60,7 +69,10 @@ class KernelWork(Struct, frozen=True):
         return self.is_text(self.evidence.roofline, "bound", *bounds)
 
     def cost(self, column: str) -> Floats:
-        """An amount of COSTS; NaN for a row without a cost formula."""
+        """Gives an amount of COSTS.
+
+        NaN for a row without a cost formula.
+        """
         return np.append(self.evidence.costs[column].to_numpy(dtype=np.float64), np.nan)[self.signature]
 
     def family(self, *families: str) -> Flags:
@@ -72,20 +84,26 @@ class KernelWork(Struct, frozen=True):
         return _match_rows(self.evidence.costs["math_dtype"], lambda text: text in dtypes, self.signature)
 
     def reads(self, *dtypes: str) -> Flags:
-        """Mask of the rows whose op reads a tensor of one of these dtypes; vector units may compute in another."""
+        """Masks the rows whose op reads a tensor of these dtypes.
+
+        Vector units may compute in another.
+        """
         spelled = [json.dumps(name) for name, short in SHORT_DTYPE.items() if short in dtypes]
         types = [str(text)[:_NAME_LIMIT] for text in self.evidence.linked.trace.signatures["types"]]
         holds = np.array([*(any(name in text for name in spelled) for text in types), False], dtype=bool)
         return np.asarray(holds[self.signature])  # -1: no op
 
     def op_like(self, pattern: "re.Pattern[str]", *, above: bool = False) -> Flags:
-        """Mask of the rows whose op, or the op ``above`` that, has a name that the pattern finds."""
+        """Masks the rows with an op whose name the pattern finds.
+
+        With ``above``, the op above that may have it.
+        """
         ops = self.evidence.linked.ops
         op = np.append(as_integers(ops["parent"]), -1)[self.op] if above else self.op
         return _match_rows(ops["name"], pattern.search, op)
 
     def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
-        """Mask of the rows whose kernel (CPU: op) has a name that the pattern finds."""
+        """Masks the rows whose kernel (CPU: op) the pattern finds by name."""
         return _match_rows(self.evidence.linked.kernels["name"], pattern.search, self.row)
 
     def has_reason(self, *codes: str) -> Flags:
@@ -95,13 +113,19 @@ class KernelWork(Struct, frozen=True):
         return np.append(np.array(wanted, dtype=bool), False)[column.codes.to_numpy()[self.row]]
 
     def reason_number(self, name: str) -> Floats:
-        """A number of the reason of each row; NaN where its reason has none of that name."""
+        """Gives a number of the reason of each row.
+
+        NaN where its reason has none of that name.
+        """
         column = self.evidence.roofline["reason"].cat
         numbers = [reason.number(name) for reason in column.categories]
         return np.append(np.array(numbers, dtype=np.float64), np.nan)[column.codes.to_numpy()[self.row]]
 
     def inside(self, mark: "re.Pattern[str]") -> Flags:
-        """Mask of the rows issued inside a mark (annotation or op) of such a name; see ``mark_spans``."""
+        """Masks the rows issued inside a mark of such a name.
+
+        A mark is an annotation or op, see ``mark_spans``.
+        """
         events, at_us = self.evidence.linked.trace.events, self.evidence.linked.ops["ts_us"].to_numpy()
         marks = np.flatnonzero(text_matches(events["name"], mark.search, _NAME_LIMIT))
         return union(*mark_spans(self.evidence, marks)).hold(np.append(at_us, np.nan)[self.op])
@@ -112,16 +136,25 @@ class KernelWork(Struct, frozen=True):
         return _model_rows(self.evidence)
 
     def floor_us(self) -> Floats:
-        """The larger floor of arithmetic and bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
+        """Gives the larger floor of arithmetic and bytes, per step.
+
+        It is scaled like ``us``, and at most that. 0 if unknown.
+        """
         floor = np.fmax(self.roof("compute_us"), self.roof("memory_us"))
         return np.minimum(np.nan_to_num(floor) * self.scale / self.evidence.steps, self.us)
 
     def memory_us(self) -> Floats:
-        """The floor of the bytes, per step and scaled like ``us``, and at most that; 0 if unknown."""
+        """Gives the floor of the bytes, per step.
+
+        It is scaled like ``us``, and at most that. 0 if unknown.
+        """
         return np.minimum(np.nan_to_num(self.roof("memory_us")) * self.scale / self.evidence.steps, self.us)
 
     def compute_us(self) -> Floats:
-        """The floor of the arithmetic, per step and scaled like ``us``; 0 if unknown."""
+        """Gives the floor of the arithmetic, per step and scaled like ``us``.
+
+        0 if unknown.
+        """
         return np.asarray(np.nan_to_num(self.roof("compute_us")) * self.scale / self.evidence.steps)
 
     def us_of(self, rows: Flags) -> float:
@@ -137,17 +170,21 @@ class KernelWork(Struct, frozen=True):
         return float(np.average(values[rows], weights=self.us[rows]))
 
     def gain(self, low_us: Floats, high_us: Floats, spared: Flags | None = None) -> Interval:
-        """The step's gain if each row takes less by an amount between these two (per step, as ``KernelWork.us``).
+        """Gives the step's gain if each row takes less by these amounts.
 
-        Rows that take longer (less than nothing) count against the others; a step that gets longer gains nothing. With
-        ``spared``, the upper end is that of a host that does not launch these rows at all.
+        The amounts are per step, as ``KernelWork.us``, at least and at most. Rows that take longer (less than nothing)
+        count against the others, and a step that gets longer gains nothing. With ``spared``, the upper end is that of a
+        host that does not launch these rows at all.
         """
         low = self._saved_on_critical_path_us(np.minimum(low_us, self.us))
         high = self._saved_on_critical_path_us(np.minimum(high_us, self.us), spared)
         return Interval(max(0.0, min(low, high)), max(0.0, low, high))
 
     def _saved_on_critical_path_us(self, less_us: Floats, spared: Flags | None = None) -> float:
-        """The step's gain in a replay with the kernels so much shorter; on a CPU ops run one after the other."""
+        """Gives the step's gain in a replay with such shorter kernels.
+
+        On a CPU ops run one after the other.
+        """
         whole, predict = float(less_us.sum()), self.evidence.predict
         if self.evidence.is_host_only or predict is None:
             return whole
@@ -162,7 +199,10 @@ class KernelWork(Struct, frozen=True):
         return saved_us if spared is not None else min(saved_us, max(whole, 0.0))
 
     def critical_path_note(self, less_us: Floats) -> tuple[str, ...]:
-        """Evidence that the host's pace makes a faster device worth less; none where it does not."""
+        """Gives evidence that the host's pace makes a faster device worth less.
+
+        None where it does not.
+        """
         whole = float(less_us.sum())
         if self.evidence.is_host_only or not whole:
             return ()
@@ -181,7 +221,10 @@ class KernelWork(Struct, frozen=True):
         return {f"kernel:{at}": float(total[at]) for at in np.flatnonzero(total > 0).tolist()}
 
     def describe(self, rows: Flags, most: int = 3) -> tuple[str, ...]:
-        """Descriptions of these rows by op, line and sizes, longest first: time per step, share of the step, runs."""
+        """Describes these rows by op, line and sizes, longest first.
+
+        Each description has time per step, share of the step, and runs.
+        """
         places = np.flatnonzero(rows)
         if not places.size:
             return ()
@@ -220,26 +263,38 @@ class KernelWork(Struct, frozen=True):
         return f" on {shown}" if shown and len(shown) <= _LONGEST else ""
 
     def sizes_of(self, signature: int) -> Sizes:
-        """Sizes of every argument of a call, () for what is no tensor; () for a call without recorded sizes."""
-        return tuple(tuple(each) if is_size(each) else () for each in self.text_column("dims", signature))
+        """Gives the sizes of every argument of a call.
+
+        () for what is no tensor, and for a call without recorded sizes.
+        """
+        return tuple(tuple(dims) if is_size(dims) else () for dims in self.text_column("dims", signature))
 
     def tensors_of(self, signature: int) -> list[Size]:
-        """Sizes of the tensors of a call, those in lists included; a number that autograd wrapped is none."""
-        found: list[Size] = []
+        """Gives the sizes of a call's tensors, those in lists included.
+
+        A number that autograd wrapped is none.
+        """
+        sizes: list[Size] = []
         types = self.text_column("types", signature)
         for dims, kind in zip(self.text_column("dims", signature), types, strict=False):
             if is_size(dims) and (dims or not isinstance(kind, str) or kind not in _NUMBER_TYPES):
-                found.append(tuple(dims))
+                sizes.append(tuple(dims))
             elif isinstance(dims, list):
-                found += [tuple(each) for each in dims if is_size(each)]
-        return found
+                sizes += [tuple(member) for member in dims if is_size(member)]
+        return sizes
 
     def text_column(self, column: str, signature: int) -> tuple[object, ...]:
-        """A text of CALLS ('dims', 'types', 'concrete', 'strides', 'result') as a tuple; () where there is none."""
+        """Gives a text of CALLS as a tuple.
+
+        The columns are 'dims', 'types', 'concrete', 'strides' and 'result'. () where there is none.
+        """
         return _list_in(_texts_of(self.evidence)[column][signature]) if signature >= 0 else ()
 
     def elements(self, rows: Flags) -> Floats:
-        """Numbers in the largest tensor of each call; NaN where sizes are unknown, and for other rows."""
+        """Gives the numbers in the largest tensor of each call.
+
+        NaN where sizes are unknown, and for other rows.
+        """
         largest = np.full(len(self.evidence.costs) + 1, np.nan)
         for signature in np.unique(self.signature[rows]).tolist():
             counts = [math.prod(map(float, size)) for size in self.sizes_of(signature) if size]
@@ -249,16 +304,19 @@ class KernelWork(Struct, frozen=True):
         return np.where(rows, largest[self.signature], np.nan)
 
     def largest_calls(self, rows: Flags) -> Flags:
-        """Mask of those of the rows whose call is among the thousand with the most time of these rows."""
+        """Masks the rows whose call is among their thousand longest.
+
+        It is among the calls with the most time of these rows.
+        """
         us = np.bincount(self.signature[rows] + 1, weights=self.us[rows], minlength=1)
         if us.size <= _MOST_COMPARED:
             return rows
         return np.asarray(rows & np.isin(self.signature, np.argsort(-us, kind="stable")[:_MOST_COMPARED] - 1))
 
     def calls_that(self, rows: Flags, hold: Callable[[int], bool]) -> Flags:
-        """Mask of those of the rows whose call passes a test, which runs once per call."""
-        found = [each for each in np.unique(self.signature[rows]).tolist() if hold(each)]
-        return np.asarray(rows & np.isin(self.signature, found))
+        """Masks the rows whose call passes a test, run once per call."""
+        passing = [signature for signature in np.unique(self.signature[rows]).tolist() if hold(signature)]
+        return np.asarray(rows & np.isin(self.signature, passing))
 
 
 @remembered
@@ -270,7 +328,10 @@ def _texts_of(evidence: Evidence) -> Mapping[str, Sequence[object]]:
 
 @lru_cache(maxsize=4096)
 def _list_in(text: object) -> tuple[object, ...]:
-    """The JSON list in a text, whose parts are not to be changed; () where there is none."""
+    """Gives the JSON list in a text, whose parts are read-only.
+
+    () where there is none.
+    """
     try:
         read = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -280,15 +341,18 @@ def _list_in(text: object) -> tuple[object, ...]:
 
 def _match_rows(column: "pd.Series[str]", holds: Callable[[str], object], rows: Integers) -> Flags:
     """Mask of those rows of a table (-1: none) whose category passes a test."""
-    found = [bool(holds(str(text)[:_NAME_LIMIT])) for text in column.cat.categories]
-    if not any(found):
+    passes = [bool(holds(str(text)[:_NAME_LIMIT])) for text in column.cat.categories]
+    if not any(passes):
         return np.zeros(rows.size, dtype=bool)
     codes = column.cat.codes.to_numpy()
-    return np.asarray(np.append(np.array(found, dtype=bool), False)[np.append(codes, codes.dtype.type(-1))[rows]])
+    return np.asarray(np.append(np.array(passes, dtype=bool), False)[np.append(codes, codes.dtype.type(-1))[rows]])
 
 
 def has_backward_pass(evidence: Evidence) -> bool:
-    """True if the step runs a backward pass, by its marks or, in old traces, by the names of ops."""
+    """True if the step runs a backward pass.
+
+    It is known by its marks or, in old traces, by the names of ops.
+    """
     return has_backward_marks(evidence) or any(_BACKWARD.search(name) for name in evidence.op_sums)
 
 
@@ -317,7 +381,10 @@ def work_of(evidence: Evidence) -> KernelWork:
 
 
 def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidence], Draft | None]:
-    """The same rule, silent where the critical path leaves nothing of its gain: a device that waits for its host."""
+    """Gives the same rule, silent if the critical path leaves no gain.
+
+    A device that waits for its host has no gain.
+    """
 
     @wraps(rule)
     def gaining_rule(evidence: Evidence) -> Draft | None:

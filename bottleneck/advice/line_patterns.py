@@ -1,6 +1,7 @@
-"""Recognises patterns in the text of a hot line: calls by name, buffers that move, text that is put together.
+"""Recognises patterns in the text of a hot line.
 
-The text alone does not tell types: what a pattern means for a program is said with that reserve.
+They are calls by name, buffers that move, and text that is put together. The text alone does not tell types: what a
+pattern means for a program is said with that reserve.
 """
 
 import ast
@@ -44,17 +45,23 @@ def called_plainly(names: str) -> Recognise:
 
 def any_of(*recognise: Recognise) -> Recognise:
     """Recognises what one of these recognises."""
-    return lambda line: any(each(line) for each in recognise)
+    return lambda line: any(test(line) for test in recognise)
 
 
 def calls_in(line: HotLine) -> tuple[ast.Call, ...]:
-    """The calls in a line's text; none where it is a part of a statement."""
+    """Gives the calls in a line's text.
+
+    None where it is a part of a statement.
+    """
     statement = parse_line(line.text)
     return () if statement is None else tuple(node for node in ast.walk(statement) if isinstance(node, ast.Call))
 
 
 def dotted(node: ast.expr) -> str:
-    """The name of what is called, 'np.random.choice'; '.sum' for a method of anything else."""
+    """Gives the name of what is called, such as 'np.random.choice'.
+
+    It is '.sum' for a method of anything else.
+    """
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
@@ -95,7 +102,10 @@ def _is_sliced(node: ast.Subscript) -> bool:
 
 
 def grows(line: HotLine) -> bool:
-    """True for ``kept += part`` and ``kept = kept + part`` of plain names or text: a copy, where kept is no number."""
+    """True for ``kept += part`` and ``kept = kept + part``.
+
+    Both are plain names or text. It is a copy, where kept is no number.
+    """
     statement = parse_line(line.text)
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.op, ast.Add) and (
@@ -117,7 +127,10 @@ def _has_text(node: ast.expr) -> bool:
 
 
 def puts_text_together(line: HotLine) -> bool:
-    """True where a line makes text of values: an f-string, str(), repr(), format() or the % of a text."""
+    """True where a line makes text of values.
+
+    That is an f-string, str(), repr(), format() or the % of a text.
+    """
     statement = parse_line(line.text)
     if statement is None:
         return False
@@ -145,7 +158,10 @@ _OF_STEPS = re.compile(r"(?i)step|epoch|iter|batch|round|^_$")
 
 
 def loops_over_items(line: HotLine) -> bool:
-    """True for a loop over zip(), enumerate(), tolist() and their like, but that over the steps of a program."""
+    """True for a loop over zip(), enumerate(), tolist() and their like.
+
+    The loop over the steps of a program does not count.
+    """
     statement = parse_line(line.text)
     if not isinstance(statement, ast.For) or not isinstance(statement.iter, ast.Call):
         return False
@@ -156,7 +172,10 @@ def loops_over_items(line: HotLine) -> bool:
 
 
 def fills_table(line: HotLine) -> bool:
-    """True for a cell that is made of the smallest or largest of its neighbours: an edit distance, an alignment."""
+    """True for a cell made of the smallest or largest of neighbours.
+
+    It is an edit distance or an alignment.
+    """
     statement = parse_line(line.text)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
         return False
@@ -169,7 +188,10 @@ def fills_table(line: HotLine) -> bool:
 
 
 def adds_to_item(line: HotLine) -> bool:
-    """True for ``counts[key] += value``: one item of an array or a dict at a time."""
+    """True for ``counts[key] += value`` on one item at a time.
+
+    It is an item of an array or a dict.
+    """
     statement = parse_line(line.text)
     return (
         isinstance(statement, ast.AugAssign)
@@ -180,7 +202,10 @@ def adds_to_item(line: HotLine) -> bool:
 
 
 def writes_item(line: HotLine) -> bool:
-    """True for ``table[row, column] = value`` and ``table[row][column] = value``: two indices, and no slice."""
+    """True for ``table[row, column] = value`` and ``table[row][column] = value``.
+
+    It takes two indices, and no slice.
+    """
     statement = parse_line(line.text)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
         return False
@@ -210,7 +235,7 @@ def calls_by_row(line: HotLine) -> bool:
             dotted(call.func).endswith(".applymap")
             or (
                 dotted(call.func).endswith(".apply")
-                and (_is_by_row(call) or any(isinstance(each, ast.Lambda) for each in call.args))
+                and (_is_by_row(call) or any(isinstance(argument, ast.Lambda) for argument in call.args))
             )
             for call in calls_in(line)
         )
@@ -226,10 +251,15 @@ def _is_by_row(call: ast.Call) -> bool:
 
 
 def given_function(line: HotLine) -> str:
-    """'row_features()', the function that apply, vectorize or map is given by name in a line; else 'the function'."""
+    """Names the function that apply, vectorize or map is given by name.
+
+    It is 'row_features()', or 'the function' where the line names none.
+    """
     for call in calls_in(line):
         if re.search(r"(?:^|\.)(?:apply|applymap|map|vectorize|frompyfunc|apply_along_axis)$", dotted(call.func)):
-            name = next((dotted(each) for each in call.args if isinstance(each, ast.Name | ast.Attribute)), "")
+            name = next(
+                (dotted(argument) for argument in call.args if isinstance(argument, ast.Name | ast.Attribute)), ""
+            )
             if name:
                 return f"{name}()"
     return "the function"
@@ -239,7 +269,7 @@ def starts_over(line: HotLine) -> bool:
     """True for ``next(iter(loader))``: an iterator that is made for one item."""
     return any(
         dotted(call.func) == "next"
-        and any(isinstance(each, ast.Call) and dotted(each.func) == "iter" for each in call.args)
+        and any(isinstance(argument, ast.Call) and dotted(argument.func) == "iter" for argument in call.args)
         for call in calls_in(line)
     )
 
@@ -255,19 +285,19 @@ def cuts_windows(text: str) -> bool:
             cut += node.elt.elts if isinstance(node.elt, ast.Tuple) else [node.elt]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             cut += node.args
-    return any(isinstance(each, ast.Subscript) and any(map(_is_window, _slices_in(each))) for each in cut)
+    return any(isinstance(element, ast.Subscript) and any(map(_is_window, _slices_in(element))) for element in cut)
 
 
 def _slices_in(node: ast.Subscript) -> list[ast.Slice]:
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return [each for each in parts if isinstance(each, ast.Slice)]
+    return [part for part in parts if isinstance(part, ast.Slice)]
 
 
 def _is_window(part: ast.Slice) -> bool:
     """True for ``i:i + width``: both ends move together."""
     if part.lower is None or part.upper is None:
         return False
-    low, high = ({each.id for each in ast.walk(end) if isinstance(each, ast.Name)} for end in (part.lower, part.upper))
+    low, high = ({node.id for node in ast.walk(end) if isinstance(node, ast.Name)} for end in (part.lower, part.upper))
     return bool(low & high)
 
 
@@ -281,13 +311,16 @@ def gathers_columns(line: HotLine) -> bool:
         for node in ast.walk(statement)
     ) or any(
         re.search(r"(?:^|\.)take$", dotted(call.func)) is not None
-        and any(each.arg == "axis" and ast.unparse(each.value) in {"1", "-1", "2"} for each in call.keywords)
+        and any(keyword.arg == "axis" and ast.unparse(keyword.value) in {"1", "-1", "2"} for keyword in call.keywords)
         for call in calls_in(line)
     )
 
 
 def _is_of_last_axis(index: ast.expr) -> bool:
-    """True for ``:, rows``: all of the first dimensions, and a name, or what a call gives, for the last one."""
+    """True for ``:, rows``, an index of the last dimension.
+
+    It takes all of the first dimensions, and a name, or what a call gives, for the last one.
+    """
     if not isinstance(index, ast.Tuple) or len(index.elts) < 2:
         return False
     *first, last = index.elts

@@ -1,4 +1,7 @@
-"""Rule of iterations in logarithms that exponentiate a matrix in each round: Sinkhorn, message passing, CRFs."""
+"""Rule of iterations in logarithms that exponentiate a matrix each round.
+
+Examples are Sinkhorn, message passing and CRFs.
+"""
 
 import math
 import re
@@ -29,7 +32,10 @@ _SAVES = (0.4, 0.9)
 
 
 class _LogCall(Struct, frozen=True):
-    """An outermost op with its sizes, and the dimensions that it works along, as text."""
+    """An outermost op with its sizes and dimensions.
+
+    The dimensions are those that it works along, as text.
+    """
 
     row: int
     name: str
@@ -38,10 +44,10 @@ class _LogCall(Struct, frozen=True):
 
 
 def log_domain_rounds(evidence: Evidence) -> Draft | None:
-    """Rounds of a loop add a vector to a matrix, or take it away, and take the logsumexp of a dimension.
+    """Finds rounds of a loop that take a logsumexp beside a vector.
 
-    So too where softmax follows softmax along another dimension. Gain: these ops with their backward pass, from 40 to
-    90 % of them.
+    A round adds a vector to a matrix, or takes it away, and takes the logsumexp of a dimension. So too where softmax
+    follows softmax along another dimension. Gain: these ops with their backward pass, from 40 to 90 % of them.
     """
     rounds: dict[Size, list[int]] = {}
     sums: dict[Size, int] = {}
@@ -52,7 +58,7 @@ def log_domain_rounds(evidence: Evidence) -> Draft | None:
     if not often:
         return None
     us = evidence.linked.ops["dur_us"].to_numpy()
-    size = max(often, key=lambda each: float(us[rounds[each]].sum()))
+    size = max(often, key=lambda candidate: float(us[rounds[candidate]].sum()))
     forward, work = sorted(set(rounds[size])), work_of(evidence)
     rows = [*forward, *backward_of(evidence, forward)]
     removal, line = removal_of(evidence, rows, certain=1.0), main_source(evidence, forward)
@@ -84,8 +90,11 @@ def log_domain_rounds(evidence: Evidence) -> Draft | None:
 
 
 def _rounds(evidence: Evidence) -> list[tuple[Size, list[int]]]:
-    """Sums of exponentials of each round: the size of what is summed up, and the ops from the vector on."""
-    calls, found = _log_calls(evidence), []
+    """Gives the sums of exponentials of each round.
+
+    Each has the size of what is summed up, and the ops from the vector on.
+    """
+    calls, rounds = _log_calls(evidence), []
     dims: dict[tuple[str, Size], str] = {}
     for at, call in enumerate(calls):
         size = call.sizes[0] if call.sizes else ()
@@ -101,8 +110,8 @@ def _rounds(evidence: Evidence) -> list[tuple[Size, list[int]]]:
         else:
             rows = [] if turns and before and before[-1].name == call.name else None
         if rows is not None:
-            found.append((size, [*rows, call.row]))
-    return found
+            rounds.append((size, [*rows, call.row]))
+    return rounds
 
 
 def _log_calls(evidence: Evidence) -> list[_LogCall]:
@@ -116,22 +125,28 @@ def _log_calls(evidence: Evidence) -> list[_LogCall]:
 
 
 def _from_vector(before: Sequence[_LogCall], size: Size) -> list[int] | None:
-    """The ops from the one on that adds a vector to what then has this size; null where none does."""
+    """Gives the ops from the one that adds a vector.
+
+    The sum then has this size. Null where no op adds one.
+    """
     for at in reversed(range(len(before))):
         if _is_spread(before[at], size):
-            return [each.row for each in before[at:]]
+            return [later_call.row for later_call in before[at:]]
         if _SCALES.match(before[at].name) is None:
             return None
     return None
 
 
 def _is_spread(call: _LogCall, size: Size) -> bool:
-    """True for a sum or a difference of this size of two operands, of which one is a vector beside the other."""
+    """True for a sum or difference with a vector, of this size.
+
+    It has two operands, of which one is a vector beside the other.
+    """
     if _ADDS.match(call.name) is None or len(call.sizes) != 2:
         return False
-    numbers = sorted(math.prod(each) for each in call.sizes)
+    numbers = sorted(math.prod(operand) for operand in call.sizes)
     rank = max(map(len, call.sizes))
-    padded = [(1,) * (rank - len(each)) + tuple(each) for each in call.sizes]
+    padded = [(1,) * (rank - len(operand)) + tuple(operand) for operand in call.sizes]
     result = tuple(max(pair) for pair in zip(*padded, strict=True))
     return result == tuple(size) and 1 < numbers[0] < math.prod(size) and numbers[0] * 4 <= math.prod(size)
 

@@ -1,6 +1,7 @@
-"""Remarks on the machine and on the measurement: clocks, a shared or unproductive device, and what to trust less.
+"""Remarks on the machine and on the measurement.
 
-None but that on a shared device predicts a gain: they say how to read the other findings.
+They concern clocks, a shared or unproductive device, and what to trust less. None but that on a shared device predicts
+a gain: they say how to read the other findings.
 """
 
 import math
@@ -38,7 +39,10 @@ _PROFILER_OPTIONS = {
 
 
 def low_clocks(evidence: Evidence) -> Draft | None:
-    """Rule 50: the device's clock was below the one of its peaks, or was held back for a reason."""
+    """Finds a device clock below that of its peaks (rule 50).
+
+    It may also have been held back for a reason.
+    """
     telemetry = evidence.analysis.telemetry
     if telemetry is None:
         return None
@@ -73,9 +77,10 @@ def low_clocks(evidence: Evidence) -> Draft | None:
 
 
 def busy_not_productive(evidence: Evidence) -> Draft | None:
-    """Rule 51: a device that always runs a kernel may still do next to nothing of what it could.
+    """Finds a busy device that does little useful work (rule 51).
 
-    Its counter of utilisation shows only that some kernel ran; where it was not read, the trace shows the same.
+    It always runs a kernel and may still do next to nothing of what it could. Its counter of utilisation shows only
+    that some kernel ran. Where that was not read, the trace shows the same.
     """
     modelled = evidence.analysis.coverage.modelled_share
     if (
@@ -120,9 +125,10 @@ _DEVICE_STATE = {
 
 
 def device_held_back(evidence: Evidence) -> Draft | None:
-    """Long kernels of all kinds run far below what any such device gives: the device is slow, not the program.
+    """Finds long kernels of all kinds far below usual rates.
 
-    No gain is predicted: what it would do at its usual pace is not in the trace.
+    The device is slow then, not the program. No gain is predicted: what it would do at its usual pace is not in the
+    trace.
     """
     if evidence.is_host_only or evidence.is_broken:
         return None
@@ -157,14 +163,14 @@ def device_held_back(evidence: Evidence) -> Draft | None:
 
 
 def profiler_distorts(evidence: Evidence) -> Draft | None:
-    """Rule 52: steps take much longer under the profiler than without it."""
+    """Finds steps that take much longer under the profiler (rule 52)."""
     times = evidence.analysis.steps
     if times.perturbation is None or times.perturbation <= _DISTORTED or times.unprofiled_us is None:
         return None
     costs = evidence.analysis.option_costs
-    known = [] if costs is None else [cost for cost in costs.costs if cost.option in _PROFILER_OPTIONS]
+    recorded_costs = [] if costs is None else [cost for cost in costs.costs if cost.option in _PROFILER_OPTIONS]
     costliest = max(
-        (cost for cost in known if cost.ratio.median > 1.0), key=lambda cost: cost.ratio.median, default=None
+        (cost for cost in recorded_costs if cost.ratio.median > 1.0), key=lambda cost: cost.ratio.median, default=None
     )
     profiled_us = times.perturbation * times.unprofiled_us.median
     return Draft(
@@ -187,7 +193,10 @@ def profiler_distorts(evidence: Evidence) -> Draft | None:
 
 
 def incomplete_trace(evidence: Evidence) -> Draft | None:
-    """Rule 53: so much is missing, or disturbed, that no finding should be believed before it is recorded again."""
+    """Finds a trace that lacks too much to be believed (rule 53).
+
+    So much is missing, or disturbed, that no finding should be believed before it is recorded again.
+    """
     broken = [caveat.message for caveat in evidence.analysis.caveats if caveat.slug in BROKEN_TRACE_SLUGS]
     orphans = [
         caveat.message
@@ -221,7 +230,10 @@ _LEAST_TAKEN = 0.01
 
 @requires_gain
 def shared_device(evidence: Evidence) -> Draft | None:
-    """Kernels of the same call that now and then take some milliseconds longer, whichever runs, at a regular pace."""
+    """Finds kernels delayed at a regular pace on a shared device.
+
+    Kernels of the same call now and then take some milliseconds longer, whichever runs.
+    """
     if evidence.is_host_only:
         return None
     work = work_of(evidence)
@@ -262,10 +274,10 @@ _FEW_STALLS, _MOST_STALLED, _LEAST_STALLED = 3, 0.1, 0.05
 
 
 def host_stalls(evidence: Evidence) -> Draft | None:
-    """A few calls of milliseconds among many of microseconds, of different ops: the process is kept from its processor.
+    """Finds calls of milliseconds among many of microseconds, of different ops.
 
-    Calls of the device's runtime inside them do not count, nor the first call of each op. Gain: what the device waits
-    for them, at most, from half of it.
+    The process is kept from its processor. Calls of the device's runtime inside them do not count, nor the first call
+    of each op. Gain: what the device waits for them, at most, from half of it.
     """
     stalls = _stalls(evidence)
     names = stalls["name"].astype(object).unique()
@@ -295,7 +307,10 @@ def host_stalls(evidence: Evidence) -> Draft | None:
 
 
 def _stalls(evidence: Evidence) -> pd.DataFrame:
-    """The calls in the window that are held up: name, dur_us, usual_us of such calls, and beyond_us."""
+    """Gives the calls in the window that are held up.
+
+    Columns are name, dur_us, usual_us of such calls, and beyond_us.
+    """
     ops, events = evidence.linked.ops, evidence.linked.trace.events
     own_us, start_us = ops["self_us"].to_numpy(), ops["ts_us"].to_numpy()
     names = ops["name"].cat.codes.to_numpy(dtype=np.int64)
@@ -313,17 +328,18 @@ def _stalls(evidence: Evidence) -> pd.DataFrame:
     called = union(begin, begin + events["dur_us"].to_numpy()[runtime])
     inside_us = called.covered_between(start_us[chosen], start_us[chosen] + ops["dur_us"].to_numpy()[chosen])
     beyond_us = own_us[chosen] - usual[chosen] - inside_us
-    found = pd.DataFrame(
+    stalls = pd.DataFrame(
         {"name": ops["name"].iloc[chosen], "dur_us": own_us[chosen], "usual_us": usual[chosen], "beyond_us": beyond_us}
     )
-    return found.take(np.flatnonzero(beyond_us >= _STALL_US))
+    return stalls.take(np.flatnonzero(beyond_us >= _STALL_US))
 
 
 def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:
-    """Microseconds that each kernel takes beyond the usual run of its call, and the number of its call.
+    """Gives each kernel's time beyond the usual run of its call.
 
-    A call is a kernel with its grid and the sizes of its op; nothing is beyond where sizes are unknown, the runs are
-    few or differ anyway, or another kernel runs beside it.
+    It is in microseconds. The second array has the number of its call. A call is a kernel with its grid and the sizes
+    of its op. Nothing is beyond where sizes are unknown, the runs are few or differ anyway, or another kernel runs
+    beside it.
     """
     kernels = work.evidence.linked.kernels
     dur_us, start_us = kernels["dur_us"].to_numpy()[work.row], kernels["ts_us"].to_numpy()[work.row]

@@ -1,4 +1,7 @@
-"""Rule of losses that leave positions out after the largest product was computed for all of them."""
+"""Rule of losses that leave positions out after the largest product.
+
+That product was computed for all positions.
+"""
 
 import math
 import re
@@ -32,7 +35,10 @@ _OF_LABELS, _OF_MASK, _MOST = 0.25, 0.1, 0.9
 
 
 class _Head(Struct, frozen=True):
-    """Ops of the loss over all positions, and of the product before it; ``sure`` where labels are left out by value."""
+    """Ops of the loss over all positions, and of the product before.
+
+    ``sure`` where labels are left out by value.
+    """
 
     rows: tuple[int, ...]
     positions: int
@@ -43,7 +49,10 @@ class _Head(Struct, frozen=True):
 
 @remembered
 def _masked_heads(evidence: Evidence) -> tuple[_Head, ...]:
-    """Losses over many classes from whose positions some are left out, by the label -100 or a mask afterwards."""
+    """Finds losses over many classes that leave out some positions.
+
+    They are left out by the label -100 or a mask afterwards.
+    """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     names = ops["name"].astype(object).to_numpy()[top].tolist()
     calls = as_integers(ops["signature"])[top].tolist()
@@ -51,7 +60,7 @@ def _masked_heads(evidence: Evidence) -> tuple[_Head, ...]:
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     marks = {call for call in set(calls) if any(map(_LEFT_OUT.match, map(str, _scalars(work, call))))}
     is_marked = any(call in marks and not _LOSSES.match(name) for call, name in zip(calls, names, strict=True))
-    found: list[_Head] = []
+    heads: list[_Head] = []
     seen: set[Size] = set()
     for at, name in enumerate(names):
         size = next(iter(work.tensors_of(calls[at])), ()) if _LOSSES.match(name) else ()
@@ -59,18 +68,18 @@ def _masked_heads(evidence: Evidence) -> tuple[_Head, ...]:
             continue
         said = is_marked or _SAYS_SO.search(texts.get(str(sources[at]), "")) is not None
         is_masked = _is_unreduced(work, calls[at]) and any(
-            names[later] in _MASKS and any(math.prod(each) == size[0] for each in work.tensors_of(calls[later]))
+            names[later] in _MASKS and any(math.prod(other) == size[0] for other in work.tensors_of(calls[later]))
             for later in range(at + 1, min(at + 1 + _MOST_AFTER, top.size))
         )
         if said or is_masked:
             seen.add(size)
             rows = tuple(
-                int(top[each])
-                for each in range(top.size)
-                if _makes_classes(names[each], work.tensors_of(calls[each]), size)
+                int(top[other])
+                for other in range(top.size)
+                if _makes_classes(names[other], work.tensors_of(calls[other]), size)
             )
-            found.append(_Head(rows, size[0], size[1], sources[at], said))
-    return tuple(found)
+            heads.append(_Head(rows, size[0], size[1], sources[at], said))
+    return tuple(heads)
 
 
 def _scalars(work: KernelWork, call: int) -> Sequence[object]:
@@ -93,16 +102,16 @@ def _makes_classes(name: str, sizes: Sequence[Size], logits: Size) -> bool:
 
 
 def masked_positions(evidence: Evidence) -> Draft | None:
-    """Logits over many classes are computed for all positions, some of which the loss then leaves out.
+    """Finds logits for positions that the loss then leaves out.
 
-    Gain: up to 90 % of the time of these ops and of their backward nodes; from a quarter of it where labels are left
-    out by their value, from a tenth where a mask follows, which may be of padding.
+    They are over many classes. Gain: up to 90 % of the time of these ops and of their backward nodes. It is counted
+    from a quarter where labels are left out by their value, from a tenth where a mask follows, which may be of padding.
     """
-    found = _masked_heads(evidence) if has_backward_pass(evidence) else ()
-    if not found:
+    heads = _masked_heads(evidence) if has_backward_pass(evidence) else ()
+    if not heads:
         return None
-    largest = max(found, key=lambda one: one.positions * one.classes)
-    forward = sorted({row for one in found for row in one.rows})
+    largest = max(heads, key=lambda one: one.positions * one.classes)
+    forward = sorted({row for one in heads for row in one.rows})
     rows = [*forward, *backward_of(evidence, forward)]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_SHARE:

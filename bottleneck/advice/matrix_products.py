@@ -1,4 +1,7 @@
-"""Rules of matrix products and attention: sizes that do not fit, many small ones, those near and far below the roof."""
+"""Rules of matrix products and attention.
+
+They concern sizes that do not fit, many small products, and products near and far below the roof.
+"""
 
 import re
 
@@ -23,10 +26,10 @@ _POORLY_EXPLAINED = 0.6
 
 @requires_gain
 def misaligned_products(evidence: Evidence) -> Draft | None:
-    """Rule 29: products on matrix units whose sizes are no multiple of 8 and that reach less than 60 % of their floor.
+    """Finds products on matrix units with misfit sizes (rule 29).
 
-    Gain: what is left above 70 % of the peak at the padded shape, at most, from half of it. CPU libraries pack their
-    operands, so that this is about GPUs.
+    Their sizes are no multiple of 8 and they reach less than 60 % of their floor. Gain: what is left above 70 % of the
+    peak at the padded shape, at most, from half of it. CPU libraries pack their operands, so that this is about GPUs.
     """
     work = work_of(evidence)
     if evidence.is_host_only:
@@ -82,10 +85,11 @@ _TUNE_TILES = (
 
 @requires_gain
 def unfilled_waves(evidence: Evidence) -> Draft | None:
-    """Rule 30: tiles of products that leave more than a quarter of the slots of their waves empty.
+    """Finds product tiles that leave their waves unfilled (rule 30).
 
-    Gain: t (1 - fill) at most, from half of it; ``ROOFLINE.reason`` proves the fill from grid and sizes. Where the size
-    of the device is not known, tiles that are too few for any.
+    More than a quarter of the slots of the waves is empty. Gain: t (1 - fill) at most, from half of it.
+    ``ROOFLINE.reason`` proves the fill from grid and sizes. Where the size of the device is not known, tiles that are
+    too few for any.
     """
     work = work_of(evidence)
     fill = work.reason_number("fill") if evidence.analysis.device.sm_count else _most_fill(work)
@@ -114,13 +118,16 @@ def unfilled_waves(evidence: Evidence) -> Draft | None:
 
 
 def _most_fill(work: KernelWork) -> Floats:
-    """The part of a device of unknown size that the tiles of each product fill at most; NaN where the name has none.
+    """Gives the part of an unknown device that each product's tiles fill.
 
-    Tiles that share their sum out (global split-U of hipBLASLt) count once for each part.
+    It is an upper bound, NaN where the name has no tile. Tiles that share their sum out (global split-U of hipBLASLt)
+    count once for each part.
     """
     names = [str(name) for name in work.evidence.linked.kernels["name"].cat.categories]
-    found = [(_TILE.search(name), _SPLIT.search(name)) for name in names]
-    tiles = np.array([(float(t[1]), float(t[2]), float(s[1]) if s else 1.0) if t else (np.nan,) * 3 for t, s in found])
+    matches = [(_TILE.search(name), _SPLIT.search(name)) for name in names]
+    tiles = np.array(
+        [(float(t[1]), float(t[2]), float(s[1]) if s else 1.0) if t else (np.nan,) * 3 for t, s in matches]
+    )
     rows, columns, parts = tiles.reshape(-1, 3)[work.evidence.linked.kernels["name"].cat.codes.to_numpy()[work.row]].T
     count = np.ceil(work.cost("m") / rows) * np.ceil(work.cost("n") / columns) * work.cost("batch")
     return np.asarray(np.minimum(count * parts / _FEWEST_SMS, 1.0))
@@ -140,11 +147,11 @@ _GROUPED_REACHED = 0.5
 
 @requires_gain
 def many_small_products(evidence: Evidence) -> Draft | None:
-    """Rule 31: three and more products of one shape directly after one another, too small to reach half their floor.
+    """Finds runs of small products of one shape (rule 31).
 
-    In trace order: nothing but views lies between them, so that none can need another's result through an activation.
-    Gain: Sigma t - t of one product of them all, at most (at half of the peak, and no faster than one of them is now),
-    from half of it.
+    They are three or more, directly after one another, too small to reach half their floor. In trace order nothing but
+    views lies between them, so that none can need another's result through an activation. Gain: Sigma t less the time
+    of one product of them all, at most (at half of the peak, and no faster than one of them is now), from half of it.
     """
     work = work_of(evidence)
     rows, first = _repeated(work)
@@ -195,7 +202,10 @@ _MOST_OF_STEP = 0.3
 
 
 def near_roof(evidence: Evidence) -> Draft | None:
-    """Rule 34: a good part of the step is arithmetic near the roof: there is nothing to tune."""
+    """Finds arithmetic near the roof in much of the step (rule 34).
+
+    There is nothing to tune.
+    """
     work = work_of(evidence)
     rows = work.bound("compute") & (work.roof("explained") >= REGIMES["near_roof"].least) & work.family(*PRODUCTS)
     part = work.share(rows)
@@ -220,10 +230,11 @@ _THIN = 96.0  # thinner products cannot fill the panels of a matrix library (as 
 
 @requires_gain
 def slow_cpu_products(evidence: Evidence) -> Draft | None:
-    """Rule 36: products on a CPU that reach less than half of its calibrated peak without being small.
+    """Finds slow products on a CPU that are not small (rule 36).
 
-    Gain: t - F/P_cpu at most, from a quarter of it: the peak is that of square products of the best size. Silent where
-    other programs had the processors: the time that they took is not the product's.
+    They reach less than half of its calibrated peak. Gain: t - F/P_cpu at most, from a quarter of it, as the peak is
+    that of square products of the best size. Silent where other programs had the processors: the time that they took is
+    not the product's.
     """
     work, analysis = work_of(evidence), evidence.analysis
     if not evidence.is_host_only or analysis.device.source != "measured":
@@ -259,9 +270,10 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
 
 @requires_gain
 def slow_attention(evidence: Evidence) -> Draft | None:
-    """Attention bound by compute in a kernel that has a quicker successor on this device.
+    """Finds compute-bound attention in a kernel with a quicker successor.
 
-    Gain: t less the floor at what the successor reaches in long sequences, at most, from half of it.
+    The successor is for this device. Gain: t less the floor at what the successor reaches in long sequences, at most,
+    from half of it.
     """
     work = work_of(evidence)
     architecture = evidence.analysis.device.architecture
@@ -310,9 +322,10 @@ _TUNE = {
 
 @requires_gain
 def slow_products(evidence: Evidence) -> Draft | None:
-    """Products that reach less than half of what others of like size and type reach in the same trace.
+    """Finds products below half of the rate of like ones.
 
-    The library chose a kernel that does not fit these sizes. Gain: t (1 - reached / reached by the others), from half.
+    The others of like size and type reach it in the same trace. The library chose a kernel that does not fit these
+    sizes. Gain: t (1 - reached / reached by the others), from half.
     """
     work = work_of(evidence)
     rows = work.family("matmul") & work.bound("compute") & (work.signature >= 0) & (work.roof("explained") > 0)
@@ -345,9 +358,10 @@ def slow_products(evidence: Evidence) -> Draft | None:
 
 
 def _reached(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
-    """Share of the peak that products of one size usually reach, and the best of those of like size; NaN elsewhere.
+    """Gives the share of the peak that products of one size reach.
 
-    A median of the runs: a single slow one was disturbed.
+    The second array has the best of those of like size. NaN elsewhere. It is a median of the runs, as a single slow one
+    was disturbed.
     """
     usual = pd.Series(work.roof("explained")[rows]).groupby(work.signature[rows]).median()
     fold = usual.index.get_indexer(pd.Index(work.signature[rows]))

@@ -1,6 +1,7 @@
-"""Takes the gain of a finding from what is better known than its rule's formula: timed pieces of the step, or a replay.
+"""Takes the gain of a finding from timed pieces or a replay.
 
-Pieces are timed on the recorded shapes; the replay is of the change that the rule's advice makes.
+Both are better known than the formula of its rule. Pieces are timed on the recorded shapes. The replay is of the change
+that the rule's advice makes.
 """
 
 import math
@@ -42,13 +43,14 @@ MEASURABLE = frozenset(
 
 
 def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
-    """The finding with the gain that its measured pieces give: calls x (time as it is - time changed), in the step.
+    """Gives the finding with the gain of its measured pieces.
 
-    The ratio of the two times holds for the recorded time of the calls where that is the shorter one. Where it is the
-    longer one, something else than the shapes was at work in the step (its load, its caches, the program between the
-    ops), of which the change takes nothing away: the gain is no more than what the pieces saved while they were timed.
-    The formula's gain stays for the share of the work that was not measured. Where the middle of what the pieces show
-    is a loss, the finding says so and promises nothing; where only its lower end is, the gain reaches below nothing.
+    That is calls x (time as it is - time changed), in the step. The ratio of the two times holds for the recorded time
+    of the calls where that is the shorter one. Where it is the longer one, something else than the shapes was at work
+    in the step (its load, its caches, the program between the ops), of which the change takes nothing away: the gain is
+    no more than what the pieces saved while they were timed. The formula's gain stays for the share of the work that
+    was not measured. Where the middle of what the pieces show is a loss, the finding says so and promises nothing.
+    Where only its lower end is, the gain reaches below nothing.
     """
     if draft.slug not in MEASURABLE:
         return draft
@@ -61,15 +63,18 @@ def with_measured_gain(evidence: Evidence, draft: Draft) -> Draft:
     draft = replace(draft, evidence=(*draft.evidence, *_library_words(library)))
     if not own:
         return draft if draft.gain_us is None else replace(draft, by_formula=_why_not_measured(evidence, draft))
-    found = _with_gain_of(evidence, draft, own, draft.gain_us or Interval(0.0, 0.0))
-    if found.gain_us is not None or not library:
-        return found
+    with_own = _with_gain_of(evidence, draft, own, draft.gain_us or Interval(0.0, 0.0))
+    if with_own.gain_us is not None or not library:
+        return with_own
     other = _with_gain_of(evidence, draft, library, Interval(0.0, 0.0))
-    return found if other.gain_us is None else _by_library(other, own)
+    return with_own if other.gain_us is None else _by_library(other, own)
 
 
 def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPiece], formula: Interval) -> Draft:
-    """The finding with the gain of these pieces, or none with the reason; ``formula`` is that of all of its work."""
+    """Gives the finding with the gain of these pieces, or the reason.
+
+    The reason says why there is no gain. ``formula`` is the gain of all of its work.
+    """
     change = max(pieces, key=_weight).change
     pieces = [piece for piece in pieces if piece.change == change]
     part = min(math.fsum(piece.share for piece in pieces), 1.0)
@@ -102,13 +107,19 @@ def _with_gain_of(evidence: Evidence, draft: Draft, pieces: Sequence[MeasuredPie
 
 
 def _by_library(draft: Draft, compiled: Sequence[MeasuredPiece]) -> Draft:
-    """The finding whose gain only the ops of the library bring; `verify` cannot write these into the program."""
+    """Gives the finding whose gain only the library's ops bring.
+
+    `verify` cannot write these into the program.
+    """
     words = f"torch.compile gains nothing here: {_loss_words(compiled)}"
     return replace(draft, evidence=(*draft.evidence, words), advice=_CALL_LIBRARY, tries=())
 
 
 def _library_words(pieces: Sequence[MeasuredPiece]) -> tuple[str, ...]:
-    """The measurement of the ops of the library in one line; none without any."""
+    """Gives the measurement of the library's ops in one line.
+
+    None without any.
+    """
     if not pieces:
         return ()
     before_us, after_us = _per_step_us(pieces)
@@ -120,7 +131,7 @@ def _library_words(pieces: Sequence[MeasuredPiece]) -> tuple[str, ...]:
 
 
 def _why_not_measured(evidence: Evidence, draft: Draft) -> str:
-    """Why a formula gave the gain of a finding that pieces could give."""
+    """Gives the reason for a formula's gain in place of measured pieces."""
     recorded = None if evidence.recording is None else evidence.recording.pieces
     if recorded is None:
         return "pieces of this step were not timed (bottleneck run --probe-budget does)"
@@ -135,9 +146,10 @@ _ROOM = 0.3
 
 
 def _crowd(evidence: Evidence) -> float | None:
-    """Processors that other programs took while pieces were timed, where they left too few for the program's threads.
+    """Counts processors that other programs took during the timing.
 
-    Null where they left enough, and where a device does the work or the load is not known.
+    They left too few for the program's threads while pieces were timed. Null where they left enough, and where a device
+    does the work or the load is not known.
     """
     recording = evidence.recording
     if recording is None or recording.pieces is None or not evidence.is_host_only:
@@ -150,19 +162,22 @@ def _crowd(evidence: Evidence) -> float | None:
 
 def _pieces_of(evidence: Evidence, draft: Draft) -> list[MeasuredPiece]:
     recorded = None if evidence.recording is None else evidence.recording.pieces
-    known = () if recorded is None else recorded.pieces
-    return [piece for piece in known if piece.finding == draft.slug and piece.ratio is not None]
+    all_pieces = () if recorded is None else recorded.pieces
+    return [piece for piece in all_pieces if piece.finding == draft.slug and piece.ratio is not None]
 
 
 def measured_layout_us(evidence: Evidence) -> Interval | None:
-    """Saving per step of convolutions by pixels, less than nothing where they cost; null where none was timed.
+    """Gives the saving per step of convolutions by pixels.
 
-    Pooling and normalization are left out: a compiler that lays images by pixels makes these loops itself.
+    It is less than nothing where they cost, and null where none was timed. Pooling and normalization are left out: a
+    compiler that lays images by pixels makes these loops itself.
     """
     recorded = None if evidence.recording is None else evidence.recording.pieces
     pieces = () if recorded is None or _crowd(evidence) is not None else recorded.pieces
-    known = [each for each in pieces if each.kind == _LAYOUT and each.ratio is not None and _CONVOLVES.match(each.what)]
-    return _gain_of_all(evidence, known) if known else None
+    timed = [
+        piece for piece in pieces if piece.kind == _LAYOUT and piece.ratio is not None and _CONVOLVES.match(piece.what)
+    ]
+    return _gain_of_all(evidence, timed) if timed else None
 
 
 def _gain_of_all(evidence: Evidence, pieces: Sequence[MeasuredPiece]) -> Interval:
@@ -173,20 +188,26 @@ def _gain_of_all(evidence: Evidence, pieces: Sequence[MeasuredPiece]) -> Interva
     gains = [_gain(evidence, piece) for piece in pieces]
     low, high = math.fsum(gain.low for gain in gains), math.fsum(gain.high for gain in gains)
     if pieces and pieces[0].kind == _LAYOUT:
-        kept = math.fsum(_gain(evidence, replace(piece, at_worst=None)).low for piece in pieces)
-        low = max(low, min(kept, 0.0))
+        unturned_us = math.fsum(_gain(evidence, replace(piece, at_worst=None)).low for piece in pieces)
+        low = max(low, min(unturned_us, 0.0))
     return Interval(low, high)
 
 
 def _weight(piece: MeasuredPiece) -> float:
-    """Saving of a piece of each change: where several changes were timed, the best of them is advised."""
+    """Gives the saving of a piece by its change.
+
+    Where several changes were timed, the best of them is advised.
+    """
     assert piece.ratio is not None
     assert piece.as_is_us is not None
     return piece.calls * piece.as_is_us.median * (1.0 - piece.ratio.median)
 
 
 def _gain(evidence: Evidence, piece: MeasuredPiece) -> Interval:
-    """Saving per step of the change in all calls of the piece; negative where it costs."""
+    """Gives the saving per step of the piece's change in all calls.
+
+    It is negative where the change costs.
+    """
     assert piece.ratio is not None
     assert piece.as_is_us is not None
     alone_us, most_us = (piece.calls * us for us in (piece.as_is_us.median, piece.as_is_us.high))
@@ -202,12 +223,18 @@ def _gain(evidence: Evidence, piece: MeasuredPiece) -> Interval:
 
 
 def _entered_us(evidence: Evidence, pieces: Sequence[MeasuredPiece]) -> float:
-    """Time to enter compiled code once per step, as a model that is compiled as a whole does."""
-    return (evidence.analysis.device.compiled_call_us or 0.0) if any(each.kind == "chain" for each in pieces) else 0.0
+    """Gives the time to enter compiled code once per step.
+
+    A model that is compiled as a whole enters it once.
+    """
+    return (evidence.analysis.device.compiled_call_us or 0.0) if any(piece.kind == "chain" for piece in pieces) else 0.0
 
 
 def _part_on_path(evidence: Evidence, draft: Draft) -> float:
-    """The part of the device's time that the step gains: by the formula, which knows the critical path."""
+    """Gives the part of the device's time that the step gains.
+
+    It is by the formula, which knows the critical path.
+    """
     claimed_us = math.fsum(us for name, us in draft.claims.items() if name.startswith("kernel:"))
     if evidence.is_host_only or draft.gain_us is None or claimed_us <= 0:
         return 1.0
@@ -232,9 +259,9 @@ def _words(pieces: Sequence[MeasuredPiece], part: float) -> str:
 
 
 def _per_step_us(pieces: Sequence[MeasuredPiece]) -> tuple[float, float]:
-    known = [(piece.calls, piece.as_is_us, piece.changed_us) for piece in pieces]
-    before = math.fsum(calls * before.median for calls, before, _ in known if before is not None)
-    after = math.fsum(calls * after.median for calls, _, after in known if after is not None)
+    timings = [(piece.calls, piece.as_is_us, piece.changed_us) for piece in pieces]
+    before = math.fsum(calls * before.median for calls, before, _ in timings if before is not None)
+    after = math.fsum(calls * after.median for calls, _, after in timings if after is not None)
     return before, after
 
 
@@ -249,11 +276,11 @@ def _loss_words(pieces: Sequence[MeasuredPiece]) -> str:
 
 
 def with_replayed_gain(evidence: Evidence, draft: Draft) -> Draft | None:
-    """The finding with the gain that a replay of its change gives; null where the change saves nothing.
+    """Gives the finding with the gain of a replay of its change.
 
-    On a CPU ops follow one another, so that the formulas of the rules add up what a replay would. Where a trace cannot
-    be replayed the formula stays, with a wider interval. A replayed gain is no larger than the formula's bound, unless
-    the rule names the accounts that it comes from.
+    Null where the change saves nothing. On a CPU ops follow one another, so that the formulas of the rules add up what
+    a replay would. Where a trace cannot be replayed the formula stays, with a wider interval. A replayed gain is no
+    larger than the formula's bound, unless the rule names the accounts that it comes from.
     """
     made = draft.transformation
     if made is None or draft.gain_us is None or evidence.is_host_only or evidence.predict is None:

@@ -1,6 +1,7 @@
-"""Rules of memory capacity: room for a larger batch, too little room, and reserved memory that is unused.
+"""Rules of memory capacity.
 
-Freeing memory costs time: each finding states that cost.
+They concern room for a larger batch, too little room, and reserved memory that is unused. Freeing memory costs time,
+and each finding states that cost.
 """
 
 import numpy as np
@@ -30,10 +31,11 @@ _ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 
 def room_for_batch(evidence: Evidence) -> Draft | None:
-    """Rule 45: a larger batch fits, and the step grows by less than it; the gain is that for the same samples.
+    """Finds room for a larger batch (rule 45).
 
-    On a CPU twice the batch may also take new pages in each step (``_longest_twice_us``), which the batch test need not
-    show: it runs after the profiler, whose records hold the heap together.
+    The step grows by less than the batch, and the gain is that for the same samples. On a CPU twice the batch may also
+    take new pages in each step (``_longest_twice_us``), which the batch test need not show: it runs after the profiler,
+    whose records hold the heap together.
     """
     proof = evidence.analysis.batch_test
     peak_bytes, capacity_bytes = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
@@ -71,14 +73,14 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
 
 
 def _longest_twice_us(evidence: Evidence, ratio: float) -> float:
-    """Time of a step of twice the batch at most, where the batch test saw it take ``ratio`` times as long.
+    """Gives the longest time of a step of twice the batch.
 
-    Each sample brings the new pages that unprofiled steps were seen to touch. In inference nothing that stays is
-    allocated after the results of a step, so that they lie at the end of the heap, and glibc gives them back to the
-    system once they exceed a threshold (M_TRIM_THRESHOLD, which grows with the largest block that was freed). Steps
-    that stay below it at one batch size may pass it at twice that: 122 page faults of a small vision transformer
-    became 2016, about as many as its results have pages. Gradients and the optimizer's state keep the heap of a step
-    that trains.
+    The batch test saw it take ``ratio`` times as long. Each sample brings the new pages that unprofiled steps were seen
+    to touch. In inference nothing that stays is allocated after the results of a step, so that they lie at the end of
+    the heap, and glibc gives them back to the system once they exceed a threshold (M_TRIM_THRESHOLD, which grows with
+    the largest block that was freed). Steps that stay below it at one batch size may pass it at twice that: 122 page
+    faults of a small vision transformer became 2016, about as many as its results have pages. Gradients and the
+    optimizer's state keep the heap of a step that trains.
     """
     if not evidence.is_host_only or not (rate := evidence.analysis.device.fresh_bytes_per_s):
         return ratio * evidence.step_us
@@ -90,7 +92,10 @@ def _longest_twice_us(evidence: Evidence, ratio: float) -> float:
 
 
 def _working_bytes(evidence: Evidence) -> float:
-    """The most host memory that tensors made in the window held at once; 0 without memory events."""
+    """Gives the most host memory that the window's tensors held at once.
+
+    They are tensors made in the window. 0 without memory events.
+    """
     memory, (low, high) = evidence.linked.trace.memory, evidence.linked.window.host_us
     at_us = memory["ts_us"].to_numpy()
     inside = ~memory["on_device"].to_numpy() & (at_us >= low) & (at_us < high)
@@ -99,7 +104,10 @@ def _working_bytes(evidence: Evidence) -> float:
 
 
 def memory_nearly_full(evidence: Evidence) -> Draft | None:
-    """Rule 46: training runs near the end of memory; what recomputing, swapping and accumulating would cost."""
+    """Finds training near the end of memory (rule 46).
+
+    It states what recomputing, swapping and accumulating would cost.
+    """
     peak_bytes, capacity_bytes = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     if (
         not peak_bytes
@@ -124,7 +132,7 @@ def memory_nearly_full(evidence: Evidence) -> Draft | None:
 
 
 def _costs_of_less_memory(evidence: Evidence) -> tuple[str, ...]:
-    """The cost per step of each way to free memory, as far as it is known."""
+    """Gives the cost per step of each known way to free memory."""
     forward = forward_work(evidence)
     lines = [
         f"recomputing all activations runs the forward pass again: {format_us(forward.us)} "
@@ -138,7 +146,10 @@ def _costs_of_less_memory(evidence: Evidence) -> tuple[str, ...]:
 
 
 class Forward(Struct, frozen=True):
-    """Kernels of the forward pass: microseconds and FLOPs per step; the latter null where no cost is known."""
+    """Kernels of the forward pass, in microseconds and FLOPs per step.
+
+    FLOPs are null where no cost is known.
+    """
 
     us: float
     flops: float | None
@@ -153,12 +164,15 @@ def forward_work(evidence: Evidence) -> Forward:
     works &= ~evidence.attribution["dispatches"].to_numpy()
     flops = evidence.roofline["flops"].to_numpy()[works]
     us = float(kernels["dur_us"].to_numpy()[works].sum()) / evidence.steps
-    known = flops[~np.isnan(flops)]
-    return Forward(min(us, evidence.step_us), float(known.sum()) / evidence.steps if known.size else None)
+    known_flops = flops[~np.isnan(flops)]
+    return Forward(min(us, evidence.step_us), float(known_flops.sum()) / evidence.steps if known_flops.size else None)
 
 
 def _is_later(evidence: Evidence) -> Flags:
-    """Mask of the ops that run inside the backward pass or an optimizer's step, on the thread of either."""
+    """Masks the ops that run inside the backward pass or an optimizer.
+
+    An optimizer's step counts, on the thread of either.
+    """
     events = evidence.linked.trace.events
     marks = rows_of_events(evidence, TRAINING)
     ops = evidence.linked.ops
@@ -202,7 +216,10 @@ def _accumulating(evidence: Evidence) -> str:
 
 
 def unused_reserve(evidence: Evidence) -> Draft | None:
-    """Rule 47: the allocator holds much more memory than it has handed out at the peak, and others could miss it."""
+    """Finds much reserved memory beyond the peak (rule 47).
+
+    The allocator holds much more memory than it has handed out at the peak, and others could miss it.
+    """
     held = _held_at_peak(evidence)
     if held is None or evidence.is_host_only:
         return None
@@ -226,14 +243,17 @@ def unused_reserve(evidence: Evidence) -> Draft | None:
 
 
 def _held_at_peak(evidence: Evidence) -> tuple[float, float] | None:
-    """Bytes in use at the peak, and held by the allocator then; null where that is not recorded."""
+    """Gives the bytes in use and in the allocator at the peak.
+
+    Null where that is not recorded.
+    """
     measured = None if evidence.recording is None else evidence.recording.peak_memory
     if measured is not None and measured.bytes and measured.reserved_bytes:
         return float(measured.bytes), float(measured.reserved_bytes)
     memory = evidence.linked.trace.memory
-    known = memory["on_device"] & memory["total_allocated"].notna() & memory["total_reserved"].notna()
-    used = memory["total_allocated"][known].to_numpy(dtype=np.float64)
-    reserved = memory["total_reserved"][known].to_numpy(dtype=np.float64)
+    recorded = memory["on_device"] & memory["total_allocated"].notna() & memory["total_reserved"].notna()
+    used = memory["total_allocated"][recorded].to_numpy(dtype=np.float64)
+    reserved = memory["total_reserved"][recorded].to_numpy(dtype=np.float64)
     if not used.size or used.max() <= 0:
         return None
     peak = int(np.argmax(used))

@@ -1,4 +1,7 @@
-"""Rule on memory that grows from step to step: the variables that hold the tensors, and when memory is full."""
+"""Rule on memory that grows from step to step.
+
+It names the variables that hold the tensors, and when memory is full.
+"""
 
 import math
 
@@ -29,10 +32,11 @@ _MOST_NAMED = 3
 
 
 def memory_grows(evidence: Evidence) -> Draft | None:
-    """Memory grows in each step, or a variable of the program holds one graph of autograd more after each.
+    """Finds memory that grows in each step.
 
-    Gain: on a CPU the time of the new pages, from half of it, and in a step without a backward pass also autograd's
-    records. On a device none in time: it runs full.
+    So too where a variable of the program holds one graph of autograd more after each. Gain: on a CPU the time of the
+    new pages, from half of it, and in a step without a backward pass also autograd's records. On a device none in time:
+    it runs full.
     """
     growth = _recorded(evidence) or _traced(evidence)
     if growth is None:
@@ -67,7 +71,10 @@ def _recorded(evidence: Evidence) -> MemoryGrowth | None:
 
 
 def _traced(evidence: Evidence) -> MemoryGrowth | None:
-    """The growth that a trace's memory events show: null unless each of four steps and more adds about as much."""
+    """Gives the growth that a trace's memory events show.
+
+    Null unless each of four steps or more adds about as much.
+    """
     memory, steps = evidence.linked.trace.memory, evidence.linked.window.steps
     if len(steps) < _LEAST_STEPS or memory.empty:
         return None
@@ -85,7 +92,10 @@ def _traced(evidence: Evidence) -> MemoryGrowth | None:
 
 
 def _grown(growth: MemoryGrowth) -> tuple[float, bool]:
-    """Bytes per step that are kept, and whether they are the device's, as where its memory grows."""
+    """Gives the bytes per step that are kept.
+
+    The second result is true if they are the device's, as where its memory grows.
+    """
     if growth.device_bytes is not None and growth.device_bytes > 0:
         return growth.device_bytes, True
     return max(growth.host_bytes or 0.0, 0.0), False
@@ -150,7 +160,10 @@ def _code(graphs: list[Keeper], *, trains: bool) -> str | None:
 
 
 def _gain_us(evidence: Evidence, growth: MemoryGrowth, *, keeps_graphs: bool) -> Interval | None:
-    """The time of the new pages, and of autograd's records where the step needs none; null on a device."""
+    """Gives the time of the new pages, and of needless autograd records.
+
+    The records count where the step needs none. Null on a device.
+    """
     rate = evidence.analysis.device.fresh_bytes_per_s
     if not evidence.is_host_only or not rate or not growth.host_bytes or growth.host_bytes < _LEAST_BYTES:
         return None

@@ -1,4 +1,7 @@
-"""Rules of ops that a step need not run: one-hot products, copies of all weights, and several backward passes."""
+"""Rules of ops that a step need not run.
+
+They are one-hot products, copies of all weights, and several backward passes.
+"""
 
 import math
 import re
@@ -50,7 +53,10 @@ _OF_LOOKUP, _OF_GRADIENT = 4.0, 2.0
 
 
 class _OneHot(Struct, frozen=True):
-    """A one-hot matrix that is multiplied with a table: its sizes, those of the table, and its outermost ops."""
+    """A one-hot matrix that is multiplied with a table.
+
+    It has its sizes, those of the table, and its outermost ops.
+    """
 
     size: Size
     table: Size
@@ -59,7 +65,10 @@ class _OneHot(Struct, frozen=True):
 
 @remembered
 def _one_hots(evidence: Evidence) -> tuple[_OneHot, ...]:
-    """The one-hot matrices of the window that a product takes, with all ops from their making to the product."""
+    """Finds the one-hot matrices of the window that a product takes.
+
+    Each comes with all ops from its making to the product.
+    """
     ops, work = evidence.linked.ops, work_of(evidence)
     if not any(name in {_ONE_HOT, _EYE} or _SCATTER.search(name) for name in evidence.op_sums):
         return ()
@@ -68,25 +77,28 @@ def _one_hots(evidence: Evidence) -> tuple[_OneHot, ...]:
     calls = as_integers(ops["signature"])[rows].tolist()
     made: dict[Size, list[int]] = {}
     zeroed: dict[Size, int] = {}
-    found = []
+    one_hots = []
     for row, name, call in zip(rows.tolist(), names, calls, strict=True):
         sizes = work.tensors_of(call)
-        known = next((size for size in (*sizes[:1], *(size[-1:] for size in sizes[:1])) if size in made), None)
+        made_size = next((size for size in (*sizes[:1], *(size[-1:] for size in sizes[:1])) if size in made), None)
         if _ZEROES.search(name) or name == _EYE:
             zeroed[_zeroed_size(work, name, call, sizes)] = row
         elif (size := _one_hot_size(evidence, work, row, name, sizes)) is not None and size[-1] >= _LEAST_CLASSES:
             begun = zeroed.pop(sizes[0], None) if name != _ONE_HOT else row
             if begun is not None:
                 made[size] = sorted({begun, row})
-        elif known is not None and name in _CASTS:
-            made[known].append(row)
-        elif known is not None and name in _PRODUCTS and len(sizes) >= 2 and known[-1] in sizes[1][-2:]:
-            found.append(_OneHot(sizes[0], sizes[1], (*made.pop(known), row)))
-    return tuple(found)
+        elif made_size is not None and name in _CASTS:
+            made[made_size].append(row)
+        elif made_size is not None and name in _PRODUCTS and len(sizes) >= 2 and made_size[-1] in sizes[1][-2:]:
+            one_hots.append(_OneHot(sizes[0], sizes[1], (*made.pop(made_size), row)))
+    return tuple(one_hots)
 
 
 def _zeroed_size(work: KernelWork, name: str, call: int, sizes: Sequence[Size]) -> Size:
-    """The sizes of a matrix that is filled with zeros, or with ones on its diagonal."""
+    """Gives the sizes of a matrix filled with zeros.
+
+    It may also be one with ones on its diagonal.
+    """
     if name in {"aten::zero_", "aten::zeros_like"}:
         return sizes[0] if sizes else ()
     at = 1 if name == "aten::new_zeros" else 0
@@ -96,7 +108,10 @@ def _zeroed_size(work: KernelWork, name: str, call: int, sizes: Sequence[Size]) 
 
 
 def _one_hot_size(evidence: Evidence, work: KernelWork, row: int, name: str, sizes: Sequence[Size]) -> Size | None:
-    """The sizes of the one-hot matrix that an op makes; null where it makes none, as far as its record tells."""
+    """Gives the sizes of the one-hot matrix that an op makes.
+
+    Null where it makes none, as far as its record tells.
+    """
     ops = evidence.linked.ops
     if name == _ONE_HOT:
         until = np.searchsorted(roots_of(evidence), row, side="right")
@@ -113,31 +128,35 @@ def _one_hot_size(evidence: Evidence, work: KernelWork, row: int, name: str, siz
 
 
 def one_hot_product(evidence: Evidence) -> Draft | None:
-    """A one-hot matrix is multiplied with a table: each row of the result is a row of the table.
+    """Finds a one-hot matrix that is multiplied with a table.
 
-    Gain: the time of the ops from the making of the matrix to the product, and of the backward pass's product with it,
-    less the bytes of a lookup of the rows and of its gradient; from 90 % of the time with the bytes at 40 % of the
-    bandwidth.
+    Each row of the result is a row of the table. Gain: the time of the ops from the making of the matrix to the
+    product, and of the backward pass's product with it, less the bytes of a lookup of the rows and of its gradient. It
+    is counted from 90 % of the time with the bytes at 40 % of the bandwidth.
     """
-    found, work, ops = _one_hots(evidence), work_of(evidence), evidence.linked.ops
-    if not found:
+    one_hots, work, ops = _one_hots(evidence), work_of(evidence), evidence.linked.ops
+    if not one_hots:
         return None
-    sources = {str(each) for each in ops["source"].iloc[[one.rows[-1] for one in found]].dropna()}
-    sizes = {one.size for one in found}
+    sources = {str(source) for source in ops["source"].iloc[[one.rows[-1] for one in one_hots]].dropna()}
+    sizes = {one.size for one in one_hots}
     backward = _backward_products(evidence, sizes, sources)
-    kept = math.fsum(BYTES_OF_NUMBER * _OF_LOOKUP * math.prod(one.size[:-1]) * min(one.table) for one in found)
-    kept += BYTES_OF_NUMBER * _OF_GRADIENT * math.fsum(math.prod(one.table) for one in found) if backward else 0.0
-    rows = [*(row for one in found for row in one.rows), *backward]
-    removal = removal_of(evidence, rows, kept_us=moved_us(evidence, kept))
+    lookup_bytes = math.fsum(
+        BYTES_OF_NUMBER * _OF_LOOKUP * math.prod(one.size[:-1]) * min(one.table) for one in one_hots
+    )
+    lookup_bytes += (
+        BYTES_OF_NUMBER * _OF_GRADIENT * math.fsum(math.prod(one.table) for one in one_hots) if backward else 0.0
+    )
+    rows = [*(row for one in one_hots for row in one.rows), *backward]
+    removal = removal_of(evidence, rows, kept_us=moved_us(evidence, lookup_bytes))
     if removal.gain.low <= 0 or evidence.share_of_step(removal.us) < LEAST_SHARE:
         return None
-    largest = max(found, key=lambda one: math.prod(one.size))
-    line = main_source(evidence, [row for one in found for row in one.rows])
+    largest = max(one_hots, key=lambda one: math.prod(one.size))
+    line = main_source(evidence, [row for one in one_hots for row in one.rows])
     return Draft(
         slug="one-hot-product",
         title="A product with one-hot rows only looks rows of a table up",
         evidence=(
-            f"one-hot rows are made and multiplied {format_times(len(found) / evidence.steps)} per step, "
+            f"one-hot rows are made and multiplied {format_times(len(one_hots) / evidence.steps)} per step, "
             f"{_by(largest.size)} with a table of {_by(largest.table)} at most",
             f"making, casting and multiplying them takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
@@ -156,7 +175,10 @@ def _by(size: Sequence[int]) -> str:
 
 
 def _backward_products(evidence: Evidence, sizes: set[Size], sources: set[str]) -> list[int]:
-    """The outermost backward ops of these lines in which a product takes a matrix of such sizes, or its transpose."""
+    """Gives the outermost backward ops of these lines that multiply such matrices.
+
+    A product in them takes a matrix of such sizes, or its transpose.
+    """
     ops, work = evidence.linked.ops, work_of(evidence)
     flat: set[Size] = {(math.prod(size[:-1]), size[-1]) for size in sizes}
     flat |= {size[::-1] for size in flat}
@@ -178,7 +200,10 @@ _LINES_OF_A_LOOP = 3
 
 
 class _StateCopies(Struct, frozen=True):
-    """Outermost ops that copy all tensors of an object, the words for how, and the steps that hold some."""
+    """Outermost ops that copy all tensors of an object.
+
+    It has the words for how, and the steps that hold some.
+    """
 
     rows: tuple[int, ...]
     words: str
@@ -187,7 +212,10 @@ class _StateCopies(Struct, frozen=True):
 
 @remembered
 def _state_copies(evidence: Evidence) -> _StateCopies | None:
-    """Copies in copy.deepcopy, else clones of what state_dict() gives in a line of the program."""
+    """Finds copies in copy.deepcopy, else clones of a state dict.
+
+    The clones are of what state_dict() gives in a line of the program.
+    """
     ops, rows = evidence.linked.ops, top_rows(evidence)
     at_us = ops["ts_us"].to_numpy()[rows]
     deep = rows[outermost_frames(evidence, _DEEP_COPY).hold(at_us)]
@@ -201,7 +229,10 @@ def _state_copies(evidence: Evidence) -> _StateCopies | None:
 
 
 def _cloned_states(evidence: Evidence, rows: Integers) -> Integers:
-    """Those of the outermost ops that clone tensors in lines around a call of state_dict()."""
+    """Gives the outermost ops that clone tensors around a state_dict() call.
+
+    They are in lines around that call.
+    """
     ops = evidence.linked.ops
     calls = outermost_frames(evidence, _STATE_DICT)
     walked = rows[calls.hold(ops["ts_us"].to_numpy()[rows])]
@@ -255,7 +286,10 @@ def state_copies(evidence: Evidence) -> Draft | None:
 
 
 def copies_on_purpose(evidence: Evidence) -> Flags:
-    """Mask of the work that other rules here explain: one-hot rows, and copies of a model's state."""
+    """Masks the work that other rules here explain.
+
+    It is that of one-hot rows and copies of a model's state.
+    """
     copied = _state_copies(evidence)
     rows = [*(row for one in _one_hots(evidence) for row in one.rows), *(copied.rows if copied else ())]
     return issued_by(evidence, work_of(evidence), rows)
@@ -267,7 +301,10 @@ _LEAST_RUNS = 1.5
 
 
 class _Repeated(Struct, frozen=True):
-    """Backward nodes that ran before in the same step, and how often the ones that repeat run per step."""
+    """Backward nodes that ran before in the same step.
+
+    It has how often the ones that repeat run per step.
+    """
 
     rows: tuple[int, ...]
     runs: float
@@ -275,20 +312,21 @@ class _Repeated(Struct, frozen=True):
 
 
 def _repeated_nodes(evidence: Evidence) -> _Repeated | None:
-    """The runs of backward nodes beyond the first of each; null where the passes do not only add to gradients.
+    """Gives the runs of backward nodes beyond the first of each.
 
-    A node is known by its sequence number. With create_graph the backward pass makes nodes of its own, and goes through
-    the forward graph twice by need; an optimizer step between two passes changes what the second one computes.
+    Null where the passes do not only add to gradients. A node is known by its sequence number. With create_graph the
+    backward pass makes nodes of its own, and goes through the forward graph twice by need. An optimizer step between
+    two passes changes what the second one computes.
     """
     ops, number = evidence.linked.ops, sequence_numbers(evidence)
     is_node = ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
     nodes = np.flatnonzero(is_node & ops_in_window(evidence))
     adds = text_matches(ops["name"], _ADDS_GRADIENT.__eq__)[nodes]
-    known = np.flatnonzero((number[nodes] >= 0) & ~adds)
-    if known.size < 2:
+    numbered_at = np.flatnonzero((number[nodes] >= 0) & ~adds)
+    if numbered_at.size < 2:
         return None
     same = ["step", "number", "forward_thread", "name"]
-    rows = nodes[known]
+    rows = nodes[numbered_at]
     table = ops.iloc[rows][["name", "step", "ts_us"]].assign(number=number[rows])
     table = table.assign(forward_thread=forward_threads(evidence)[rows]).sort_values("ts_us", kind="stable")
     runs = table.groupby(same, observed=True)
@@ -298,7 +336,7 @@ def _repeated_nodes(evidence: Evidence) -> _Repeated | None:
         return None
     # The last node before an AccumulateGrad made its gradient.
     is_again = np.zeros(nodes.size, dtype=bool)
-    is_again[known] = again
+    is_again[numbered_at] = again
     last = np.maximum.accumulate(np.where(adds, -1, np.arange(nodes.size)))
     is_again |= adds & (last >= 0) & is_again[np.maximum(last, 0)]
     added = nodes[is_again & adds]
@@ -319,7 +357,10 @@ def _makes_graphs(evidence: Evidence, number: Integers, nodes: Integers) -> bool
 
 
 def _steps_between(evidence: Evidence, rows: Integers) -> bool:
-    """True if an optimizer's step begins between two of these rows that belong to one step."""
+    """True if an optimizer's step begins between two of these rows.
+
+    The rows belong to one step.
+    """
     ops = evidence.linked.ops.iloc[rows]
     marks = rows_of_events(evidence, OPTIMIZER_STEP)
     begun = evidence.linked.trace.events["ts_us"].to_numpy()[marks]

@@ -1,4 +1,7 @@
-"""Advice to record anew, where a trace shows something else than what holds its program back."""
+"""Advice to record anew.
+
+It is given where a trace shows something else than what holds its program back.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +30,10 @@ from bottleneck.units import format_share
 
 
 class _Anew(Struct, frozen=True):
-    """The lack of a recording, and advice on another one, with what shows it; ``quotes`` where advice holds that."""
+    """The lack of a recording, and advice on another one.
+
+    It has what shows the lack. ``quotes`` where advice holds that.
+    """
 
     title: str
     advice: str
@@ -76,22 +82,22 @@ _PARTED = _Anew(
 
 
 def with_new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts, with advice to record anew before all others where this recording cannot show what to change.
+    """Adds advice to record anew before all other drafts.
 
-    What holds whatever the step is stays before it. Where other programs disturbed the step, what rests on what the
-    program does stands first in its place.
+    It is added where this recording cannot show what to change. What holds whatever the step is stays before it. Where
+    other programs disturbed the step, what rests on what the program does stands first in its place.
     """
-    leading = [each for each in drafts if each.comes_first and each.gain_us is None]
-    others = [each for each in drafts if each not in leading]
+    leading = [draft for draft in drafts if draft.comes_first and draft.gain_us is None]
+    others = [draft for draft in drafts if draft not in leading]
     if evidence.bound == "inconclusive" and not evidence.is_incomplete and evidence.is_broken:
-        sure = max((each for each in others if each.slug in SURE_FINDINGS), key=_middle_us, default=None)
+        sure = max((draft for draft in others if draft.slug in SURE_FINDINGS), key=_middle_us, default=None)
         if sure is not None:
-            return [*leading, replace(sure, comes_first=True), *(each for each in others if each is not sure)]
+            return [*leading, replace(sure, comes_first=True), *(draft for draft in others if draft is not sure)]
     anew = _new_recording(evidence, others)
     if anew is None:
         return [*leading, *others, *([] if leading else _where_nothing_gains(evidence, others))]
     # Says the same with fewer words on what to record.
-    others = [each for each in others if each.slug != "incomplete-trace"] if evidence.is_broken else others
+    others = [draft for draft in others if draft.slug != "incomplete-trace"] if evidence.is_broken else others
     return [*leading, _draft(anew), *others]
 
 
@@ -111,26 +117,27 @@ def _draft(anew: _Anew) -> Draft:
 
 
 def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
-    """The recording to make in place of this one; null where it shows what limits the step.
+    """Gives the recording to make in place of this one.
 
-    One rank of several does not show why it waits in collectives, unless a finding explains most of that time.
+    Null where this one shows what limits the step. One rank of several does not show why it waits in collectives,
+    unless a finding explains most of that time.
     """
     caveats = sorted(evidence.analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
-    named = next((each for each in caveats if _shows_something_else(each)), None)
+    named = next((entry for entry in caveats if _shows_something_else(entry)), None)
     if named is not None:
         anew = _INSTEAD[named.slug]
         seen = () if anew.quotes else (named.message,)
         return replace(anew, advice=anew.advice.format(message=named.message), seen=seen)
-    broken = next((each for each in caveats if each.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS), None)
+    broken = next((entry for entry in caveats if entry.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS), None)
     if broken is not None:
-        cut_off = next((each.message for each in caveats if each.slug == TRUNCATED), None)
+        cut_off = next((entry.message for entry in caveats if entry.slug == TRUNCATED), None)
         lacks = _BROKEN if cut_off is None else _CUT_OFF
         return replace(lacks, seen=(*(() if cut_off is None else (cut_off,)), broken.message))
     if evidence.bound == "inconclusive":
         return _where_undecided(evidence)
     if evidence.bound == "communication" and any(caveat.slug == ONE_RANK for caveat in caveats):
         exposed_us = evidence.group_us("communication")
-        most_us = max((each.gain_us.low for each in drafts if each.gain_us is not None), default=0.0)
+        most_us = max((entry.gain_us.low for entry in drafts if entry.gain_us is not None), default=0.0)
         if most_us > exposed_us / 2:
             return None
         return replace(
@@ -141,9 +148,12 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
 
 
 def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """The recording to make where most of the step tells nothing, and no draft gains; it stands behind all others."""
+    """Gives the recording to make where no draft gains.
+
+    Most of the step tells nothing then. The advice stands behind all others.
+    """
     least_us = LITTLE * evidence.step_us
-    if any(each.gain_us is not None and each.gain_us.high >= least_us for each in drafts):
+    if any(draft.gain_us is not None and draft.gain_us.high >= least_us for draft in drafts):
         return []
     if evidence.share_of_step(evidence.account_us("overhead.unknown")) > _MOST:
         return [replace(_draft(_HOST), comes_first=False)]
@@ -156,13 +166,19 @@ def _shows_something_else(caveat: Caveat) -> bool:
 
 
 def _where_undecided(evidence: Evidence) -> _Anew | None:
-    """Advice that would decide a verdict that is open: a quiet machine, or what the cost of most of the work needs."""
-    load = next((each for each in evidence.analysis.caveats if each.slug in DISTURBED_SLUGS), None)
+    """Gives advice that would decide a verdict that is open.
+
+    It asks for a quiet machine, or what the cost of most of the work needs.
+    """
+    load = next((caveat for caveat in evidence.analysis.caveats if caveat.slug in DISTURBED_SLUGS), None)
     return _of_unmodelled(evidence) if load is None else replace(_LOADED, seen=(load.message,))
 
 
 def _of_unmodelled(evidence: Evidence) -> _Anew | None:
-    """Advice on what the cost of most of the unmodelled work needs; null where no recording has it."""
+    """Gives advice on what most of the unmodelled work needs.
+
+    It is what the cost of that work needs. Null where no recording has it.
+    """
     us: dict[str, float] = {}
     for row in evidence.analysis.kernels:
         if row.bound in {"unknown", *UNMODELLED_ACCOUNTS}:

@@ -1,8 +1,9 @@
-"""Lists the changes that people try first and that would bring nothing here, after findings and verdict.
+"""Lists the usual first changes that would bring nothing here.
 
-Each is a bound: the change would save at most so much. On a device it comes from a replay of the steps with more taken
-away than the change can take (every wait for a value, all that a compiler could rewrite), over the paces that the host
-may have. On a CPU ops follow one another: there it is the recorded time of all that the change is about.
+They come after findings and verdict. Each is a bound: the change would save at most so much. On a device it comes from
+a replay of the steps with more taken away than the change can take (every wait for a value, all that a compiler could
+rewrite), over the paces that the host may have. On a CPU ops follow one another, and the bound is the recorded time of
+all that the change is about.
 """
 
 import re
@@ -96,10 +97,10 @@ _TRIES: Mapping[NoGainCode, tuple[str, ...]] = {
 
 
 def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
-    """The first changes that would bring nothing, in the order in which people try them for this bound.
+    """Gives the first changes that would bring nothing, in usual order.
 
-    None where the trace cannot bound them: it is incomplete or disturbed, the verdict is open, ranks wait for one
-    another, or the step is a first one.
+    That is the order in which people try them for this bound. None where the trace cannot bound them: it is incomplete
+    or disturbed, the verdict is open, ranks wait for one another, or the step is a first one.
     """
     bound = analysis.verdict.bound
     is_open = bound == "inconclusive" or evidence.is_broken or evidence.is_elsewhere
@@ -116,13 +117,19 @@ def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
 
 
 def _is_first(evidence: Evidence) -> bool:
-    """True for a step of a device that starts, compiles or takes memory: a replay keeps that where it is."""
+    """True for a first step of a device: starting, compiling, taking memory.
+
+    A replay keeps that where it is.
+    """
     starts_us = evidence.account_us("overhead.compile", "overhead.allocator", "overhead.start_up")
     return not evidence.is_host_only and evidence.share_of_step(starts_us) > _NOTHING
 
 
 def _is_advised(code: NoGainCode, findings: Sequence[Finding]) -> bool:
-    """True where a finding advises the change, or says itself that it does not pay."""
+    """True if a finding advises the change or rejects it.
+
+    Such a finding says itself that it does not pay.
+    """
     tries = frozenset(_TRIES.get(code, ()))
     return any(
         finding.slug in _ADVISED_BY[code]
@@ -140,26 +147,35 @@ def _bounded(
     numbers: Mapping[str, float],
     source: str | None = None,
 ) -> NoGain | None:
-    """The line for a change that saves at most so much per step, by such evidence; null where that is something."""
+    """Gives the line for a change that saves at most so much.
+
+    The saving is per step, by such evidence. Null where that is something.
+    """
     most_us, basis = told
     share = np.inf if most_us is None else evidence.share_of_step(max(most_us, 0.0))
     if share > (_HARDLY_ANY if code == "faster-arithmetic" else _NOTHING):
         return None
-    known = {name: float(number) for name, number in numbers.items()}
-    return NoGain(code, float(share), basis, cause, known, source, _TRIES.get(code, ()))
+    as_floats = {name: float(number) for name, number in numbers.items()}
+    return NoGain(code, float(share), basis, cause, as_floats, source, _TRIES.get(code, ()))
 
 
 def _replayed(
     evidence: Evidence, changes: tuple[str, ...] = (), kernels: ShorterKernels | None = None
 ) -> tuple[float | None, BoundBasis]:
-    """Returns the most that a replay with these changes saves; null without one."""
+    """Returns the most that a replay with these changes saves.
+
+    Null without one.
+    """
     if evidence.predict is None:
         return None, "replayed"
     return evidence.predict(evidence, AtAnyPace(changes, kernels)), "replayed"
 
 
 def _queued_us(evidence: Evidence, at_us: Floats) -> float:
-    """Mean time that the device still had work for at these instants, of what was launched before them."""
+    """Gives the mean time of queued device work at these instants.
+
+    The work was launched before them.
+    """
     kernels = evidence.linked.kernels
     issued_us = kernels["launch_ts_us"].to_numpy()
     rows = np.flatnonzero(np.isfinite(issued_us))
@@ -171,7 +187,10 @@ def _queued_us(evidence: Evidence, at_us: Floats) -> float:
 
 
 def _read_later(evidence: Evidence) -> NoGain | None:
-    """Reading values of tensors later, or not at all: what the device does meanwhile has to run anyway."""
+    """Bounds the gain of reading tensors' values later, or not at all.
+
+    What the device does meanwhile has to run anyway.
+    """
     rows = outermost(evidence, rows_of_ops(evidence, _READS))
     at_us = evidence.linked.ops["ts_us"].to_numpy()
     for others in (outermost_spans(evidence, OPTIMIZER_STEP), outermost_spans(evidence, LOADER)):
@@ -187,14 +206,17 @@ def _read_later(evidence: Evidence) -> NoGain | None:
     if evidence.is_host_only:
         return _bounded(evidence, "read-later", (spent_us, "recorded"), "own_calls", numbers, line)
     numbers["queued_us"] = _queued_us(evidence, at_us[rows])
-    told = _replayed(evidence, ("remove sync",))
+    bound = _replayed(evidence, ("remove sync",))
     cause = "queued_work" if 2 * numbers["queued_us"] * calls > spent_us else "own_calls"
-    return _bounded(evidence, "read-later", told, cause, numbers, line)
+    return _bounded(evidence, "read-later", bound, cause, numbers, line)
 
 
 @remembered
 def compile_without_gain(evidence: Evidence) -> NoGain | None:
-    """Compiling the model: the calls of libraries stay as they are, and so does what is outside of the model."""
+    """Bounds the gain of compiling the model.
+
+    The calls of libraries stay as they are, and so does what is outside of the model.
+    """
     work = work_of(evidence)
     if is_compiled(evidence) or evidence.kernels_per_step < _FEW or work.share(work.family("convolution")) > _CONVOLVES:
         return None
@@ -204,20 +226,23 @@ def compile_without_gain(evidence: Evidence) -> NoGain | None:
     us = evidence.kernel_time["us"].to_numpy()[work.row]
     stays_us, library_us = float(us[stays].sum()), float(us[library].sum())
     if evidence.is_host_only:
-        told: tuple[float | None, BoundBasis] = (evidence.step_us - stays_us, "recorded")
+        bound: tuple[float | None, BoundBasis] = (evidence.step_us - stays_us, "recorded")
     else:
-        told = _with_gaps(evidence, _replayed(evidence, ("graph",), _without(work, ~stays)))
+        bound = _with_gaps(evidence, _replayed(evidence, ("graph",), _without(work, ~stays)))
     numbers = {
         "stays_share": evidence.share_of_step(stays_us),
         "library_share": evidence.share_of_step(library_us),
     }
     families = {family: work.us_of(library & work.family(family)) for family in _STAYS}
     largest = max(families, key=lambda family: families[family])
-    return _bounded(evidence, "compile", told, _STAYS[largest], numbers)
+    return _bounded(evidence, "compile", bound, _STAYS[largest], numbers)
 
 
 def _library_rows(work: KernelWork) -> Flags:
-    """Mask of the rows that a compiler calls as they are, copies of their addends included."""
+    """Masks the rows that a compiler calls as they are.
+
+    Copies of their addends are included.
+    """
     loop = work.evidence.loops["loop"].to_numpy()[work.row]
     return np.asarray((work.family(*_STAYS) | work.op_like(_ADDS, above=True)) & (loop < 0))
 
@@ -228,7 +253,10 @@ def _copies_over_link(work: KernelWork) -> Flags:
 
 
 def _without(work: KernelWork, rows: Flags, part: float = 1.0) -> ShorterKernels:
-    """The step in which these rows take less by such a part of their time, and are not launched where it is all."""
+    """Gives the step with these rows shorter by a part.
+
+    The host does not launch these rows.
+    """
     kernels = work.evidence.linked.kernels
     less_us, spared = np.zeros(len(kernels)), np.zeros(len(kernels), dtype=bool)
     less_us[work.row[rows]] = part * kernels["dur_us"].to_numpy()[work.row[rows]]
@@ -237,9 +265,10 @@ def _without(work: KernelWork, rows: Flags, part: float = 1.0) -> ShorterKernels
 
 
 def _with_gaps(evidence: Evidence, told: tuple[float | None, BoundBasis]) -> tuple[float | None, BoundBasis]:
-    """The bound with all that the device waits for the host, and the gaps between queued kernels.
+    """Gives the bound with the device's waits and gaps.
 
-    A replay without launches keeps stretches of the host that are too long for issuing an op, and the usual gaps.
+    They are its waits for the host, and the gaps between queued kernels. A replay without launches keeps stretches of
+    the host that are too long for issuing an op, and the usual gaps.
     """
     most_us, basis = told
     if most_us is None:
@@ -253,13 +282,16 @@ def _graph(evidence: Evidence) -> NoGain | None:
     is_able = evidence.linked.trace.flavour in {"cuda", "rocm"} and not replays
     if evidence.is_host_only or not is_able or evidence.kernels_per_step < _FEW:
         return None
-    told = _with_gaps(evidence, _replayed(evidence, ("graph",)))
+    bound = _with_gaps(evidence, _replayed(evidence, ("graph",)))
     idle_us = evidence.account_us(*ISSUE_ACCOUNTS, "overhead.kernel_gap")
-    return _bounded(evidence, "graph", told, "launched_in_time", {"idle_us": idle_us})
+    return _bounded(evidence, "graph", bound, "launched_in_time", {"idle_us": idle_us})
 
 
 def _fused_optimizer(evidence: Evidence) -> NoGain | None:
-    """One kernel for the update of all parameters: the update is short, or hidden behind queued work."""
+    """Bounds the gain of one kernel for the whole update.
+
+    It is the update of all parameters, which is short, or hidden behind queued work.
+    """
     marks, names = outermost_spans(evidence, OPTIMIZER_STEP), optimizer_names(evidence)
     is_fused = any(name in evidence.op_sums for name in _FUSED)
     if not marks.start.size or not names or is_fused or not all(name in FUSABLE for name in names):
@@ -269,10 +301,10 @@ def _fused_optimizer(evidence: Evidence) -> NoGain | None:
         return _bounded(evidence, "fused-optimizer", (spent_us, "recorded"), "short_update", {"update_us": spent_us})
     work = work_of(evidence)
     rows = issued_within(evidence, marks)[work.row]
-    told = _replayed(evidence, (), _without(work, rows, 1.0 - fused_bytes(names)))
+    bound = _replayed(evidence, (), _without(work, rows, 1.0 - fused_bytes(names)))
     queued_us = _queued_us(evidence, marks.start)
     cause = "queued_work" if queued_us > marks.total() / marks.start.size else "short_update"
-    return _bounded(evidence, "fused-optimizer", told, cause, {"queued_us": queued_us, "update_us": work.us_of(rows)})
+    return _bounded(evidence, "fused-optimizer", bound, cause, {"queued_us": queued_us, "update_us": work.us_of(rows)})
 
 
 def _workers(evidence: Evidence) -> NoGain | None:
@@ -300,13 +332,16 @@ def _pin_memory(evidence: Evidence) -> NoGain | None:
     kernels = evidence.linked.kernels
     names = dict.fromkeys(kernels["name"].iloc[copies.rows[copies.large_pageable]].astype(str))
     patterns = (re.sub(r"[\[\]*@=\n]", "?", name) for name in names)
-    told = _replayed(evidence, tuple(f"remove copy:{pattern}" for pattern in patterns))
+    bound = _replayed(evidence, tuple(f"remove copy:{pattern}" for pattern in patterns))
     copied_us = float(copies.dur_us[copies.large_pageable].sum()) / copies.steps
-    return _bounded(evidence, "pin-memory", told, "short_copies", {"copied_us": copied_us})
+    return _bounded(evidence, "pin-memory", bound, "short_copies", {"copied_us": copied_us})
 
 
 def _channels_last(evidence: Evidence) -> NoGain | None:
-    """Images by pixels: convolutions with many groups are run by kernels that gain nothing by it, or lose."""
+    """Bounds the gain of images by pixels.
+
+    Convolutions with many groups are run by kernels that gain nothing by it, or lose.
+    """
     work = work_of(evidence)
     convolutions = work.family("convolution")
     if evidence.is_host_only or work.share(convolutions) < _CONVOLVES:
@@ -315,12 +350,15 @@ def _channels_last(evidence: Evidence) -> NoGain | None:
     share = work.us_of(grouped) / work.us_of(convolutions)
     if share < _MOSTLY_GROUPED:
         return None
-    told = _replayed(evidence, (), _without(work, convolutions & ~grouped))
-    return _bounded(evidence, "channels-last", told, "grouped", {"grouped_share": share})
+    bound = _replayed(evidence, (), _without(work, convolutions & ~grouped))
+    return _bounded(evidence, "channels-last", bound, "grouped", {"grouped_share": share})
 
 
 def _with_groups(work: KernelWork, rows: Flags) -> Flags:
-    """Mask of the convolutions, among these rows, of images by planes whose channels are in many groups."""
+    """Masks convolutions among these rows with channels in many groups.
+
+    Their images lie by planes.
+    """
     many = []
     for signature in np.unique(work.signature[rows]).tolist():
         images = [size for size in work.sizes_of(signature) if len(size) == 4]
@@ -332,7 +370,10 @@ def _with_groups(work: KernelWork, rows: Flags) -> Flags:
 
 
 def _larger_batch(evidence: Evidence) -> NoGain | None:
-    """More samples per step: the step was timed with twice as many, and took twice as long."""
+    """Bounds the gain of more samples per step.
+
+    The step was timed with twice as many, and took twice as long.
+    """
     proof = evidence.analysis.batch_test
     if proof is None or proof.ratio is None:
         return None
@@ -341,15 +382,18 @@ def _larger_batch(evidence: Evidence) -> NoGain | None:
 
 
 def _faster_arithmetic(evidence: Evidence) -> NoGain | None:
-    """A device with more FLOP/s and the same bandwidth: nearly all of the step moves bytes at the memory's pace."""
+    """Bounds the gain of a device with more FLOP/s.
+
+    Its bandwidth stays the same, and nearly all of the step moves bytes at the memory's pace.
+    """
     if evidence.is_host_only:
         return None
     work = work_of(evidence)
     moves = (work.bound("memory") & (work.roof("explained") >= _AT_PACE)) | _copies_over_link(work)
     if work.share(moves) < 1.0 - 2 * _HARDLY_ANY:
         return None
-    told = _replayed(evidence, (), _without(work, ~moves))
-    return _bounded(evidence, "faster-arithmetic", told, "moves_bytes", {"moves_share": work.share(moves)})
+    bound = _replayed(evidence, (), _without(work, ~moves))
+    return _bounded(evidence, "faster-arithmetic", bound, "moves_bytes", {"moves_share": work.share(moves)})
 
 
 # By code, in the order in which people try what ``_FIRST`` does not name.

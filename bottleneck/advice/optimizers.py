@@ -1,4 +1,7 @@
-"""Rules for the optimizer's step: what it takes, and what one fused call would take instead."""
+"""Rules for the optimizer's step and its fused form.
+
+They compare what it takes with what one fused call would take.
+"""
 
 import math
 import re
@@ -57,7 +60,10 @@ _FIXED_OPS = 12.0
 
 
 class OptimizerShare(Struct, frozen=True):
-    """The optimizer's part: of the step's overhead (0-1), working ops per step, and the time of these (profiled)."""
+    """The optimizer's part of the step.
+
+    It has its part of the step's overhead (0-1), working ops per step, and the time of these (profiled).
+    """
 
     overhead: float
     ops: float
@@ -66,7 +72,10 @@ class OptimizerShare(Struct, frozen=True):
 
 @remembered
 def optimizer_share(evidence: Evidence) -> OptimizerShare:
-    """Time and ops inside the marks of optimizers on a CPU, zeroing of gradients included; zeros without marks."""
+    """Gives the time and ops inside the optimizer's marks on a CPU.
+
+    Zeroing of gradients is included. Zeros without marks.
+    """
     marks = outermost_spans(evidence, _MARK)
     if not marks.start.size:
         return OptimizerShare(0.0, 0.0, 0.0)
@@ -89,7 +98,10 @@ def _parameters(evidence: Evidence) -> float:
 
 
 def _repeats_within(evidence: Evidence, marks: Spans) -> float:
-    """Times per step that the same ops repeat inside these marks, by the ops' names: one turn for each parameter."""
+    """Counts how often per step the same ops repeat inside these marks.
+
+    Ops are the same by their names. There is one turn for each parameter.
+    """
     ops = evidence.linked.ops
     inside = marks.hold(ops["ts_us"].to_numpy()) & ops["parent"].isna().to_numpy()
     counts = ops["name"][inside].value_counts()
@@ -97,7 +109,10 @@ def _repeats_within(evidence: Evidence, marks: Spans) -> float:
 
 
 def holds_only_optimizer(evidence: Evidence) -> bool:
-    """True for a window on a device nearly all of whose kernels belong to the steps of optimizers."""
+    """True for a device window that belongs to optimizers.
+
+    Nearly all of its kernels belong to the steps of optimizers.
+    """
     marks = outermost_spans(evidence, OPTIMIZER_STEP)
     if evidence.is_host_only or not marks.start.size:
         return False
@@ -106,12 +121,18 @@ def holds_only_optimizer(evidence: Evidence) -> bool:
 
 
 def loops_over_parameters(evidence: Evidence) -> bool:
-    """True for a window that holds an optimizer alone, which goes through the parameters one by one."""
+    """True for a window of an optimizer that loops over parameters.
+
+    It holds the optimizer alone, which goes through the parameters one by one.
+    """
     return holds_only_optimizer(evidence) and unfused_optimizer(evidence) is not None
 
 
 def unfused_optimizer(evidence: Evidence) -> Draft | None:
-    """Rule 6: the optimizer goes through the parameters one by one, with several kernels for each."""
+    """Finds an optimizer that goes through parameters one by one (rule 6).
+
+    It has several kernels for each.
+    """
     marks = outermost_spans(evidence, OPTIMIZER_STEP)
     names = optimizer_names(evidence)
     # A window without a backward pass tells of parameters by what repeats alone.
@@ -155,7 +176,10 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
 
 
 def issued_within(evidence: Evidence, marks: Spans) -> Flags:
-    """Mask of the kernels of the window that were issued (CPU: ran) in these spans of the host."""
+    """Masks the kernels of the window issued in these host spans.
+
+    On a CPU they ran in them.
+    """
     kernels = evidence.linked.kernels
     if evidence.is_host_only:
         return work_in_window(evidence) & marks.hold(kernels["ts_us"].to_numpy())
@@ -164,15 +188,19 @@ def issued_within(evidence: Evidence, marks: Spans) -> Flags:
 
 
 def fused_bytes(names: tuple[str, ...]) -> float:
-    """Part of the bytes of an update by single ops that a fused one of these optimizers still moves (0-1)."""
+    """Gives the part (0-1) of an update's bytes that fusing still moves.
+
+    The update is by single ops of these optimizers.
+    """
     return max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
 
 
 def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: float) -> Interval:
-    """On a CPU: part of the overhead of the ops that are gone, and of the bytes that they move more than once.
+    """Gives the gain on a CPU of a fused update.
 
-    One call of the ``count`` ops of a step stays, and what a step takes beside its ops. How much the bytes are worth
-    depends on what the caches hold of them.
+    It is part of the overhead of the ops that are gone, and of the bytes that they move more than once. One call of the
+    ``count`` ops of a step stays, and what a step takes beside its ops. How much the bytes are worth depends on what
+    the caches hold of them.
     """
     calls = marks.start.size / evidence.steps
     gone = max(count - calls, 0.0) / (count + _FIXED_OPS * calls)
@@ -185,9 +213,10 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
 
 
 def _device_gain(evidence: Evidence, count: float) -> Interval:
-    """On a device: launches saved, worth the wait for the host where it waits, else their part of the launch floor.
+    """Gives the gain on a device of a fused update.
 
-    About one launch in ten stays: kernels take the tensors in chunks of some dozens.
+    Launches saved are worth the wait for the host where it waits, else their part of the launch floor. About one launch
+    in ten stays: kernels take the tensors in chunks of some dozens.
     """
     gone = 0.9 * count
     floor_us = min(

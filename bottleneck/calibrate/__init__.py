@@ -1,4 +1,7 @@
-"""Measures the ceilings of this machine, to which the roofline of a recording made on it is compared."""
+"""Measures the ceilings of this machine.
+
+The roofline of a recording made on it is compared to them.
+"""
 
 import re
 from typing import Any
@@ -14,7 +17,9 @@ _NAME = re.compile(r"(cpu)|cuda(?::(\d{1,3}))?", re.ASCII)
 def calibrate_device(
     name: str | None, threads: int | None, on_progress: OnProgress, *, seconds: float | None = None, fresh: bool = False
 ) -> Calibration:
-    """The calibration of a device by torch's name; without one, of the first GPU if there is any, else of the CPU.
+    """Calibrates a device by torch's name.
+
+    Without a name it is the first GPU if there is any, else the CPU.
 
     ``seconds`` is how long it takes at least; null: until two rounds agree.
     Raises UsageError for a name that is none, WorkloadError where torch or the device is missing.

@@ -1,4 +1,7 @@
-"""Kept calibrations: their files in the user's cache, and the process that measures this CPU where none is kept."""
+"""Keeps calibrations in the user's cache and measures this CPU.
+
+A process of its own measures the CPU where no calibration is kept.
+"""
 
 import hashlib
 import json
@@ -29,58 +32,68 @@ _UNFINISHED = "cpu.unfinished"
 
 
 def keep(before: Calibration | None, now: Calibration) -> Calibration:
-    """The calibration that is kept from now on: the new one, or the better of both where either was disturbed.
+    """Keeps a calibration and gives the one that holds from now on.
+
+    It is the new one, or the better of both where either was disturbed.
 
     Where the user's cache cannot be written it has a caveat that says so.
     """
-    kept = now if before is None or not (before.caveats or now.caveats) else best_of_both(before, now)
+    result = now if before is None or not (before.caveats or now.caveats) else best_of_both(before, now)
     try:
-        write_calibration(kept)
+        write_calibration(result)
     except OSError as exc:
         message = f"the ceilings could not be kept in {cache_folder()} and are forgotten again: {exc.strerror or exc}"
-        return replace(kept, caveats=(*kept.caveats, Caveat("calibration-not-kept", message)))
-    return kept
+        return replace(result, caveats=(*result.caveats, Caveat("calibration-not-kept", message)))
+    return result
 
 
 def load_calibration(threads: int | None = None) -> Device | None:
-    """The kept ceilings of this CPU, torch version and number of threads (null: torch's choice); null if none fit.
+    """Loads the kept ceilings of this CPU and torch version.
 
-    Does not import torch.
+    They hold for the number of threads, where null is torch's choice. Null if none fit. Does not import torch.
     """
-    known = read_calibration(threads)
-    return None if known is None else known.device
+    calibration = read_calibration(threads)
+    return None if calibration is None else calibration.device
 
 
 def read_calibration(threads: int | None = None) -> Calibration | None:
     """The whole calibration behind ``load_calibration``; a file that cannot be read counts as absent."""
     identity, limits = cpu_facts().identity, allowance()
-    for known in kept_calibrations("cpu"):
-        if known.identity != identity:
+    for calibration in kept_calibrations("cpu"):
+        if calibration.identity != identity:
             continue
-        if known.threads == threads or (threads is None and known.is_default and known.allowance == limits):
-            return known
+        if calibration.threads == threads or (
+            threads is None and calibration.is_default and calibration.allowance == limits
+        ):
+            return calibration
     return None
 
 
 def kept_calibrations(kind: str) -> list[Calibration]:
     """Those of a kind of device that were made with this version of torch."""
     version = torch_version()
-    return [known for known in _readable(kind) if known.torch == version]
+    return [calibration for calibration in _readable(kind) if calibration.torch == version]
 
 
 def _readable(kind: str) -> list[Calibration]:
-    found = [_read(path) for path in sorted(cache_folder().glob(f"{kind}-*.json"))]
-    return [known for known in found if known is not None]
+    calibrations = [_read(path) for path in sorted(cache_folder().glob(f"{kind}-*.json"))]
+    return [calibration for calibration in calibrations if calibration is not None]
 
 
 def calibration_file(calibration: Calibration) -> Path:
-    """The file of a calibration: one for each device, driver, torch and number of threads."""
+    """Gives the file of a calibration.
+
+    There is one for each device, driver, torch and number of threads.
+    """
     key = "\n".join((calibration.identity, calibration.torch, str(calibration.threads), calibration.driver))
     return cache_folder() / f"{calibration.device.kind}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def write_calibration(calibration: Calibration) -> Path:
-    """The file in the user's cache that now holds the calibration; a reader never sees it half written."""
+    """Writes the calibration to its file in the user's cache.
+
+    A reader never sees it half written.
+    """
     path = calibration_file(calibration)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(to_plain(calibration), indent=1) + "\n")
@@ -100,7 +113,7 @@ def _read(path: Path) -> Calibration | None:
 
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if data.pop("format") != _FORMAT or data.keys() != {each.name for each in fields(Calibration)}:
+        if data.pop("format") != _FORMAT or data.keys() != {item.name for item in fields(Calibration)}:
             return None
         device = device_from_json(data["device"])
         return replace(msgspec.convert(data, Calibration), device=device)
@@ -111,7 +124,9 @@ def _read(path: Path) -> Calibration | None:
 def cpu_calibration(
     threads: int | None, report: Callable[[str], None], *, is_quiet: bool = False
 ) -> Calibration | None:
-    """The calibration for this number of threads, made now if there is none; null if that fails, with a report.
+    """Gives the calibration of this CPU, measured now if there is none.
+
+    It is for this number of threads. Null if the measurement fails, with a report.
 
     A disturbed one is made again after a while, in a process of its own: the measurement needs torch, which this one
     must not import. It is announced, and its progress shown on this terminal, unless ``is_quiet``.
@@ -139,17 +154,20 @@ def cpu_calibration(
     )
     with suppress(OSError):
         unfinished.unlink()
-    known = read_calibration(threads)
-    if known is None:
+    calibration = read_calibration(threads)
+    if calibration is None:
         report(f"this CPU could not be measured: {_reason(helper)}; to try again: bottleneck calibrate")
-    return known
+    return calibration
 
 
 def reason_to_measure(threads: int | None) -> str | None:
-    """The words for why this CPU is measured before it is judged by; null where the kept ceilings will do."""
-    known = read_calibration(threads)
-    if known is not None:
-        return "again, since it was busy the last time" if _is_worth_repeating(known) else None
+    """Gives the reason why this CPU is measured before a judgement.
+
+    Null where the kept ceilings will do.
+    """
+    calibration = read_calibration(threads)
+    if calibration is not None:
+        return "again, since it was busy the last time" if _is_worth_repeating(calibration) else None
     if (cache_folder() / _UNFINISHED).exists():
         return "again, since it was interrupted the last time"
     return _reason_for_another(threads) if any(cache_folder().glob("cpu-*.json")) else "once per machine"
@@ -157,8 +175,8 @@ def reason_to_measure(threads: int | None) -> str | None:
 
 def _reason_for_another(threads: int | None) -> str:
     identity, version = cpu_facts().identity, torch_version()
-    here = [each for each in _readable("cpu") if each.identity == identity]
-    same = [each for each in here if each.torch == version]
+    here = [calibration for calibration in _readable("cpu") if calibration.identity == identity]
+    same = [calibration for calibration in here if calibration.torch == version]
     if same and threads is not None:
         return f"again, for {counted(threads, 'thread')} instead of {same[0].threads}"
     if same:
@@ -176,14 +194,16 @@ def _reason(helper: "subprocess.CompletedProcess[str]") -> str:
 
 
 def gpu_calibration(facts: Iterable[Mapping[str, str | int | float | None]]) -> Calibration | None:
-    """The kept calibration of the GPUs that a program saw, null where there is none or they are not all alike.
+    """Gives the kept calibration of the GPUs that a program saw.
+
+    Null where there is none or they are not all alike.
 
     None is made here: that takes up to a minute, and the device may have other work.
     """
     from bottleneck.calibrate.gpu import identity, read_gpu_calibration
     from bottleneck.calibrate.probes import driver_version
 
-    kinds = {identity(each) for each in facts}
+    kinds = {identity(gpu) for gpu in facts}
     return read_gpu_calibration(kinds.pop(), driver_version()) if len(kinds) == 1 else None
 
 
@@ -194,7 +214,10 @@ def find_calibration(
     *,
     is_quiet: bool = False,
 ) -> Calibration | None:
-    """The calibration of the device that a program used: of its GPUs (by their facts), else of the CPU."""
+    """Finds the calibration of the device that a program used.
+
+    It is that of its GPUs (by their facts), else that of the CPU.
+    """
     return gpu_calibration(facts) if facts else cpu_calibration(threads, report, is_quiet=is_quiet)
 
 
@@ -203,7 +226,9 @@ def _is_worth_repeating(known: Calibration) -> bool:
 
 
 def add_ceilings(folder: Path, report: Callable[[str], None]) -> None:
-    """Writes the ceilings into a recording of this CPU that has none, measured now if need be.
+    """Writes the ceilings into a recording of this CPU without any.
+
+    They are measured now if need be.
 
     Nothing happens to any other path, and where the recording cannot be written.
     """

@@ -1,4 +1,7 @@
-"""Measured ceilings of a device, the merging of two measurements, caveats about them, and their table for people."""
+"""Measured ceilings of a device.
+
+Also the merging of two measurements, caveats about them, and their table for people.
+"""
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,13 +74,19 @@ class Calibration:
 
 
 def best_of_both(before: Calibration, now: Calibration) -> Calibration:
-    """The faster of two calibrations, ceiling by ceiling. Two that agree have settled, whatever either said alone."""
+    """Gives the faster of two calibrations, ceiling by ceiling.
+
+    Two that agree have settled, whatever either said alone.
+    """
     earlier = {ceiling.name: ceiling for ceiling in before.ceilings}
     return replace(
         now,
         device=better(before.device, now.device),
         ceilings=tuple(_faster(earlier.get(ceiling.name), ceiling) for ceiling in now.ceilings),
-        dispatch_us=min((each.dispatch_us for each in (before, now) if each.dispatch_us is not None), default=None),
+        dispatch_us=min(
+            (calibration.dispatch_us for calibration in (before, now) if calibration.dispatch_us is not None),
+            default=None,
+        ),
         caveats=now.caveats if before.caveats else (),
     )
 
@@ -96,7 +105,10 @@ def _faster(before: Ceiling | None, now: Ceiling) -> Ceiling:
 
 
 def better(before: Device, now: Device) -> Device:
-    """The faster of two measurements of the same device, ceiling by ceiling: disturbance only ever slows it down."""
+    """Gives the faster of two measurements of a device, ceiling by ceiling.
+
+    Disturbance only ever slows it down.
+    """
     peaks = {name: max(rate, before.peaks_flops_per_s.get(name, 0.0)) for name, rate in now.peaks_flops_per_s.items()}
     own = {name for name, rate in peaks.items() if rate == now.peaks_flops_per_s[name]}
     clocks = {name: (now if name in own else before).peak_clocks_mhz.get(name) for name in peaks}
@@ -118,13 +130,13 @@ def better(before: Device, now: Device) -> Device:
 
 
 def _smaller(one: float | None, other: float | None) -> float | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+    return min((value for value in (one, other) if value is not None), default=None)
 
 
 def noise_caveats(ceilings: Sequence[Ceiling], device: str, load: str, options: str) -> tuple[Caveat, ...]:
-    """Caveats on disturbances: load by other programs (empty for none), and ceilings that did not settle.
+    """Gives caveats on load by other programs and on unsettled ceilings.
 
-    ``options`` are those with which the command measures this device again.
+    ``load`` is empty for none. ``options`` are those with which the command measures this device again.
     """
     signs = [load] if load else []
     restless = [ceiling.name for ceiling in ceilings if not ceiling.stable]
@@ -143,26 +155,27 @@ def ceilings_of(
     sizes: Mapping[str, float],
     nominal: Mapping[str, float | None] = MappingProxyType({}),
 ) -> tuple[Ceiling, ...]:
-    """The ceilings of these names that were measured, in this order; microseconds are those of one call.
+    """Makes the ceilings of these names that were measured, in order.
 
-    ``sizes`` holds the bytes of each stream, ``nominal`` the figures of the data sheet.
+    Microseconds are those of one call. ``sizes`` holds the bytes of each stream, ``nominal`` the figures of the data
+    sheet.
     """
     return tuple(
         Ceiling(
             name=name,
             group=group,
-            value=1e6 / found.rate if unit == "us" else found.rate,
+            value=1e6 / result.rate if unit == "us" else result.rate,
             unit=unit,
-            how=found.how,
-            spread=found.spread,
-            stable=found.stable,
-            clock_mhz=found.clock_mhz,
+            how=result.how,
+            spread=result.spread,
+            stable=result.stable,
+            clock_mhz=result.clock_mhz,
             working_set_bytes=sizes.get(name),
             nominal=nominal.get(name),
         )
         for group, unit, names in groups
         for name in names
-        if (found := outcome.measured.get(name)) is not None
+        if (result := outcome.measured.get(name)) is not None
     )
 
 
@@ -194,16 +207,19 @@ def _title(calibration: Calibration) -> str:
 
 
 def _rows(calibration: Calibration) -> list[str]:
-    """One line for each ceiling under the heading of its group; columns without any text are left out."""
+    """Lists each ceiling as a line under the heading of its group.
+
+    Columns without any text are left out.
+    """
     ceilings = calibration.ceilings
-    shown = [(title, text) for title, text in _COLUMNS if any(text(each) for each in ceilings)]
+    shown = [(title, text) for title, text in _COLUMNS if any(text(ceiling) for ceiling in ceilings)]
     if not calibration.clock.is_sensed:
         shown = [column for column in shown if column[0] != "clock"]
-    cells = {each: [text(each) for _, text in shown] for each in ceilings}
+    cells = {ceiling: [text(ceiling) for _, text in shown] for ceiling in ceilings}
     widths = [max([len(title), *(len(row[place]) for row in cells.values())]) for place, (title, _) in enumerate(shown)]
     lines = [_line([title for title, _ in shown], widths)]
     for group, heading in _GROUPS.items():
-        rows = [_line(cells[each], widths) for each in ceilings if each.group == group]
+        rows = [_line(cells[ceiling], widths) for ceiling in ceilings if ceiling.group == group]
         lines += [heading, *rows] if rows else []
     return lines
 
@@ -251,10 +267,10 @@ def _clock(calibration: Calibration) -> str:
 
 # Heading and text of each column; the first is set flush left, one without any text is left out.
 _COLUMNS: tuple[tuple[str, Callable[[Ceiling], str]], ...] = (
-    ("", lambda each: f"  {_label(each)}"),
-    ("reached", lambda each: value_text(each, each.value)),
-    ("data sheet", lambda each: value_text(each, each.nominal) if each.nominal else ""),
-    ("share", lambda each: format_share(each.share) if each.share is not None else ""),
+    ("", lambda ceiling: f"  {_label(ceiling)}"),
+    ("reached", lambda ceiling: value_text(ceiling, ceiling.value)),
+    ("data sheet", lambda ceiling: value_text(ceiling, ceiling.nominal) if ceiling.nominal else ""),
+    ("share", lambda ceiling: format_share(ceiling.share) if ceiling.share is not None else ""),
     ("spread", _spread),
-    ("clock", lambda each: f"{each.clock_mhz:.0f} MHz" if each.clock_mhz else ""),
+    ("clock", lambda ceiling: f"{ceiling.clock_mhz:.0f} MHz" if ceiling.clock_mhz else ""),
 )

@@ -1,4 +1,6 @@
-"""Measures the ceilings of this CPU: products, arithmetic in registers, memory streams, and the cost of a tiny op.
+"""Measures the ceilings of this CPU.
+
+These are products, arithmetic in registers, memory streams, and the cost of a tiny op.
 
 No op of torch multiplies numbers that stay in registers, and none touches memory often enough to be quicker than its
 own call. The loops are our own text, compiled in a folder of their own that is gone afterwards.
@@ -84,7 +86,10 @@ class Loop:
 
 
 class Native:
-    """The compiled loops, run by several threads at once: while a call of ctypes lasts, other threads go on."""
+    """Compiled loops that several threads run at once.
+
+    While a call of ctypes lasts, other threads go on.
+    """
 
     def __init__(self, library: Any, threads: int) -> None:
         self._library = library
@@ -103,10 +108,15 @@ class Native:
         return Loop(partial(self._run_all, calls), float(flight * rounds * len(self._threads)))
 
     def triad(self, bytes_per_thread: int, rounds: int) -> Loop:
-        """C = a + 3 b over a working set of random numbers of each thread's own."""
+        """Makes a loop of c = a + 3 b.
+
+        Each thread has a working set of random numbers of its own.
+        """
         count = max(1, bytes_per_thread // 12)
         vectors = [[_random_floats(count) for _ in range(3)] for _ in self._threads]
-        calls = [partial(self._library.triad, *each, ctypes.c_long(count), ctypes.c_long(rounds)) for each in vectors]
+        calls = [
+            partial(self._library.triad, *triple, ctypes.c_long(count), ctypes.c_long(rounds)) for triple in vectors
+        ]
         return Loop(partial(self._run_all, calls), 12.0 * count * rounds * len(self._threads))
 
     def close(self) -> None:
@@ -125,7 +135,10 @@ def _random_floats(count: int) -> Any:
 
 
 def build_native(threads: int) -> Native | None:
-    """The loops, compiled within a fraction of a second; null where there is no compiler, or none that can do it."""
+    """Compiles the loops within a fraction of a second.
+
+    Null where there is no compiler, or none that can do it.
+    """
     compiler = find_compiler()
     if compiler is None:
         return None
@@ -171,7 +184,9 @@ NEW_PAGES = "new pages"
 
 @dataclass(frozen=True)
 class CpuSizes:
-    """Sizes of the work: sides of square products, calls of a tiny op, rounds of the loops in registers.
+    """Sizes of the work.
+
+    They are sides of square products, calls of a tiny op, and rounds of the loops in registers.
 
     One thread alone multiplies ``scout`` first: what would take several threads longer than ``product_seconds`` is left
     out, since a dtype that a CPU only emulates can be a hundred times slower than fp32. ``compiles`` is false where no
@@ -189,7 +204,10 @@ class CpuSizes:
 
 @dataclass(frozen=True)
 class CpuBench:
-    """Tools of a measurement: torch, the compiled loops where there is a compiler, and the clock."""
+    """Tools of a measurement.
+
+    They are torch, the compiled loops where there is a compiler, and the clock.
+    """
 
     torch: Any
     native: Native | None
@@ -215,7 +233,10 @@ def vector_name(dtype: str) -> str:
 
 
 def cpu_probes(bench: CpuBench, sizes: Mapping[str, int], effort: ProbeEffort) -> list[Probe]:
-    """Every probe of this CPU; ``sizes`` holds bytes to stream over, by the level of memory that should hold them."""
+    """Lists every probe of this CPU.
+
+    ``sizes`` holds bytes to stream over, by the level of memory that should hold them.
+    """
     probes = [probe for dtype in DTYPES for probe in _products(bench, dtype, effort)]
     if bench.native is not None:
         probes += _vectors(bench, bench.native)
@@ -227,9 +248,10 @@ def cpu_probes(bench: CpuBench, sizes: Mapping[str, int], effort: ProbeEffort) -
 
 
 def _products(bench: CpuBench, dtype: str, effort: ProbeEffort) -> list[Probe]:
-    """Square products of random numbers. The largest need not win: with matrix tiles the middle one stays in cache.
+    """Makes the probes of square products of random numbers.
 
-    One thread alone may win on a busy machine, where several spend whole time slices waiting for one another.
+    The largest need not win: with matrix tiles the middle one stays in cache. One thread alone may win on a busy
+    machine, where several spend whole time slices waiting for one another.
     """
     torch, sizes = bench.torch, bench.sizes
     threads = torch.get_num_threads()
@@ -268,7 +290,10 @@ def _vectors(bench: CpuBench, native: Native) -> list[Probe]:
 
 
 def _native_streams(bench: CpuBench, native: Native, sizes: Mapping[str, int]) -> list[Probe]:
-    """Compiled triads: each thread works on a part of its own. They alone reach the first cache, which no op does."""
+    """Makes the probes of compiled triads, by level of memory.
+
+    Each thread works on a part of its own. They alone reach the first cache, which no op does.
+    """
     threads = bench.torch.get_num_threads()
     probes = []
     for level, size in sizes.items():
@@ -284,7 +309,10 @@ def _triad(bench: CpuBench, native: Native, share: int, rounds: int) -> Take:
 
 
 def _streams(bench: CpuBench, level: str, working_set: int) -> list[Probe]:
-    """C = a + 3 b by torch, together and by one thread; what the cache fetches before a write is not counted."""
+    """Makes the probes of torch's c = a + 3 b.
+
+    All threads run it together, or one thread alone. What the cache fetches before a write is not counted.
+    """
     count = max(1, working_set // 12)
     calls = max(1, int(_BATCH_BYTES / (12 * count)))
     add = cache(partial(_add, bench, count, calls))
@@ -336,7 +364,9 @@ def _tiny(bench: CpuBench) -> list[Probe]:
 
 
 def compiled_probes(bench: CpuBench) -> list[Probe]:
-    """Entering compiled code: a small model, compiled, whose loop over a few numbers takes next to nothing.
+    """Makes the probes of entering compiled code.
+
+    They call a small model, compiled, whose loop over a few numbers takes next to nothing.
 
     With a backward pass: the call and its pass less those of one op, which autograd begins in either case.
     """
@@ -396,7 +426,10 @@ def _entry_backward(bench: CpuBench) -> Take:
 
 @contextmanager
 def _kept_compilations() -> Iterator[None]:
-    """Lets the compiler keep what it makes where pieces of recordings find it: they start sooner by that."""
+    """Lets the compiler keep its results where pieces of recordings find them.
+
+    The pieces start sooner by that.
+    """
     name, folder = "TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / COMPILATIONS)
     before = os.environ.get(name)
     os.environ[name] = folder
@@ -410,7 +443,10 @@ def _kept_compilations() -> Iterator[None]:
 
 
 def _profiled_s(bench: CpuBench, look: Look) -> float:
-    """Median duration that the profiler reports for a tiny op, recording what a recording records."""
+    """Gives the median duration of a tiny op by the profiler.
+
+    The profiler records what a recording records.
+    """
     torch = bench.torch
     left, right = torch.rand(1), torch.rand(1)
     profiler = torch.autograd.profiler.profile(record_shapes=True, with_stack=True, use_kineto=True)
@@ -423,13 +459,19 @@ def _profiled_s(bench: CpuBench, look: Look) -> float:
 
 
 def _fresh(bench: CpuBench, size: int) -> Probe:
-    """Writing memory for the first time, less writing it again: what the system takes to hand out new pages."""
+    """Makes the probe of new memory pages.
+
+    It times writing memory for the first time, less writing it again: what the system takes to hand out new pages.
+    """
     part = float(size // _FRESH_PARTS)
     return Probe(NEW_PAGES, "first write", part, partial(_first_write, bench, untouched(bench.torch, size)))
 
 
 def _first_write(bench: CpuBench, blocks: Iterator[Any]) -> Take:
-    """The second write is the quickest of some: one that is disturbed must not make new pages look cheap."""
+    """Times the first write of a block, less the second.
+
+    The second write is the quickest of some: one that is disturbed must not make new pages look cheap.
+    """
 
     def take(look: Look) -> float:
         write = bench.timed(partial(next(blocks).fill_, 1))
@@ -443,7 +485,10 @@ def _first_write(bench: CpuBench, blocks: Iterator[Any]) -> Take:
 
 
 def untouched(torch: Any, size: int) -> Iterator[Any]:
-    """Parts of memory that nobody has written to yet; the change to the next whole costs time, the rest is free."""
+    """Gives parts of memory that nobody has written to yet.
+
+    The change to the next whole costs time, the rest is free.
+    """
     while True:
         yield from torch.empty(size, dtype=torch.uint8).chunk(_FRESH_PARTS)
 
@@ -460,7 +505,9 @@ def calibrate_cpu(
     *,
     fresh: bool = False,
 ) -> Calibration:
-    """The ceilings of this CPU at a number of threads (null: torch's choice), measured now and kept for later.
+    """Measures the ceilings of this CPU and keeps them for later.
+
+    They are those at a number of threads, where null is torch's choice.
 
     Takes half a minute on two cores. Random data, since zeros need less power. Results that do not settle within
     3 %, or that other programs disturbed, are kept with a caveat, and the next calibration can only improve on them,
@@ -501,7 +548,7 @@ def measure_cpu(
         threads=chosen,
         is_default=chosen == usual,
         allowance=allowance(),
-        dispatch_us=next((each.value for each in ceilings if each.name == DISPATCH), None),
+        dispatch_us=next((ceiling.value for ceiling in ceilings if ceiling.name == DISPATCH), None),
         caveats=noise_caveats(ceilings, "this CPU", load_note(busy), options),
         ceilings=ceilings,
         clock=clock,
@@ -515,9 +562,10 @@ def load_note(busy: float) -> str:
 
 
 def working_sets(facts: CpuFacts, threads: int) -> dict[str, int]:
-    """Bytes to stream over, by the memory that should hold them: half of the caches, twice the last, and far beyond.
+    """Gives the bytes to stream over, by level of memory.
 
-    Each thread has its own caches of the first and second level.
+    They are half of the caches, twice the last, and far beyond. Each thread has its own caches of the first and second
+    level.
     """
     last = facts.last_level_bytes
     room = (facts.memory_bytes or 2**33) // _MEMORY_SHARE
@@ -558,7 +606,7 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
         if product_name(dtype) in by_name
     }
     peaks = {peak: ceiling.value for peak, ceiling in best.items()}
-    streams = descending([(each.working_set_bytes, each.value) for each in ceilings if each.working_set_bytes])
+    streams = descending([(entry.working_set_bytes, entry.value) for entry in ceilings if entry.working_set_bytes])
     bandwidth = streams[-1][1] if streams else None
     return Device(
         name=facts.model,
@@ -574,12 +622,15 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
         cache_bytes=float(facts.last_level_bytes),
         bandwidth_by_bytes=streams,
         fresh_bytes_per_s=by_name[NEW_PAGES].value if NEW_PAGES in by_name else None,
-        peak_clocks_mhz={peak: each.clock_mhz for peak, each in best.items() if clock.is_sensed and each.clock_mhz},
+        peak_clocks_mhz={peak: entry.clock_mhz for peak, entry in best.items() if clock.is_sensed and entry.clock_mhz},
         compiled_call_us=_settled(by_name.get(COMPILED)),
         compiled_call_backward_us=_settled(by_name.get(COMPILED_BACKWARD)),
     )
 
 
 def _settled(ceiling: Ceiling | None) -> float | None:
-    """Its value where rounds agree: on a busy machine a call with a backward pass takes up to ten times as long."""
+    """Gives a ceiling's value where rounds agree, else null.
+
+    On a busy machine a call with a backward pass takes up to ten times as long.
+    """
     return ceiling.value if ceiling is not None and ceiling.stable else None

@@ -1,4 +1,7 @@
-"""Measures the ceilings of a GPU: products by dtype, arithmetic, memory streams, launches, and the host link."""
+"""Measures the ceilings of a GPU.
+
+These are products by dtype, arithmetic, memory streams, launches, and the host link.
+"""
 
 import statistics
 import time
@@ -58,7 +61,10 @@ LAUNCH, BACK_TO_BACK, ENQUEUE = "smallest kernel, profiled", "smallest kernels, 
 
 
 class LinkWay(NamedTuple):
-    """A way of copies between host and device: where they begin, and from which memory of the host."""
+    """A way of copies between host and device.
+
+    Holds where they begin, and whether the host's memory is pinned.
+    """
 
     from_host: bool
     pinned: bool
@@ -74,7 +80,10 @@ LINKS: Mapping[str, LinkWay] = {
 
 @dataclass(frozen=True)
 class GpuProduct:
-    """Product of a dtype: torch's names of its operands, and what fp32 may be rounded to."""
+    """A product of a dtype.
+
+    Holds torch's names of its operands, and what fp32 may be rounded to.
+    """
 
     dtype: str
     item_bytes: float
@@ -95,7 +104,10 @@ VECTORS: Mapping[str, str] = {"fp64": "float64", "fp32": "float32"}
 
 @dataclass(frozen=True)
 class GpuSizes:
-    """Sizes of the work. The time of a ``scout`` product shows which of the others take longer than ``product_s``."""
+    """Sizes of the work.
+
+    The time of a ``scout`` product shows which of the others take longer than ``product_s``.
+    """
 
     products: tuple[int, ...] = (8192, 4096, 2048)
     scout: int = 1024
@@ -108,7 +120,10 @@ class GpuSizes:
 
 @dataclass(frozen=True)
 class CudaBench:
-    """Tools of a measurement: torch, the device by torch's name ('cuda:0'), its memory, and the host's clock."""
+    """Tools of a measurement.
+
+    They are torch, the device by torch's name ('cuda:0'), its memory, and the host's clock.
+    """
 
     torch: Any
     device: str
@@ -118,7 +133,10 @@ class CudaBench:
     clock: Clock = time.perf_counter
 
     def batch(self, run: Callable[[], object], calls: int) -> Take:
-        """Seconds of a call, by so many between two events; the device waits until they are queued."""
+        """Times a call on the device, in seconds.
+
+        Takes the mean of ``calls`` calls between two events. The device waits until they are queued.
+        """
 
         def take(look: Look) -> float:
             cuda = self.torch.cuda
@@ -149,7 +167,10 @@ class CudaBench:
         return take
 
     def long_batch(self, make: Callable[[], Callable[[], object]]) -> Take:
-        """A batch of what ``make`` gives to run, with as many calls as it should have."""
+        """Times what ``make`` gives to run, in a long batch.
+
+        The batch has as many calls as it should have.
+        """
         run = make()
         one = self.once(run)
         return self.batch(run, max(1, min(_MOST_CALLS, int(_BATCH_S / max(one, 1e-6)))))
@@ -162,7 +183,10 @@ class CudaBench:
 
 
 def cuda_probes(bench: CudaBench) -> Iterator[Probe]:
-    """Every probe of the device. Data are random, and handed back before the next probe makes its own."""
+    """Gives every probe of the device.
+
+    Data are random, and handed back before the next probe makes its own.
+    """
     for dtype in PRODUCTS:
         yield from _products(bench, dtype)
     for dtype in VECTORS:
@@ -179,7 +203,10 @@ def vector_name(dtype: str) -> str:
 
 
 def stream_sizes(bench: CudaBench) -> dict[str, float]:
-    """Bytes to stream over, by the memory that should hold them: half of the cache, four times it, and far beyond."""
+    """Gives the bytes to stream over, by level of memory.
+
+    They are half of the cache, four times it, and far beyond.
+    """
     room = min(bench.free_bytes / 4, bench.sizes.largest_stream_bytes)
     return {
         "L2": min(bench.cache_bytes / 2, room),
@@ -189,9 +216,10 @@ def stream_sizes(bench: CudaBench) -> dict[str, float]:
 
 
 def _products(bench: CudaBench, dtype: str) -> list[Probe]:
-    """Square products: the two largest that fit into a quarter of the free memory and do not take too long.
+    """Makes the probes of square products.
 
-    Some devices do fp64 at a sixty-fourth of the rate of fp32.
+    They are the two largest that fit into a quarter of the free memory and do not take too long. Some devices do fp64
+    at a sixty-fourth of the rate of fp32.
     """
     if not hasattr(bench.torch, PRODUCTS[dtype].dtype):
         return []
@@ -234,7 +262,10 @@ def _product(bench: CudaBench, dtype: str, size: int) -> Callable[[], object]:
 
 
 def _rounded(torch: Any, precision: str, multiply: Callable[[], object]) -> None:
-    """A product of fp32 numbers that may, or may not, be rounded to tf32; the user's setting is put back."""
+    """Multiplies fp32 numbers that may or may not be rounded to tf32.
+
+    ``precision`` says which. The user's setting is put back.
+    """
     matmul = torch.backends.cuda.matmul
     before, matmul.fp32_precision = matmul.fp32_precision, precision
     try:
@@ -257,7 +288,10 @@ def _chain(bench: CudaBench, dtype: str, count: int) -> Callable[[], object]:
 
 
 def _streams(bench: CudaBench, level: str, size: float) -> list[Probe]:
-    """A copy and c = a + 3 b over so many bytes in all."""
+    """Makes the probes of memory streams.
+
+    They are a copy and c = a + 3 b. Each moves ``size`` bytes in all.
+    """
     copied, added = int(size // 8), int(size // 12)
     return [
         _probe(bench, stream_name(level), "copy", 8.0 * copied, partial(_copy, bench, copied)),
@@ -276,7 +310,10 @@ def _add(bench: CudaBench, count: int) -> Callable[[], object]:
 
 
 def _links(bench: CudaBench) -> list[Probe]:
-    """Copies between host and device, from memory that the system may move and from memory that it may not."""
+    """Makes the probes of copies between host and device.
+
+    The host's memory is one that the system may move, or one that it may not.
+    """
     size = float(bench.sizes.link_bytes)
     return [Probe(name, "copy", size, partial(_transfer, bench, way)) for name, way in LINKS.items()]
 
@@ -290,7 +327,10 @@ def _transfer(bench: CudaBench, way: LinkWay) -> Take:
 
 
 def _launches(bench: CudaBench) -> list[Probe]:
-    """The smallest kernel: on the device, queued behind others, and what queueing it costs the host."""
+    """Makes the probes of the smallest kernel.
+
+    They are its time on the device, queued behind others, and what queueing it costs the host.
+    """
     return [
         Probe(LAUNCH, "add", 1.0, lambda: partial(_profiled_s, bench)),
         Probe(BACK_TO_BACK, "add", 1.0, lambda: bench.batch(_add(bench, 1), bench.sizes.tiny_calls)),
@@ -311,7 +351,10 @@ def _enqueue_s(bench: CudaBench, run: Callable[[], object], look: Look) -> float
 
 
 def _profiled_s(bench: CudaBench, look: Look) -> float:
-    """A tenth of the smallest kernels is shorter, by the profiler; RuntimeError where it shows none."""
+    """Gives the 10th percentile of the smallest kernel's seconds.
+
+    By the profiler. RuntimeError where it shows none.
+    """
     torch, run = bench.torch, _add(bench, 1)
     with quiet_profiler(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(bench.sizes.tiny_calls):
@@ -319,10 +362,12 @@ def _profiled_s(bench: CudaBench, look: Look) -> float:
         torch.cuda.synchronize()
     look()
     cuda = torch.autograd.DeviceType.CUDA
-    found = [event.duration_ns() for event in profiler.profiler.kineto_results.events() if event.device_type() == cuda]
-    if len(found) < 20:
+    durations_ns = [
+        event.duration_ns() for event in profiler.profiler.kineto_results.events() if event.device_type() == cuda
+    ]
+    if len(durations_ns) < 20:
         raise RuntimeError("the profiler shows no kernels")
-    return float(statistics.quantiles(found, n=10)[0]) / 1e9
+    return float(statistics.quantiles(durations_ns, n=10)[0]) / 1e9
 
 
 # Under a minute in all: rounds end after 35 s, and one of them takes some 8 s.
@@ -346,7 +391,9 @@ Facts = Mapping[str, str | int | float | None]
 def calibrate_gpu(
     index: int = 0, on_progress: OnProgress = no_progress, effort: ProbeEffort = GPU_EFFORT, *, fresh: bool = False
 ) -> Calibration:
-    """The ceilings of a GPU as torch numbers them, measured now and kept for later; under a minute.
+    """Measures the ceilings of a GPU and keeps them for later.
+
+    ``index`` is torch's number of the GPU. It takes under a minute.
 
     As with a CPU, a result that was disturbed is only improved on, unless it is ``fresh``.
     """
@@ -381,7 +428,7 @@ def measure_gpu(
     return Calibration(
         device=as_device(sheet, facts, ceilings),
         identity=identity(facts),
-        dispatch_us=next((each.value for each in ceilings if each.name == ENQUEUE), None),
+        dispatch_us=next((ceiling.value for ceiling in ceilings if ceiling.name == ENQUEUE), None),
         caveats=(
             *noise_caveats(ceilings, "this device", busy, f"--device cuda:{index}"),
             *off_sheet(ceilings),
@@ -401,13 +448,22 @@ def identity(facts: Facts) -> str:
 
 
 def read_gpu_calibration(wanted: str, driver: str) -> Calibration | None:
-    """The kept calibration of such a device, with this driver and version of torch; null if there is none."""
-    found = (known for kind in ("cuda", "rocm") for known in kept_calibrations(kind))
-    return next((known for known in found if (known.identity, known.driver) == (wanted, driver)), None)
+    """Reads the kept calibration of such a device.
+
+    It has to be of this driver and version of torch. Null if there is none.
+    """
+    calibrations = (calibration for kind in ("cuda", "rocm") for calibration in kept_calibrations(kind))
+    return next(
+        (calibration for calibration in calibrations if (calibration.identity, calibration.driver) == (wanted, driver)),
+        None,
+    )
 
 
 def data_sheet(torch: Any, facts: Facts) -> tuple[Device, tuple[Caveat, ...]]:
-    """The device's row of the catalogue, found by the same rules as for a trace."""
+    """Finds the device's row of the catalogue, with caveats.
+
+    The rules are the same as for a trace.
+    """
     flavour = "rocm" if getattr(torch.version, "hip", None) else "cuda"
     properties = DeviceProperties(
         index=int(facts["index"] or 0),
@@ -449,8 +505,8 @@ def as_device(sheet: Device, facts: Facts, ceilings: tuple[Ceiling, ...]) -> Dev
     """
     by_name = {ceiling.name: ceiling for ceiling in ceilings}
     best = _peaks(sheet, by_name)
-    peaks = {**sheet.peaks_flops_per_s, **{peak: each.value for peak, each in best.items()}}
-    clocks = {**sheet.peak_clocks_mhz, **{peak: each.clock_mhz for peak, each in best.items() if each.clock_mhz}}
+    peaks = {**sheet.peaks_flops_per_s, **{peak: entry.value for peak, entry in best.items()}}
+    clocks = {**sheet.peak_clocks_mhz, **{peak: entry.clock_mhz for peak, entry in best.items() if entry.clock_mhz}}
     dram, floor = by_name.get(stream_name("DRAM")), by_name.get(LAUNCH)
     bandwidth = sheet.bandwidth_bytes_per_s if dram is None else dram.value
     pinned = (by_name[name].value for name, way in LINKS.items() if name in by_name and way.pinned)
@@ -471,29 +527,32 @@ def as_device(sheet: Device, facts: Facts, ceilings: tuple[Ceiling, ...]) -> Dev
 
 def _peaks(sheet: Device, by_name: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
     """The ceiling that each peak of the device is, where it was measured."""
-    known = sheet.peaks_flops_per_s
+    sheet_peaks = sheet.peaks_flops_per_s
     best: dict[str, Ceiling] = {}
     for dtype in VECTORS:
         if vector_name(dtype) in by_name:
             best[f"{dtype}_vector"] = by_name[vector_name(dtype)]
     for dtype, names in _PRODUCT_PEAKS.items():
         ceiling = by_name.get(product_name(dtype))
-        peak = next((name for name in names if name in known), None if known else names[-1])
+        peak = next((name for name in names if name in sheet_peaks), None if sheet_peaks else names[-1])
         if ceiling is None or peak is None:
             continue
         # Of vector units the data sheet is a better ceiling than products, which reach less, but not if it is beaten.
-        stands = known.get(peak, 0.0) if peak.endswith("_vector") else 0.0
+        stands = sheet_peaks.get(peak, 0.0) if peak.endswith("_vector") else 0.0
         if ceiling.value > (best[peak].value if peak in best else stands):
             best[peak] = ceiling
     return best
 
 
 def off_sheet(ceilings: tuple[Ceiling, ...]) -> tuple[Caveat, ...]:
-    """Ceilings that cannot be, or that something holds back: above the data sheet, or below half of it."""
-    odd = [each for each in ceilings if each.share is not None and not _LEAST_SHARE <= each.share <= _ABOVE]
+    """Gives a caveat on ceilings that differ from the data sheet.
+
+    Those above it cannot be, and something holds those below half of it back.
+    """
+    odd = [ceiling for ceiling in ceilings if ceiling.share is not None and not _LEAST_SHARE <= ceiling.share <= _ABOVE]
     if not odd:
         return ()
-    named = ", ".join(f"{each.name} {format_share(each.share or 0.0)}" for each in odd)
+    named = ", ".join(f"{ceiling.name} {format_share(ceiling.share or 0.0)}" for ceiling in odd)
     message = (
         f"measured against the data sheet: {named}; above it the sheet is not this device's, below half of it another "
         "program, a power limit or heat holds the device back"

@@ -20,7 +20,9 @@ _MOVES = 0.005
 
 @dataclass(frozen=True)
 class ClockStamp:
-    """The clock in MHz before, during (median) and after the measurement; null where it cannot be read.
+    """The clock in MHz around a measurement.
+
+    It is read before, during (median) and after. Null where it cannot be read.
 
     ``is_sensed``: the figure moved; many virtual machines show the same one all the time. ``memory_mhz`` is the clock
     of the memory, where the device reports it.
@@ -46,7 +48,10 @@ def clock_stamp(before: float | None, seen: tuple[float, ...], after: float | No
 
 
 def cpu_clock_mhz() -> float | None:
-    """The mean clock of the processors as the system reports it; null where it does not."""
+    """Gives the mean clock of the processors, in MHz.
+
+    As the system reports it. Null where it does not.
+    """
     psutil = _psutil()
     try:
         frequency = None if psutil is None else psutil.cpu_freq()
@@ -56,7 +61,9 @@ def cpu_clock_mhz() -> float | None:
 
 
 class OtherLoad:
-    """Processors that other programs keep busy from now on: load of the machine less that of this process.
+    """Processors that other programs keep busy from now on.
+
+    It is the load of the machine less that of this process.
 
     Time that the hypervisor gave to others counts too, since it is lost alike.
     """
@@ -66,7 +73,10 @@ class OtherLoad:
         self._start = self._now()
 
     def busy_processors(self) -> float:
-        """The mean so far; without psutil the load of the last minute, which counts our own work too."""
+        """Gives the mean number of busy processors so far.
+
+        Without psutil it is the load of the last minute, which counts our own work too.
+        """
         now = self._now()
         if now is None or self._start is None:
             return busy_processors()
@@ -83,7 +93,10 @@ class OtherLoad:
 
 
 class NvmlClock:
-    """The clocks of one NVIDIA device through NVML; everything is null where it cannot be reached."""
+    """The clocks of one NVIDIA device through NVML.
+
+    Everything is null where it cannot be reached.
+    """
 
     def __init__(self, facts: Mapping[str, object]) -> None:
         self._nvml: Any = None
@@ -164,7 +177,9 @@ def stream_name(level: str) -> str:
 
 @dataclass(frozen=True)
 class ProbeEffort:
-    """Limits on time and rounds. ``slice_seconds`` is what one probe may take in a round; its first run is not counted.
+    """Limits on time and rounds.
+
+    ``slice_seconds`` is what one probe may take in a round. Its first run is not counted.
 
     Short runs are many: on a busy machine some of them fall between the time slices of others.
     A ceiling has settled when the best of two rounds agree within ``tolerance``. What has not is measured again, in at
@@ -183,7 +198,10 @@ class ProbeEffort:
     least_seconds: float = 0.0
 
     def lasting(self, seconds: float | None) -> "ProbeEffort":
-        """The same over at least so many seconds, in as many rounds as they hold; null leaves it as it is."""
+        """Gives these limits with a time of at least ``seconds``.
+
+        It has as many rounds as they hold. Null leaves the limits as they are.
+        """
         if seconds is None:
             return self
         most_seconds = max(self.most_seconds, seconds)
@@ -192,7 +210,9 @@ class ProbeEffort:
 
 @dataclass(frozen=True)
 class Probe:
-    """One way to reach a ceiling. ``prepare`` makes the data and gives what is run: seconds of one run of ``amount``.
+    """One way to reach a ceiling.
+
+    ``prepare`` makes the data and gives what is run: seconds of one run of ``amount``.
 
     ``amount`` is in FLOPs, bytes or calls. ``how`` distinguishes ways to the same ceiling. The clock of the device is
     looked at in each run, while it works or just after.
@@ -206,7 +226,9 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """A ceiling: the best rate (amount per second) over all rounds, and the way that reached it.
+    """A measured ceiling, as the best rate over all rounds.
+
+    The rate is the amount per second. ``how`` is the way that reached it.
 
     ``spread`` is by how much the best of the second best round fell behind, null after a single round.
     """
@@ -221,7 +243,9 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class RoundProgress:
-    """Progress of a measurement: the ceiling that is next, its place among those of the round.
+    """Progress of a measurement.
+
+    Holds the ceiling that is next and its place among those of the round.
 
     ``is_rest`` where the round is for what has not settled, ``seconds`` since the measurement began.
     """
@@ -250,7 +274,9 @@ class ProbeResults:
 
 
 def best_of(take: Callable[[], float], seconds: float, effort: ProbeEffort, clock: Clock = time.perf_counter) -> float:
-    """Seconds of the best of several runs: until the two best agree, or ``seconds`` have passed.
+    """Gives the seconds of the best of several runs.
+
+    Runs until the two best agree, or ``seconds`` have passed.
 
     The best, because a machine can be disturbed only towards slower. ``take`` gives the seconds of one run. One run
     comes before, uncounted.
@@ -281,7 +307,10 @@ class ClockWatch:
         self.ceiling = ""
 
     def look(self) -> None:
-        """Reads the clock, unless it was read a moment ago: the reading takes time too."""
+        """Reads the clock, unless it was read a moment ago.
+
+        The reading takes time too.
+        """
         if self._clock() < self._next_s:
             return
         value = self._read()
@@ -301,7 +330,9 @@ def settle(
     on_progress: OnProgress = no_progress,
     clock: Clock = time.perf_counter,
 ) -> ProbeResults:
-    """Measures every ceiling in rounds, which lie seconds apart: their agreement predicts that of later runs.
+    """Measures every ceiling in rounds.
+
+    The rounds lie seconds apart: their agreement predicts that of later runs.
 
     A probe that the machine refuses (a dtype that it does not have, memory that is short) is left out; the reason is
     kept where no probe of its ceiling is left.
@@ -330,7 +361,10 @@ class _Rounds:
         self._refused: dict[tuple[str, str], str] = {}
 
     def is_open(self, probe: Probe, number: int, *, is_rest: bool) -> bool:
-        """True if a probe may still improve its ceiling in this round, which may be for unsettled ceilings only."""
+        """Tells whether a probe may still improve its ceiling in this round.
+
+        With ``is_rest`` the round is for unsettled ceilings only.
+        """
         if (probe.ceiling, probe.how) in self._refused:
             return False
         if number <= self._effort.fewest_rounds:
@@ -356,9 +390,9 @@ class _Rounds:
     def outcome(self, probes: Sequence[Probe]) -> ProbeResults:
         """The results of all rounds."""
         ceilings = dict.fromkeys(probe.ceiling for probe in probes)
-        found = {name: self._measured(name) for name in ceilings if self._rounds(name)}
-        refused = {name: why for (name, _), why in self._refused.items() if name not in found}
-        return ProbeResults(found, refused)
+        measured = {name: self._measured(name) for name in ceilings if self._rounds(name)}
+        refused = {name: why for (name, _), why in self._refused.items() if name not in measured}
+        return ProbeResults(measured, refused)
 
     def _measured(self, ceiling: str) -> ProbeResult:
         rounds = sorted(self._rounds(ceiling), reverse=True)
@@ -387,8 +421,11 @@ class _Rounds:
 
 
 def descending(streams: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """The points by working set, none slower than a larger one: what holds for more bytes holds for fewer."""
-    kept: list[tuple[float, float]] = []
+    """Gives the points by working set, none slower than a larger one.
+
+    What holds for more bytes holds for fewer.
+    """
+    points: list[tuple[float, float]] = []
     for size, rate in sorted(streams, reverse=True):
-        kept.append((size, max(rate, kept[-1][1] if kept else 0.0)))
-    return tuple(reversed(kept))
+        points.append((size, max(rate, points[-1][1] if points else 0.0)))
+    return tuple(reversed(points))

@@ -1,4 +1,7 @@
-"""``bottleneck accept``: edits lock-files to the counts of now, with a reason, and shows what each edit gives up."""
+"""``bottleneck accept``: edits lock-files to the counts of now.
+
+It keeps a reason, and shows what each edit gives up.
+"""
 
 import os
 import shlex
@@ -74,7 +77,10 @@ def accept_command(
 
 
 def _counts(workload: "LockedWorkload", project: "Project", *, quiet: bool) -> "Counts":
-    """The counts of the gate's last run; counted again where there are none, or a source has changed since."""
+    """Gives the counts of the gate's last run.
+
+    Counts again where there are none, or a source has changed since.
+    """
     from bottleneck.gate.acceptance import last_counts, last_path, write_last
 
     counts = last_counts(workload, project)

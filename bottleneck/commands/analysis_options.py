@@ -49,14 +49,21 @@ _MOST_JOBS = 8
 
 
 def usual_jobs() -> int:
-    """As many processes as this one may use processors, by its affinity and its control group."""
+    """Gives the number of processes that read traces.
+
+    It is that of the processors which this process may use, by its affinity and its control group, and has an upper
+    limit.
+    """
     from bottleneck.harness.machine import processor_quota, usable_processors
 
     return max(1, min(_MOST_JOBS, usable_processors(), int(processor_quota() or _MOST_JOBS)))
 
 
 def window_options(steps: str | None, window: str | None, device: "Device | None", *, whole: bool) -> "Options":
-    """The options of an analysis from ``--steps``, ``--window`` and ``--all``, of which at most one may be given."""
+    """Makes the options of an analysis from ``--steps``, ``--window`` and ``--all``.
+
+    At most one of them may be given.
+    """
     from bottleneck.pipeline import Options
 
     given = [name for name, value in (("--steps", steps), ("--window", window), ("--all", whole or None)) if value]
@@ -71,7 +78,10 @@ def window_options(steps: str | None, window: str | None, device: "Device | None
 
 
 def _parse_steps(text: str) -> slice:
-    """The slice that 'A:B' spells; either side may be missing or count from the end."""
+    """Parses 'A:B' to a slice.
+
+    Either side may be missing or count from the end.
+    """
     match = re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?", text, re.ASCII)
     if match is None:
         raise UsageError(
@@ -99,7 +109,10 @@ def _parse_window(text: str) -> tuple[float | None, float | None]:
 
 
 def chosen_device(name: str | None, peaks: Path | None = None) -> "Device | None":
-    """The device that the user names on the command line, or null to go by the trace."""
+    """Finds the device that the user names on the command line.
+
+    Null to go by the trace.
+    """
     if name is not None and peaks is not None:
         raise UsageError("--device and --peaks exclude each other", fix="pass one of them")
     if peaks is not None:
@@ -129,7 +142,10 @@ def _this_cpu() -> "Device":
 
 
 def refuse_unfinished(paths: Sequence[Path]) -> None:
-    """TraceError for a recording that a run is still writing, or that a killed one has left."""
+    """Raises TraceError for a recording that is not finished.
+
+    A run is still writing it, or a killed one has left it.
+    """
     from bottleneck.harness.folder import is_unfinished
 
     for path in paths:

@@ -1,4 +1,7 @@
-"""``bottleneck calibrate``: measures the ceilings of a device of this machine, and keeps them for later runs."""
+"""``bottleneck calibrate``: measures the ceilings of a device of this machine.
+
+They are kept for later runs.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -80,7 +83,10 @@ def calibrate_command(
 
 @contextmanager
 def _progress(seconds: float | None, *, quiet: bool) -> "Iterator[Callable[[RoundProgress], None]]":
-    """Shows the progress as a bar on a terminal, as a line for each round elsewhere, or not at all."""
+    """Shows the progress.
+
+    A bar on a terminal, a line for each round elsewhere, or nothing at all.
+    """
     from bottleneck.calibrate.probes import no_progress
 
     if quiet:
@@ -94,7 +100,10 @@ def _progress(seconds: float | None, *, quiet: bool) -> "Iterator[Callable[[Roun
 
 
 def _bar_teller(bar: ProgressBar, seconds: float | None) -> "Callable[[RoundProgress], None]":
-    """A function that draws how far a round is; of the seconds where they are limited."""
+    """Gives a function that draws how far the measurement is.
+
+    With ``seconds`` it is no further than the share of them that has passed.
+    """
     from bottleneck.calibrate.probes import ProbeEffort
 
     fewest = ProbeEffort().fewest_rounds

@@ -1,4 +1,7 @@
-"""``bottleneck compare``: reads or records both sides, compares them, presents the result and applies --fail-on."""
+"""``bottleneck compare``: compares two sides and presents the result.
+
+Reads or records both sides first, and applies --fail-on.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -129,7 +132,9 @@ def compare_command(
 
 @dataclass(frozen=True)
 class SideSource:
-    """The meaning of a word on the command line: a lock-file, recordings on disk, a git ref or the working tree.
+    """A side as named on the command line.
+
+    It is a lock-file, recordings on disk, a git ref or the working tree.
 
     ``root`` is that of the clone, ``commit`` the full name of a ref's commit; empty for all other kinds.
     """
@@ -155,13 +160,18 @@ class SideSource:
 
 
 def labels_of(sources: Sequence[SideSource]) -> tuple[str, ...]:
-    """The labels of the sides; their whole paths where the labels would be the same."""
+    """Gives the labels of the sides.
+
+    They are the whole paths where the labels would be the same.
+    """
     labels = tuple(source.label for source in sources)
     return labels if len(set(labels)) == len(labels) else tuple(source.text for source in sources)
 
 
 def find_source(text: str, say: Say, *, has_program: bool) -> SideSource:
-    """The meaning of a word: a file or folder with traces goes before a git ref; TraceError where it is neither.
+    """Finds the side that a word names.
+
+    A file or folder with traces goes before a git ref. TraceError where it is neither.
 
     ``has_program`` is true if there is something to record: then `.` is the working tree, unless it is a recording.
     """
@@ -211,7 +221,10 @@ def _holds_ranks(folder: Path) -> bool:
 def _find_program(
     workload: Path | None, settings: tuple[str, ...], sources: Sequence[SideSource], *, train: bool
 ) -> "Program | None":
-    """The program to record at refs; None where no side is one. UsageError where it is missing, or not needed."""
+    """Finds the program to record at refs.
+
+    None where no side is one. UsageError where it is missing, or not needed.
+    """
     from bottleneck.experiment.git_clone import find_root
     from bottleneck.experiment.worktree import moved_target
     from bottleneck.harness.target import make_program
@@ -288,7 +301,10 @@ def _read_side(source: SideSource, label: str, options: "Options") -> "ComparedS
 def _record_both(
     sources: Sequence[SideSource], program: "Program", scratch: Path, say: Say
 ) -> "tuple[ComparedSide, ComparedSide, TimeResult]":
-    """Both sides, whose ledgers add up to the steps that were timed in turns, as the gate times them."""
+    """Records both sides in turns.
+
+    Their ledgers add up to the steps that were timed in turns, as the gate times them.
+    """
     from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 
     ceilings = _shared_ceilings(say)
@@ -308,7 +324,10 @@ def _record_both(
 def _record(
     program: "Program", side: "Side", scratch: Path, ceilings: "Ceilings", say: Say, step: "Timing | None" = None
 ) -> "ComparedSide":
-    """One side recorded once, judged by ceilings that sides share; ``step`` is its time where that is known better."""
+    """Records one side once, judged by ceilings that sides share.
+
+    ``step`` is its time where that is known better.
+    """
     from bottleneck.compare.sides import ComparedSide
     from bottleneck.experiment.record_once import record_side
     from bottleneck.gate.count import count
@@ -328,7 +347,10 @@ def _shared_ceilings(say: Say) -> "Ceilings":
 
 @contextmanager
 def _side_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator[Side]":
-    """The working folder, or a worktree of the commit for the length of the block."""
+    """Gives the sources of a side for the length of the block.
+
+    They are the working folder, or a worktree of the commit.
+    """
     from bottleneck.experiment.side import Side
     from bottleneck.experiment.worktree import base_side, lacks
     from bottleneck.gate.settings import find_pyproject, read_settings
@@ -347,10 +369,13 @@ def _side_at(source: SideSource, program: "Program", scratch: Path) -> "Iterator
 
 
 def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[str]:
-    """A line for each limit that the change exceeds; UndecidedError where a side does not know the metric."""
+    """Gives a line for each limit that the change exceeds.
+
+    UndecidedError where a side does not know the metric.
+    """
     from bottleneck.gate.settings import STEP
 
-    counters = {each.name: (each.before, each.after) for each in comparison.counters}
+    counters = {counter.name: (counter.before, counter.after) for counter in comparison.counters}
     broken = []
     for limit in limits:
         times = comparison.before.step_us, comparison.after.step_us

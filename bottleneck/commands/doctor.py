@@ -56,9 +56,9 @@ def _check(paths: Sequence[Path]) -> "list[Checkup]":
         from bottleneck.doctor.trace_checks import examine_traces
         from bottleneck.system.files import located
 
-        found = [located(path) for path in paths]
-        refuse_unfinished(found)
-        return examine_traces(found)
+        traces = [located(path) for path in paths]
+        refuse_unfinished(traces)
+        return examine_traces(traces)
     from bottleneck.doctor.environment_checks import examine_environment
 
     return [examine_environment()]

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def predict_elsewhere(
     program: "Program", devices: "Sequence[Device]", tries: Sequence[str], tell: Callable[[str], None]
 ) -> "PredictedChanges":
-    """Prices each change on these devices; of those without a name in ``tries``, all that have a price.
+    """Prices each change on these devices.
+
+    Without names in ``tries`` it takes all changes that have a price.
 
     UsageError for a change without a price, and where the step depends on values of its data; WorkloadError where the
     program fails as it is.

@@ -1,4 +1,7 @@
-"""``bottleneck explain``: prints what the documentation says about a finding, a caveat or an account of the ledger."""
+"""``bottleneck explain``: prints the documentation of a name.
+
+It is that of a finding, a caveat or an account of the ledger.
+"""
 
 import re
 import textwrap
@@ -40,22 +43,25 @@ def explain_command(
 
 
 def explanation(name: str) -> str:
-    """The text about a name, wrapped at 80 columns; UsageError with near names for one that nothing is called."""
+    """Gives the text about a name, wrapped at 80 columns.
+
+    UsageError with near names for one that nothing is called.
+    """
     from bottleneck.schema.accounts import ACCOUNTS
 
     wanted = name.strip("[]` ")
     findings, caveats = page_sections()
     sections = caveats | findings
     # Markdown as text of 80 columns: paragraphs are filled, code is indented.
-    found = ["\n".join(_blocks(f"{wanted}\n\n{sections[wanted]}"))] if wanted in sections else []
-    found += [_account_text(key) for key, account in ACCOUNTS.items() if wanted in {key, account.cause, account.label}]
-    if found:
-        return "\n".join(found)
+    texts = ["\n".join(_blocks(f"{wanted}\n\n{sections[wanted]}"))] if wanted in sections else []
+    texts += [_account_text(key) for key, account in ACCOUNTS.items() if wanted in {key, account.cause, account.label}]
+    if texts:
+        return "\n".join(texts)
     from difflib import get_close_matches
 
-    known = [*sections, *ACCOUNTS, *(account.cause for account in ACCOUNTS.values() if account.cause)]
-    near = get_close_matches(wanted, known, n=_NEAR, cutoff=0.5)
-    near += [each for each in known if wanted and wanted in each and each not in near][: _NEAR - len(near)]
+    names = [*sections, *ACCOUNTS, *(account.cause for account in ACCOUNTS.values() if account.cause)]
+    near = get_close_matches(wanted, names, n=_NEAR, cutoff=0.5)
+    near += [entry for entry in names if wanted and wanted in entry and entry not in near][: _NEAR - len(near)]
     raise UsageError(
         f"nothing is called {wanted}",
         why=f"near it are {', '.join(near)}" if near else "",
@@ -64,7 +70,10 @@ def explanation(name: str) -> str:
 
 
 def page_sections() -> tuple[dict[str, str], dict[str, str]]:
-    """The sections of findings and of caveats by their names; UsageError if the page is missing."""
+    """Reads the sections of findings and of caveats by their names.
+
+    UsageError if the page is missing.
+    """
     page = next((path for path in _PAGES if path.is_file()), None)
     if page is None:
         raise UsageError("the page of findings is missing from this installation", fix="install bottleneck again")

@@ -1,4 +1,7 @@
-"""``bottleneck gate``: fails a build when a step does more work than its lock-file allows, or takes longer."""
+"""``bottleneck gate``: fails a build when a step does more work.
+
+The limit is what its lock-file allows. A step that takes longer fails it too.
+"""
 
 import os
 import shlex
@@ -111,9 +114,9 @@ def gate_command(
             _present(done, output, chosen)
         raise typer.Exit(done.exit_code)
     is_timed = only != "counters" and not update and not selftest
-    kept = "lock-files named above are written, others are as they were" if update else "there is no verdict"
+    state = "lock-files named above are written, others are as they were" if update else "there is no verdict"
     with (
-        says_what_is_kept(f"{kept}; the same command begins anew"),
+        says_what_is_kept(f"{state}; the same command begins anew"),
         answered(),
         tempfile.TemporaryDirectory(prefix="bottleneck-gate-", ignore_cleanup_errors=True) as scratch,
     ):
@@ -158,7 +161,7 @@ def _programs(texts: Sequence[str], project: "Project") -> "list[Program]":
             fix='name a file: bottleneck gate model.py, or write workloads = ["model.py"] there',
         )
     # A name on the command line means the configured command line of that name.
-    by_name = {workload_name(shlex.split(known)): known for known in reversed(configured)}
+    by_name = {workload_name(shlex.split(line)): line for line in reversed(configured)}
     return [find_program(by_name.get(text, text), project) for text in texts or configured]
 
 
@@ -166,20 +169,23 @@ def _recordings(texts: Sequence[str], against: str | None) -> tuple[Path, ...]:
     """The recordings to gate; empty where workloads are to be gated."""
     from bottleneck.gate.run_gate import is_recorded
 
-    found = tuple(Path(text) for text in texts if is_recorded(Path(text)))
-    if found and len(found) < len(texts):
+    recordings = tuple(Path(text) for text in texts if is_recorded(Path(text)))
+    if recordings and len(recordings) < len(texts):
         raise UsageError("recordings and workloads cannot be gated together", fix="name either programs or recordings")
-    if not found and against is not None and is_recorded(Path(against)):
+    if not recordings and against is not None and is_recorded(Path(against)):
         raise UsageError(
             f"{against} is a recording, and no other is named",
             why="a program is compared with sources, a recording with a recording",
             fix=f"bottleneck gate NOW.json.gz --against {against}",
         )
-    return found
+    return recordings
 
 
 def _recording_before(recordings: Sequence[Path], against: str | None, *, is_rerun: bool) -> Path:
-    """The recording of --against; UsageError without one, or where an option needs to run a program again."""
+    """Gives the recording of --against.
+
+    UsageError without one, or where an option needs to run a program again.
+    """
     if against is None:
         raise UsageError(
             "a recording is gated against another one", fix=f"bottleneck gate {recordings[0]} --against BEFORE.json.gz"

@@ -78,7 +78,10 @@ def predict_command(
 
 
 def devices_of(texts: Sequence[str]) -> "list[Device]":
-    """The devices that options name, each once; UsageError for a name that is none, and without any."""
+    """Finds the devices that options name, each once.
+
+    UsageError for a name that is none, and without any.
+    """
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if not names:
         raise UsageError(
@@ -86,8 +89,8 @@ def devices_of(texts: Sequence[str]) -> "list[Device]":
             why="a prediction is for devices that are not here",
             fix="name some: --device 'H100 SXM',A100,T4",
         )
-    found = [_device(name) for name in names]
-    return [device for number, device in enumerate(found) if device not in found[:number]]
+    devices = [_device(name) for name in names]
+    return [device for number, device in enumerate(devices) if device not in devices[:number]]
 
 
 def _device(name: str) -> "Device":
@@ -118,7 +121,7 @@ def _ways(text: str) -> "list[Backend]":
 
 def _prices(texts: Sequence[str], devices: "Sequence[Device]") -> dict[str, float]:
     """Prices per hour by the name of the device in the table."""
-    found = {}
+    prices = {}
     for text in texts:
         name, equals, amount = text.partition("=")
         number = amount.strip().removesuffix("/h").lstrip("$€")
@@ -129,14 +132,17 @@ def _prices(texts: Sequence[str], devices: "Sequence[Device]") -> dict[str, floa
         if not 0 < price < 1e9:
             raise UsageError(f"--price {text} is no price of an hour", fix="write for example --price H100=2.5/h")
         device = _device(name).name
-        if device not in {each.name for each in devices}:
+        if device not in {asked.name for asked in devices}:
             raise UsageError(f"--price {text} is for no device of --device", fix=f"add it there: --device {name}")
-        found[device] = price
-    return found
+        prices[device] = price
+    return prices
 
 
 def _steps(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool) -> "tuple[StepCalls, ...]":
-    """The op calls of a program's step at several batch sizes, or of the step of a trace."""
+    """Gives the op calls of a step.
+
+    They are of a program's step at several batch sizes, or of the step of a trace.
+    """
     if Path(target).suffix == ".py":
         from bottleneck.harness.fake_step import fake_steps
         from bottleneck.harness.target import check_source, make_program

@@ -1,4 +1,7 @@
-"""Draws the progress of a command as one bar on the terminal of standard error."""
+"""Draws the progress of a command as one bar.
+
+It is on the terminal of standard error.
+"""
 
 from typing import TYPE_CHECKING, Self
 
@@ -9,7 +12,9 @@ _BAR_COLUMNS, _ELAPSED_COLUMNS = 16, 7
 
 
 class ProgressBar:
-    """A bar with the time that has passed and words behind it; it is gone once its block ends.
+    """A bar with the time that has passed and words behind it.
+
+    It is gone once its block ends.
 
     It appears with the first words, and is drawn only when it gets some: a thread that refreshes it would disturb what
     is measured.
@@ -30,7 +35,10 @@ class ProgressBar:
         self._drawn.stop()
 
     def show(self, words: str, share: float | None = None) -> None:
-        """Draws the bar with these words, up to this share; without one, as far as it was."""
+        """Draws the bar with these words, up to this share.
+
+        Without a share, as far as it was.
+        """
         from bottleneck.report.text import clean
 
         if self._task is None:

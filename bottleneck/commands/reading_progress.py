@@ -1,4 +1,7 @@
-"""Shows on standard error how much of the traces is read: a bar on a terminal, elsewhere a line now and then."""
+"""Shows on standard error how much of the traces is read.
+
+It is a bar on a terminal, elsewhere a line now and then.
+"""
 
 import sys
 import time
@@ -32,9 +35,10 @@ def reading_progress(clock: Callable[[], float] = time.monotonic) -> "Iterator[O
 
 
 def _with_pipes(tell: "OnTrace") -> "OnTrace":
-    """The function with a line on each named pipe: a read of one without a writer waits, as in any program.
+    """Adds a line on each named pipe to the function.
 
-    The pipes that a shell makes (/dev/fd/63) have their writer.
+    A read of one without a writer waits, as in any program. The pipes that a shell makes (/dev/fd/63) have their
+    writer.
     """
 
     def told(done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:

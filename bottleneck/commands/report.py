@@ -1,4 +1,7 @@
-"""``bottleneck report``: from traces, recordings or a saved analysis to text, JSON and a picture."""
+"""``bottleneck report``: makes text, JSON and a picture of a recording.
+
+It reads traces, recordings or a saved analysis.
+"""
 
 import gc
 import os
@@ -151,7 +154,9 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def _import_pipeline() -> None:
-    """Imports what every report needs without the cyclic collector, which would find nothing in a tenth of the time.
+    """Imports what every report needs, without the cyclic collector.
+
+    The collector would take a tenth of the time and find nothing.
 
     NumPy's library of linear algebra starts a thread per processor when it is loaded, each of which spins for some
     30 ms. A report multiplies no matrices.
@@ -171,7 +176,10 @@ def _import_pipeline() -> None:
 
 
 def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "RankReading":
-    """The processes that read the ranks of a job, and the folder that keeps their digests."""
+    """Gives the settings for reading the ranks of a job.
+
+    They are the processes that read, and the folder that keeps their digests.
+    """
     from bottleneck.harness.machine import cache_folder
     from bottleneck.mapping.rank_reading import DigestFolder, RankReading
     from bottleneck.mapping.workers import LocalWorkers
@@ -190,7 +198,10 @@ def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "Ra
 def _read(
     paths: Sequence[Path], options: "Options", on_trace: "OnTrace", reading: "RankReading", *, needs_tracks: bool
 ) -> "tuple[Analysis, StepTracks | None]":
-    """The analysis of the traces, and the tracks of one step where they are needed; a finished one holds sums only."""
+    """Gives the analysis of the traces, and one step's tracks if needed.
+
+    A finished analysis holds sums only.
+    """
     from bottleneck.pipeline import explain, saved_analysis
 
     saved = saved_analysis(paths, options)
@@ -224,7 +235,10 @@ def _open_in_browser(page: Path) -> None:
 
 
 def _export(paths: Sequence[Path], options: "Options", output: Path | None) -> None:
-    """Writes the trace with our tracks added, compressed where the name of the file ends in .gz."""
+    """Writes the trace with our tracks added.
+
+    It is compressed where the name of the file ends in .gz.
+    """
     from bottleneck.pipeline import annotate
     from bottleneck.report.perfetto import track_events
     from bottleneck.trace.extend import extend_trace

@@ -1,4 +1,7 @@
-"""Options of programs and reports that commands share, and where reports go: file, pipe or terminal."""
+"""Options of programs and reports that commands share.
+
+Also where reports go: file, pipe or terminal.
+"""
 
 import sys
 from collections.abc import Collection, Iterable
@@ -60,7 +63,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 class ExampleCommand(TyperCommand):
-    """A command whose help ends with examples, which are its epilog: there they are on the screen."""
+    """A command whose help ends with examples.
+
+    They are its epilog: there they are on the screen.
+    """
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click calls it
         """Writes the examples as a section."""
@@ -74,7 +80,10 @@ def format_option(what: str, formats: Collection[str] = RESULT_FORMATS) -> Any:
 
 
 def choice_of_format(help_text: str, formats: Collection[str]) -> Any:
-    """The option ``--format`` with this help, which takes the name of one of these formats."""
+    """Makes the option ``--format`` with this help.
+
+    It takes the name of one of these formats.
+    """
 
     def check(form: str | None) -> str | None:
         if form is not None and form not in formats:
@@ -87,13 +96,19 @@ def choice_of_format(help_text: str, formats: Collection[str]) -> Any:
 
 
 def form_of(form: str | None, output: Path | None, formats: Collection[str]) -> str:
-    """The format of ``--format``, else of the suffix of ``--output`` if it is one of these, else terminal text."""
+    """Gives the format of ``--format``, else of the suffix of ``--output``.
+
+    Terminal text if that suffix is none of these formats.
+    """
     named = form_of_suffix(output) if output is not None else None
     return form or (named if named is not None and named in formats else "terminal")
 
 
 def form_of_suffix(output: Path) -> str | None:
-    """The format that the name of a file asks for; null where its suffix names none."""
+    """Gives the format that the name of a file asks for.
+
+    Null where its suffix names none.
+    """
     return next((name for name, form in FORMATS.items() if output.suffix.lower() in form.suffixes), None)
 
 
@@ -113,13 +128,19 @@ PLOTS = ("roofline", "ledger", "timeline", "ranks")
 
 
 def plot_option() -> Any:
-    """The option ``--plot`` of a report, which takes a kind of picture with its file, and may be repeated."""
+    """Makes the option ``--plot`` of a report.
+
+    It takes a kind of picture with its file, and may be repeated.
+    """
     help_text = f"Also draw a picture to this .png, .svg or .pdf file: {', '.join(PLOTS)}; may be repeated."
     return typer.Option("--plot", metavar="KIND=FILE", help=help_text)
 
 
 def plots_of(texts: Iterable[str]) -> dict[str, Path]:
-    """The file of each kind of picture that ``--plot`` names; UsageError for what is no such picture."""
+    """Gives the file of each kind of picture that ``--plot`` names.
+
+    UsageError for what is no such picture.
+    """
     plots: dict[str, Path] = {}
     for text in texts:
         kind, _, file = text.partition("=")
@@ -131,7 +152,10 @@ def plots_of(texts: Iterable[str]) -> dict[str, Path]:
 
 
 def extent_of(*, full: bool, all_findings: bool) -> "Extent":
-    """The extent that these options ask for: findings that are hidden are part of the whole report only."""
+    """Gives the extent that these options ask for.
+
+    Findings that are hidden are part of the whole report only.
+    """
     return "all findings" if all_findings else "full" if full else "screen"
 
 
@@ -179,7 +203,10 @@ def send(text: str) -> None:
 
 
 def send_blocks(blocks: Iterable[bytes]) -> None:
-    """Writes bytes to standard output, block by block; a reader that has gone ends the process quietly."""
+    """Writes bytes to standard output, block by block.
+
+    A reader that has gone ends the process quietly.
+    """
     try:
         sys.stdout.buffer.writelines(blocks)
         sys.stdout.buffer.flush()
@@ -189,7 +216,10 @@ def send_blocks(blocks: Iterable[bytes]) -> None:
 
 
 def output_style(output: Path | None) -> "TerminalStyle":
-    """The style of terminal text for ``--output``: that of standard output, or 80 plain columns for a file."""
+    """Gives the style of terminal text for ``--output``.
+
+    It is that of standard output, or 80 plain columns for a file.
+    """
     from bottleneck.report.terminal import PLAIN, stream_style
 
     return stream_style(sys.stdout) if is_printed(output) else PLAIN

@@ -70,7 +70,10 @@ class RunOptions:
 
 
 class ProgramCommand(ExampleCommand):
-    """A command whose options end at FILE, or at the module that `-m` names, as those of `python` do."""
+    """A command whose options end at FILE or a module.
+
+    The module is what `-m` names. Options of `python` end there too.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses our own options; the rest are arguments."""
@@ -79,7 +82,10 @@ class ProgramCommand(ExampleCommand):
 
 
 def end_at_module(arguments: Sequence[str], with_value: Collection[str]) -> list[str]:
-    """The arguments with `--` after `-m MODULE`, unless it stands there. ``with_value`` are options that take one."""
+    """Puts `--` after `-m MODULE` in the arguments, unless it is there.
+
+    ``with_value`` are options that take one.
+    """
     position = 0
     while position < len(arguments) and arguments[position].startswith("-") and arguments[position] != "--":
         argument = arguments[position]
@@ -175,7 +181,7 @@ def run_command(
     from bottleneck.harness.messages import RecordOptions
     from bottleneck.harness.target import make_program
 
-    words = [each for each in (module, file, *(arguments or [])) if each is not None]
+    words = [word for word in (module, file, *(arguments or [])) if word is not None]
     target, *rest = words or [""]
     if module is None:
         _refuse_what_is_no_program(target)
@@ -201,7 +207,10 @@ def run_command(
 
 
 def _refuse_what_is_no_program(target: str) -> None:
-    """UsageError for a file that is not there, as Python says with the same status, and for a trace or a recording."""
+    """Raises UsageError for a file that is no program.
+
+    It is not there, as Python says with the same status, or it is a trace or a recording.
+    """
     from bottleneck.schema.recording import is_recording
     from bottleneck.schema.sources import is_trace_file
 
@@ -214,7 +223,10 @@ def _refuse_what_is_no_program(target: str) -> None:
 
 
 def run(program: "Program", record: "RecordOptions", options: RunOptions) -> int:
-    """The exit status of the program; UsageError before it starts when the options make no sense."""
+    """Runs the program and gives its exit status.
+
+    UsageError before it starts when the options make no sense.
+    """
     from bottleneck.harness.rank_coordination import check_ranks, launched_rank
 
     _check_following(program, record)
@@ -268,7 +280,10 @@ def _announce(plan: "Plan", probe_budget_s: float = 0.0) -> None:
 
 
 def _run_as_rank(program: "Program", record: "RecordOptions", options: RunOptions, job: "LaunchedRank") -> int:
-    """As ``run``, for one rank of a job that a launcher of the user's started."""
+    """Runs one rank of a job, as ``run`` does.
+
+    A launcher of the user's started the job.
+    """
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.machine import busy_processors
 
@@ -334,7 +349,10 @@ def _exit_status(options: RunOptions, status: int, result: FinishResult) -> int:
 def make_rank_plan(
     program: "Program", record: "RecordOptions", options: RunOptions, job: "LaunchedRank"
 ) -> "tuple[Plan, RankGroup]":
-    """The plan with the folder that all ranks of the job share, joined; UsageError if it cannot be."""
+    """Makes the plan of a rank and joins its job.
+
+    The plan has the folder that all ranks of the job share. UsageError if it cannot be joined.
+    """
     from bottleneck.harness.folder import RUNS_FOLDER, RecordingFolder, program_name
     from bottleneck.harness.messages import Plan
     from bottleneck.harness.rank_coordination import RankGroup
@@ -357,7 +375,10 @@ def run_rank(
     sampling: "SensorReading",
     options: RunOptions,
 ) -> tuple[int, FinishResult]:
-    """The exit status of this rank's program; the rank that leaves last finishes the recording and reports."""
+    """Runs this rank's program and gives its exit status.
+
+    The rank that leaves last finishes the recording and reports.
+    """
     from bottleneck.harness.finish import Follower
     from bottleneck.harness.supervise import describe_end, program_command, supervise
     from bottleneck.system.child_process import Child
@@ -385,7 +406,10 @@ def run_rank(
 
 
 def _is_last(group: "RankGroup", *, in_order: bool) -> bool:
-    """True if this rank has to finish the recording; one that is interrupted leaves it to the others."""
+    """Tells whether this rank has to finish the recording.
+
+    One that is interrupted leaves it to the others.
+    """
     try:
         return group.leave(in_order=in_order)
     except Interrupted:

@@ -22,10 +22,10 @@ def runs_command() -> None:
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.report_options import send
 
-    found = recorded_runs()
-    if not found:
+    runs = recorded_runs()
+    if not runs:
         raise _nothing_recorded()
-    send("".join(f"{line}\n" for run in found for line in _lines(run)))
+    send("".join(f"{line}\n" for run in runs for line in _lines(run)))
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,15 @@ def recorded_runs() -> list[RecordedRun]:
     """The recordings in folders of the working folder and of bottleneck-runs/, the latest first."""
     from bottleneck.harness.folder import RUNS_FOLDER
 
-    found = [run for parent in (Path(), Path(RUNS_FOLDER)) for run in _runs_in(parent)]
-    return sorted(found, key=lambda run: run.created, reverse=True)
+    runs = [run for parent in (Path(), Path(RUNS_FOLDER)) for run in _runs_in(parent)]
+    return sorted(runs, key=lambda run: run.created, reverse=True)
 
 
 def latest_recording() -> Path:
-    """The folder of the latest recording that no run is still writing; UsageError where there is none."""
+    """Finds the folder of the latest recording.
+
+    No run may still be writing it. UsageError where there is none.
+    """
     from bottleneck.harness.folder import is_claimed
 
     folder = next((run.folder for run in recorded_runs() if not is_claimed(run.folder)), None)
@@ -98,7 +101,10 @@ def _lines(run: RecordedRun) -> tuple[str, str]:
 
 
 def _told(created: datetime, now: datetime) -> str:
-    """The time of a recording for people: by its day where that is today or yesterday."""
+    """Tells the time of a recording for people.
+
+    By its day where that is today or yesterday.
+    """
     days = (now.date() - created.date()).days
     day = {0: "today", 1: "yesterday"}.get(days, f"{created:%Y-%m-%d}")
     return f"{day} {created:%H:%M}"

@@ -1,4 +1,7 @@
-"""``bottleneck sweep``: measures a step over values of its parameters, and fits what is fixed and what grows."""
+"""``bottleneck sweep``: measures a step over values of its parameters.
+
+It fits what is fixed and what grows.
+"""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -138,7 +141,10 @@ def _check_turns(turns: int, points: int, device: str | None) -> None:
 
 
 def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Parameter]", *, train: bool) -> "Program":
-    """The program of all points with the settings that they share, checked with the first value of each parameter."""
+    """Makes the program of all points, with the settings they share.
+
+    It is checked with the first value of each parameter.
+    """
     from bottleneck.harness.target import make_program
 
     names = {parameter.name for parameter in parameters}
@@ -164,7 +170,10 @@ def _program(file: str, settings: "Sequence[str]", parameters: "Sequence[Paramet
 
 
 def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Sweep, bool]":
-    """The sweep, and whether it came to its end; after a signal it has the points measured so far."""
+    """Measures the sweep, and tells whether it came to its end.
+
+    After a signal it has the points measured so far.
+    """
     from bottleneck.calibrate.cache import find_calibration
     from bottleneck.experiment.record_once import Ceilings
     from bottleneck.experiment.sweep import SweepProgress, run_sweep
@@ -195,11 +204,14 @@ def _measure(plan: "SweepPlan", keep: Path | None, *, quiet: bool) -> "tuple[Swe
 
 
 def _interrupted(progress: "SweepProgress", keep: Path | None) -> str:
-    """The line about a sweep that a signal ended: what it has, and how to measure the rest."""
+    """Writes the line about a sweep that a signal ended.
+
+    It tells what the sweep has, and how to measure the rest.
+    """
     done, total = len(progress.measured), len(progress.plan.configurations)
-    kept = "" if keep is None else f", with their recordings in {keep}"
+    recordings = "" if keep is None else f", with their recordings in {keep}"
     return (
-        f"interrupted; {done} of {counted(total, 'point')} measured, which follow{kept}; "
+        f"interrupted; {done} of {counted(total, 'point')} measured, which follow{recordings}; "
         "the others: the same command with only their values"
     )
 
@@ -217,7 +229,10 @@ def _kept(folder: Path) -> Path:
 
 
 def _picture(plot: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
-    """The files for the picture and for the text; the name after -o may be that of a picture."""
+    """Gives the files for the picture and for the text.
+
+    The name after -o may be that of a picture.
+    """
     if output is not None and output.suffix in PICTURE_SUFFIXES:
         if plot is not None:
             raise UsageError("-o and --plot both name a picture", fix="name a text file after -o, or leave --plot out")

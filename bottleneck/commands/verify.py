@@ -1,4 +1,7 @@
-"""``bottleneck verify``: tries changes on a step, each in turns with the original, and reports what each is worth."""
+"""``bottleneck verify``: tries changes on a step.
+
+Each takes turns with the original. It reports what each is worth.
+"""
 
 import difflib
 import itertools
@@ -56,7 +59,10 @@ _PIECES_PART = 6
 
 
 class _Say(Protocol):
-    """Shows what is done now, and the share of the work before it; a stage is a part of what was shown last."""
+    """Shows what is done now and what share is behind it.
+
+    A stage is a part of what was shown last.
+    """
 
     def __call__(self, text: str, share: float | None = None, *, is_stage: bool = False) -> None:
         """Shows it."""
@@ -203,7 +209,10 @@ def verify_command(
 
 
 def _checked_target(target: str | None, *, no_gain: bool, excluded: bool) -> str:
-    """The program or recording that is named; UsageError without one, and for options that exclude one another."""
+    """Gives the program or recording that is named.
+
+    UsageError without one, and for options that exclude one another.
+    """
     if target is None:
         raise UsageError("nothing to verify", fix="name a file with a workload: bottleneck verify FILE")
     if no_gain and excluded:
@@ -247,9 +256,10 @@ def _named_by(analysis: "Analysis", *, no_gain: bool) -> tuple[str, ...]:
 def _with_pieces(
     explained: "Explanation", budget_s: float, timer: "_Timer", names: Sequence[str], say: _Say
 ) -> "Explanation":
-    """The explanation with pieces of the step that are timed now, where its recording has none.
+    """Adds pieces of the step that are timed now to the explanation.
 
-    Only those of changes that are tried, and for no more than a part of the time that there is. The recording stays.
+    Only where its recording has none. Only those of changes that are tried, and for no more than a part of the time
+    that there is. The recording stays.
     """
     if explained.recording is None or explained.recording.pieces is not None:
         return explained
@@ -278,7 +288,10 @@ def _with_what_is_left_out(done: "Verification", within: float | None) -> "Verif
 
 
 def _interrupted(done: "Verification") -> str:
-    """The line about trials that a signal ended: which are done, and how to try the others."""
+    """Writes the line about trials that a signal ended.
+
+    It tells which are done, and how to try the others.
+    """
     left = [trial.change for trial in done.trials if trial.verdict == "skipped"]
     rest = f"; for the others: --try {','.join(left)}" if left else ""
     return f"interrupted; {counted(len(done.trials) - len(left), 'trial')} done, as shown above{rest}"
@@ -290,7 +303,7 @@ def _list_changes(form: str) -> None:
 
     from bottleneck.experiment.interventions import CHANGES
 
-    rows = [{"name": each.name, "title": each.title, "precision": each.precision} for each in CHANGES.values()]
+    rows = [{"name": change.name, "title": change.title, "precision": change.precision} for change in CHANGES.values()]
     if form == "json":
         send(json.dumps({"changes": rows}, indent=1) + "\n")
         return
@@ -349,7 +362,10 @@ def _recorded_program(target: str, seed: int) -> "Program":
 
 
 def _checked(tries: Sequence[str]) -> tuple[str, ...]:
-    """The changes that are requested, all of which exist; empty for those that the findings name."""
+    """Gives the changes that are requested, all of which exist.
+
+    Empty for those that the findings name.
+    """
     from bottleneck.experiment.interventions import CHANGES
 
     if _ALL in tries:
@@ -366,7 +382,10 @@ def _checked(tries: Sequence[str]) -> tuple[str, ...]:
 
 
 def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path:
-    """A recording of the program as it is, made as ``bottleneck run`` does; WorkloadError if the program fails."""
+    """Records the program as it is, as ``bottleneck run`` does.
+
+    WorkloadError if the program fails.
+    """
     from bottleneck.calibrate.cache import find_calibration, read_calibration
     from bottleneck.experiment.record_once import TELEMETRY_S, Ceilings, ProgramFailed, Recorder
     from bottleneck.harness.messages import RecordOptions
@@ -377,8 +396,8 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
 
     def find_ceilings(notes: "Notes") -> "Calibration | None":
         # Those that are kept will do, disturbed or not: the time is for the trials.
-        kept = None if notes.device_facts else read_calibration(notes.threads)
-        return kept or find_calibration(notes.device_facts, notes.threads, say, is_quiet=quiet)
+        cached = None if notes.device_facts else read_calibration(notes.threads)
+        return cached or find_calibration(notes.device_facts, notes.threads, say, is_quiet=quiet)
 
     recorder = Recorder(os.environ, ceilings=Ceilings(find_ceilings), telemetry_s=TELEMETRY_S)
     try:
@@ -395,19 +414,28 @@ def _record(program: "Program", folder: Path, say: _Say, *, quiet: bool) -> Path
 
 @dataclass(frozen=True)
 class _Timer:
-    """The time when the command began, by the monotonic clock, and the seconds that it may take; null for any."""
+    """Holds the time when the command began and its limit.
+
+    The time is by the monotonic clock. The limit is the seconds that it may take, null for any.
+    """
 
     began: float
     within: float | None
 
     def until(self) -> float:
-        """The time when the trials have to end: a third of the seconds are theirs, however long recording took."""
+        """Gives the time when the trials have to end.
+
+        A third of the seconds are theirs, however long recording took.
+        """
         if self.within is None:
             return math.inf
         return max(self.began + self.within, time.monotonic() + self.within / 3) - _CLOSING_S
 
     def left(self, share: float) -> str:
-        """The time that is left once this share of the trials is done, in words; empty where nothing is known yet."""
+        """Tells in words the time left once this share is done.
+
+        The share is that of the trials. Empty where nothing is known yet.
+        """
         passed_s = time.monotonic() - self.began
         guessed_s = passed_s * (1 - share) / share if share else math.inf
         left_s = min(guessed_s, math.inf if self.within is None else max(self.within - passed_s, 0.0))
@@ -417,7 +445,10 @@ class _Timer:
 
 @contextmanager
 def _progress(timer: _Timer, *, quiet: bool) -> Iterator[_Say]:
-    """Shows progress: a bar on a terminal, a line for each trial elsewhere, or nothing."""
+    """Shows progress.
+
+    It is a bar on a terminal, a line for each trial elsewhere, or nothing.
+    """
     if quiet:
         yield lambda *_, **__: None
     elif sys.stderr.isatty():
@@ -438,7 +469,10 @@ def _say(text: str, share: float | None = None, *, is_stage: bool = False) -> No
 
 
 def _bar_teller(bar: ProgressBar, timer: _Timer) -> _Say:
-    """A function that draws the stage of a trial behind the time that is left."""
+    """Gives a function that draws the stage of a trial.
+
+    It stands behind the time that is left.
+    """
     trial, done = "", 0.0
 
     def tell(text: str, share: float | None = None, *, is_stage: bool = False) -> None:

@@ -1,4 +1,7 @@
-"""``bottleneck whatif``: predicts what a step would take if the program were changed, from a trace alone."""
+"""``bottleneck whatif``: predicts a changed step from a trace.
+
+It tells what the step would take if the program were changed.
+"""
 
 from pathlib import Path
 from typing import Annotated

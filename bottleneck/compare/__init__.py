@@ -1,1 +1,4 @@
-"""Compares two analyses: matches their work and builds the rows, accounts and counters that changed."""
+"""Compares two analyses by their rows, accounts and counters that changed.
+
+It matches their work first.
+"""

@@ -1,4 +1,7 @@
-"""Builds the comparison of two sides: matched work as rows, ledger accounts as bars, counters, and their summary."""
+"""Builds the comparison of two sides.
+
+It has matched work as rows, ledger accounts as bars, counters, and their summary.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +31,9 @@ _MOST_OF_IT = 0.5
 def compare(
     before: ComparedSide, after: ComparedSide, touched: Touched | None = None, timed: TimeResult | None = None
 ) -> Comparison:
-    """The changes between two sides, which add up to that of the step; counters alone where a side has no times.
+    """Compares two sides into changes that add up to the step's.
+
+    It has counters alone where a side has no times.
 
     ``touched`` are the lines that the diff between the sides changes, by file; rows that name one are marked.
     ``timed`` are the turns that both sides took, where they did.
@@ -39,7 +44,7 @@ def compare(
     diff, row_share = Diff(touched), row_floor(before, after)
     in_full = before.is_full and after.is_full
     matches = match(find_work(before, in_full), find_work(after, in_full))
-    rows = _sorted(_row(each, row_share, diff) for each in matches)
+    rows = _sorted(_row(pair, row_share, diff) for pair in matches)
     bars = find_bars(before, after, diff)
     idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)
     conditions, counters = find_conditions(before, after, matches), _counters(before, after)
@@ -85,7 +90,10 @@ def _counters(before: ComparedSide, after: ComparedSide) -> tuple[CounterStep, .
 
 
 def _has_unmodelled_work(side: ComparedSide) -> bool:
-    """True if kernels that compute, and whose FLOPs are not known, take 1 % of the step and more."""
+    """Tells whether kernels of unknown FLOPs take 1 % of the step.
+
+    Only kernels that compute count.
+    """
     kernels = () if side.analysis is None else side.analysis.kernels
     unmodelled = (row for row in kernels if row.flops is None and row.bound != DISPATCH)
     lost_us = math.fsum(row.us for row in unmodelled if row.family not in _WITHOUT_FLOPS)
@@ -101,7 +109,9 @@ class Sums(NamedTuple):
     after_us: float
 
     def split(self) -> tuple[float, float]:
-        """The change of the number of calls x the mean call before, and the rest of the change.
+        """Splits the change into a part by count and the rest.
+
+        The first is the change of the number of calls x the mean call before.
 
         The rest is the change of the mean call x the number of calls after. Where a side has no calls, all is count.
         """
@@ -112,7 +122,10 @@ class Sums(NamedTuple):
         return count_us, change_us - count_us
 
     def kind(self, count_us: float, mean_us: float, noise: float) -> ChangeKind:
-        """The kind of change; ``noise`` is the share of a time by which two recordings of the same code differ."""
+        """Gives the kind of change.
+
+        ``noise`` is the share of a time by which two recordings of the same code differ.
+        """
         if not (self.calls_before or self.before_us):
             return "new" if self.calls_after or self.after_us else "same"
         if not (self.calls_after or self.after_us):
@@ -125,7 +138,10 @@ class Sums(NamedTuple):
         return "slower" if mean_us > 0 else "faster"
 
     def _is_same_count(self) -> bool:
-        """Whole numbers must be equal; a step that ends within a call has a part of one, and may differ by it."""
+        """Tells whether both sides have as many calls.
+
+        Whole numbers must be equal. A step that ends within a call has a part of one, and may differ by it.
+        """
         before, after = self.calls_before, self.calls_after
         if before == after:
             return True
@@ -169,7 +185,10 @@ def _row(match: WorkMatch, noise: float, diff: Diff) -> ChangeRow:
 
 
 def _name(match: WorkMatch) -> str:
-    """The op, or the kernel where it has none; 'after (was before)' where both sides call it differently."""
+    """Names the op of a match, or the kernel without one.
+
+    'after (was before)' where both sides call it differently.
+    """
     before, after = _called(match.before), _called(match.after)
     if len(before) > 1 or len(after) > 1:
         families = {piece.family for piece in (*match.before, *match.after)}
@@ -242,7 +261,10 @@ def _module(module: str | None, rows: Sequence[ChangeRow], noise: float) -> Chan
 
 
 def find_bars(before: ComparedSide, after: ComparedSide, diff: Diff) -> tuple[Bar, ...]:
-    """A bar for each account that either side has, most change first; waits with the line that they come from."""
+    """Finds a bar for each account that either side has.
+
+    Most change comes first. Waits have the line that they come from.
+    """
     old, new = before.accounts, after.accounts
     groups = {**_groups(before), **_groups(after)}
     bars = [Bar(account, group, old.get(account, 0.0), new.get(account, 0.0)) for account, group in groups.items()]

@@ -1,4 +1,7 @@
-"""Summarises a comparison in one sentence and notes: counters, the change of the step, its floor, and its parts."""
+"""Summarises a comparison in one sentence and notes.
+
+They tell counters, the change of the step, its floor, and its parts.
+"""
 
 import math
 import re
@@ -28,7 +31,10 @@ _NUMBER = re.compile(r"(?<!\d)\d++(?=\.|$)")
 
 @dataclass(frozen=True)
 class ChangePart:
-    """A part of the change in words ("24 new aten::copy_ in decoder.rotary") and its size."""
+    """A part of the change in words, with its size.
+
+    The words read "in 24 new aten::copy_ of decoder.rotary".
+    """
 
     words: str
     us: float
@@ -41,10 +47,13 @@ def change_sentence(
     floor: TimeFloor,
     conditions: Iterable[Condition],
 ) -> str:
-    """The sentence: exact counters first, then the times; ``parts`` are the parts of the change, most first."""
-    told = _time_sentence(sides, parts, floor, [each for each in conditions if each.weight == "breaks"])
+    """Writes the sentence about the change.
+
+    Exact counters come first, then the times. ``parts`` are the parts of the change, most first.
+    """
+    times = _time_sentence(sides, parts, floor, [condition for condition in conditions if condition.weight == "breaks"])
     lead = _counter_lead(counters)
-    return f"{lead[:1].upper()}{lead[1:]}; {told[:1].lower()}{told[1:]}" if lead else told
+    return f"{lead[:1].upper()}{lead[1:]}; {times[:1].lower()}{times[1:]}" if lead else times
 
 
 def _time_sentence(
@@ -68,9 +77,14 @@ _MOST_COUNTERS = 3
 
 
 def _counter_lead(counters: Iterable[CounterStep]) -> str:
-    """'syncs 4 -> 5, kernel launches 303 -> 311 and 2 more counters per step'; empty where none differs."""
+    """Writes the lead about counters that differ.
+
+    'syncs 4 -> 5, kernel launches 303 -> 311 and 2 more counters per step', empty where none differs.
+    """
     differing = {
-        each.name: each for each in counters if None not in (each.before, each.after) and each.before != each.after
+        counter.name: counter
+        for counter in counters
+        if None not in (counter.before, counter.after) and counter.before != counter.after
     }
     names = [*(name for name in _TOLD if name in differing), *(name for name in differing if name not in _TOLD)]
     shown = []
@@ -86,7 +100,11 @@ def _counter_lead(counters: Iterable[CounterStep]) -> str:
 
 def counter_sentence(counters: Sequence[CounterStep]) -> str:
     """The sentence where a side has no times."""
-    both = [(each.name, each.before, each.after) for each in counters if None not in (each.before, each.after)]
+    both = [
+        (counter.name, counter.before, counter.after)
+        for counter in counters
+        if None not in (counter.before, counter.after)
+    ]
     if not both:
         return "Nothing can be compared: a side has no times, and no counter is known of both."
     differing = [f"{name} {old} -> {new}" for name, old, new in both if old != new]
@@ -98,7 +116,10 @@ def counter_sentence(counters: Sequence[CounterStep]) -> str:
 
 
 def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePart]:
-    """Rows and waits as parts, layers of one kind together, most change first; those that are the same are left out."""
+    """Finds the rows and waits that changed, as parts.
+
+    Layers of one kind are together, and most change comes first. Those that are the same are left out.
+    """
     groups: dict[tuple[str, str, str], list[ChangeRow]] = {}
     for row in rows:
         if row.kind != "same":
@@ -128,7 +149,10 @@ def _other_device(before: ComparedSide, after: ComparedSide, old: float, new: fl
 
 
 def _causes(parts: Sequence[ChangePart], change_us: float) -> str:
-    """': 5.2 ms of it in …, 1.1 ms in …'; the parts that go the way of the change."""
+    """Lists the parts that go the way of the change.
+
+    ': 5.2 ms of it in …, 1.1 ms in …'
+    """
     along = [part for part in parts if part.us * change_us > 0 and abs(part.us) >= _LEAST_PART * abs(change_us)]
     if not along:
         return ", spread over many small changes"
@@ -137,7 +161,10 @@ def _causes(parts: Sequence[ChangePart], change_us: float) -> str:
 
 
 def _others(parts: Sequence[ChangePart], change_us: float) -> str:
-    """'; against that …': the largest part that goes the other way, where it is worth it."""
+    """Names the largest part that goes the other way.
+
+    '; against that …', empty where it is not worth it.
+    """
     against = [part for part in parts if part.us * change_us < 0]
     if not against or math.fsum(abs(part.us) for part in against) < _LEAST_OPPOSITE * abs(change_us):
         return ""
@@ -147,7 +174,10 @@ def _others(parts: Sequence[ChangePart], change_us: float) -> str:
 
 
 def _inside(parts: Sequence[ChangePart], step_us: float) -> str:
-    """The largest growth and the largest fall within a step that takes as long as before."""
+    """Names the largest growth and the largest fall within a step.
+
+    The step takes as long as before.
+    """
     large = [part for part in parts if abs(part.us) >= _LEAST_PART * step_us]
     shown = [
         f"{format_us(abs(part.us))} {'more' if part.us > 0 else 'less'} {part.words}"
@@ -159,10 +189,12 @@ def _inside(parts: Sequence[ChangePart], step_us: float) -> str:
 
 def _besides(breaking: Sequence[Condition]) -> str:
     """Breaking conditions other than the device, which the opening names."""
-    others = [each for each in breaking if each.what != DEVICE]
+    others = [condition for condition in breaking if condition.what != DEVICE]
     if not others:
         return ""
-    listed = "; ".join(f"{each.what}, {_short(each.before)} against {_short(each.after)}" for each in others)
+    listed = "; ".join(
+        f"{condition.what}, {_short(condition.before)} against {_short(condition.after)}" for condition in others
+    )
     are_all = len(others) == len(breaking)
     return f" {'The code need not be the cause, as these differ' if are_all else 'These differ too'}: {listed}."
 
@@ -194,7 +226,10 @@ def _place(rows: Sequence[ChangeRow]) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _numberless(module: str) -> str:
-    """A module path without the numbers of its parts, by which layers of a kind are one."""
+    """Gives a module path without the numbers of its parts.
+
+    By it layers of a kind are one.
+    """
     return _NUMBER.sub("*", module)
 
 
@@ -245,14 +280,20 @@ _UNTOUCHED = (
 
 
 def source_notes(comparison: Comparison, *, are_recorded: bool, has_diff: bool) -> list[str]:
-    """Notes on sides that were recorded from sources for this comparison, or that a diff of the sources separates."""
+    """Gives notes on sides that come from sources.
+
+    They were recorded for this comparison, or a diff of the sources separates them.
+    """
     is_timed = comparison.time_floor is not None and comparison.time_floor.basis == "turns"
     notes = [_NOT_IN_TURNS] if are_recorded and not is_timed else []
     return [*notes, *([_UNTOUCHED] if has_diff and is_untouched(comparison) else [])]
 
 
 def is_untouched(comparison: Comparison) -> bool:
-    """True if no counter differs and no row or wait comes from a line of the diff."""
+    """Tells whether the diff touches nothing that differs.
+
+    No counter differs and no row or wait comes from a line of the diff.
+    """
     differs = any(step.before != step.after for step in comparison.counters)
     touched = [row.is_touched for row in comparison.rows] + [bar.is_touched for bar in comparison.bars]
     return not differs and not any(touched)

@@ -1,4 +1,7 @@
-"""Finds the differences between two sides, other than the code, that make their times hard to compare."""
+"""Finds differences between two sides that make times hard to compare.
+
+The code is not one of them.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,16 +32,17 @@ _DETAILS: Mapping[str, Callable[[KernelSummary], bool]] = {
 
 
 def _lacking(before: Analysis, after: Analysis) -> list[Condition]:
-    found = []
+    conditions = []
     busy = [
-        [row for row in each.kernels if row.bound != "dispatch" and 0 < row.us < math.inf] for each in (before, after)
+        [row for row in analysis.kernels if row.bound != "dispatch" and 0 < row.us < math.inf]
+        for analysis in (before, after)
     ]
     for what, holds in _DETAILS.items():
         old, new = (share_of_time(rows, holds) for rows in busy)
         if min(old, new) <= _NOT_KNOWN and max(old, new) >= _KNOWN:
             message = f"only one side records its {what}: rows are matched by what both record"
-            found.append(Condition(f"{what} known", format_share(old), format_share(new), "colours", message))
-    return found
+            conditions.append(Condition(f"{what} known", format_share(old), format_share(new), "colours", message))
+    return conditions
 
 
 def _modelled_work(before: Analysis, after: Analysis) -> list[Condition]:
@@ -65,7 +69,10 @@ def _clock_mhz(analysis: Analysis) -> float | None:
 
 
 def find_sizes(matches: Iterable[WorkMatch]) -> list[Condition]:
-    """One size that became another in most of the work that both sides do: another batch, sequence or width."""
+    """Finds one size that became another in most of the work.
+
+    The work is what both sides do, with another batch, sequence or width.
+    """
     us: dict[tuple[int, int], float] = {}
     total = 0.0
     for match in matches:
@@ -95,7 +102,10 @@ _NO_CODE = "a difference in time does not show a change of the code"
 
 @dataclass(frozen=True)
 class _Fact:
-    """A property that both sides may record (None if not); ``message`` is the consequence of a difference."""
+    """A property that both sides may record.
+
+    ``read`` gives None if a side does not. ``message`` is the consequence of a difference.
+    """
 
     what: str
     read: Callable[[ComparedSide], str | None]
@@ -105,20 +115,20 @@ class _Fact:
 
 def find_conditions(before: ComparedSide, after: ComparedSide, matches: Sequence[WorkMatch]) -> tuple[Condition, ...]:
     """The conditions that differ, those that break the comparison first."""
-    found = []
+    conditions = []
     for fact in _FACTS:
         old, new = fact.read(before), fact.read(after)
         if old is not None and new is not None and old != new:
-            found.append(Condition(fact.what, old, new, fact.weight, fact.message))
-    named = {condition.what for condition in found}
-    found = [condition for condition in found if _IMPLIED_BY.get(condition.what) not in named]
-    found += _environment(before, after)
-    found += _fingerprints(before, after, {condition.what for condition in found})
+            conditions.append(Condition(fact.what, old, new, fact.weight, fact.message))
+    named = {condition.what for condition in conditions}
+    conditions = [condition for condition in conditions if _IMPLIED_BY.get(condition.what) not in named]
+    conditions += _environment(before, after)
+    conditions += _fingerprints(before, after, {condition.what for condition in conditions})
     if before.analysis is not None and after.analysis is not None:
         for find in (_lacking, _modelled_work, _clocks):
-            found += find(before.analysis, after.analysis)
-    found += find_sizes(matches)
-    return tuple(sorted(found, key=lambda condition: condition.weight))
+            conditions += find(before.analysis, after.analysis)
+    conditions += find_sizes(matches)
+    return tuple(sorted(conditions, key=lambda condition: condition.weight))
 
 
 def _of_analysis(read: Callable[[Analysis], str | None]) -> Callable[[ComparedSide], str | None]:
@@ -205,13 +215,17 @@ _FACTS: tuple[_Fact, ...] = (
 def _environment(before: ComparedSide, after: ComparedSide) -> list[Condition]:
     """Variables of the environment that shape performance, as far as both recordings keep them."""
     recordings = [side.case.recording for side in (before, after) if side.case is not None]
-    kept = [recording.environment for recording in recordings if recording is not None]
-    if len(kept) < 2:
+    environments = [recording.environment for recording in recordings if recording is not None]
+    if len(environments) < 2:
         return []
-    names = [name for name in sorted({*kept[0], *kept[1]}) if kept[0].get(name) != kept[1].get(name)]
+    names = [
+        name
+        for name in sorted({*environments[0], *environments[1]})
+        if environments[0].get(name) != environments[1].get(name)
+    ]
     if not names:
         return []
-    old, new = (", ".join(f"{name}={side.get(name, '')}" for name in names) for side in kept)
+    old, new = (", ".join(f"{name}={side.get(name, '')}" for name in names) for side in environments)
     return [Condition("environment", old, new, "colours")]
 
 
@@ -219,17 +233,17 @@ def _fingerprints(before: ComparedSide, after: ComparedSide, named: set[str]) ->
     """Facts of the fingerprints that differ: the only conditions that a lock-file records."""
     if before.counts is None or after.counts is None:
         return []
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for tier in ("portable", "backend"):
         old: Mapping[str, object] = getattr(before.counts.fingerprint, tier)
         new: Mapping[str, object] = getattr(after.counts.fingerprint, tier)
         names = [name for name in sorted({*old} & {*new}) if old[name] != new[name]]
-        found += [
+        conditions += [
             Condition(name, str(old[name]), str(new[name]), "colours", f"{tier} counters cannot be compared")
             for name in names
             if name not in named and not _SAME_FACTS.get(name, frozenset()) & named
         ]
-    return found
+    return conditions
 
 
 # Conditions that add nothing where the other one is listed.

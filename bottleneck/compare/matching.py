@@ -1,4 +1,6 @@
-"""Matches each piece of work with that of the other side: exact keys first, then weaker ones.
+"""Matches each piece of work with that of the other side.
+
+Exact keys come first, then weaker ones.
 
 A profiler numbers modules by class in the order of their first calls, so that one layer more renames all that follow;
 wrappers (DistributedDataParallel, torch.compile) lengthen every path. Two trees of modules are walked from the root
@@ -28,7 +30,10 @@ _LARGEST_TABLE = 250_000
 
 @dataclass
 class _Node:
-    """A module: its path, its children by name, and what runs in it (``runs`` of itself, the sets of its subtree)."""
+    """A module with its path, its children by name, and its work.
+
+    ``runs`` is of the module itself, the sets are of its subtree.
+    """
 
     path: str
     children: dict[str, "_Node"] = field(default_factory=dict)
@@ -38,7 +43,10 @@ class _Node:
 
 
 def align(before: Iterable[Piece], after: Iterable[Piece]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """For both sides: the path of each module that runs something -> the name that it goes by on both sides."""
+    """Names the modules of both sides alike.
+
+    Gives for each side the path of each module that runs something -> the name that it goes by on both sides.
+    """
     old, new = _ModuleTree(before), _ModuleTree(after)
     names: dict[int, str] = {}
     pairs = [(old.root, new.root)]
@@ -51,13 +59,19 @@ def align(before: Iterable[Piece], after: Iterable[Piece]) -> tuple[Mapping[str,
 
 @lru_cache(maxsize=1 << 16)
 def unwrapped(path: str) -> tuple[str, ...]:
-    """The parts of a path that are no wrappers; the whole path as one part where it is too deep to be one."""
+    """Gives the parts of a path that are no wrappers.
+
+    The whole path is one part where it is too deep to be one.
+    """
     parts = path.split(".")
     return tuple(part for part in parts if not _WRAPPER.match(part)) if len(parts) <= _DEEPEST else (path,)
 
 
 class _ModuleTree:
-    """The modules of one side; ``places`` are those that run something, by their paths in the trace."""
+    """The modules of one side.
+
+    ``places`` are those that run something, by their paths in the trace.
+    """
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self.root = _Node("")
@@ -74,7 +88,10 @@ class _ModuleTree:
             node.ops = {op for op, _ in node.calls}
 
     def named(self, names: Mapping[int, str], own: str) -> dict[str, str]:
-        """Path -> the name of the pair that it is in, or one that no module of the other side has."""
+        """Maps each path to the name of its pair.
+
+        A module without one gets a name that no module of the other side has.
+        """
         return {path: names.get(id(node), f"{own} {node.path}") for path, node in self.places.items()}
 
     def _plant(self, parts: Iterable[str]) -> _Node:
@@ -94,7 +111,10 @@ class _ModuleTree:
 
 
 def _paired(before: list[_Node], after: list[_Node]) -> list[tuple[_Node, _Node]]:
-    """Children that are the same module: aligned by class, else below a wrapper, else by what they run."""
+    """Pairs children that are the same module.
+
+    They are aligned by class, else below a wrapper, else by what they run.
+    """
     pairs = _aligned(before, after)
     old, new = _left(before, [one for one, _ in pairs]), _left(after, [other for _, other in pairs])
     return [*pairs, *(_aligned(_opened(old), new) or _aligned(old, _opened(new)) or _renamed(old, new))]
@@ -106,21 +126,27 @@ def _left(nodes: Sequence[_Node], taken: Iterable[_Node]) -> list[_Node]:
 
 
 def _opened(nodes: list[_Node]) -> list[_Node]:
-    """The children of the one module that does no work itself; the modules as they are otherwise."""
+    """Gives the children of the one module that does no work itself.
+
+    The modules as they are otherwise.
+    """
     return list(nodes[0].children.values()) if len(nodes) == 1 and not nodes[0].runs else nodes
 
 
 def _renamed(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
-    """Modules of different classes that alone run exactly the same ops with the same shapes."""
+    """Pairs modules of different classes that run exactly the same.
+
+    They alone run these ops with these shapes.
+    """
     old, new = _by_calls(before), _by_calls(after)
     return [(old[calls][0], new[calls][0]) for calls in old if len(old[calls]) == len(new.get(calls, ())) == 1]
 
 
 def _by_calls(nodes: Sequence[_Node]) -> dict[frozenset[tuple[str, str]], list[_Node]]:
-    found: dict[frozenset[tuple[str, str]], list[_Node]] = {}
+    groups: dict[frozenset[tuple[str, str]], list[_Node]] = {}
     for node in nodes:
-        found.setdefault(frozenset(node.calls), []).append(node)
-    return found
+        groups.setdefault(frozenset(node.calls), []).append(node)
+    return groups
 
 
 def _aligned(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
@@ -130,17 +156,20 @@ def _aligned(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Nod
 
 def _by_class(nodes: Sequence[_Node]) -> dict[str, list[_Node]]:
     """Modules by the name of their class, each in the order of their numbers."""
-    found: dict[str, list[tuple[int, str, _Node]]] = {}
+    groups: dict[str, list[tuple[int, str, _Node]]] = {}
     for node in nodes:
         name = node.path.rpartition(".")[2]
         numbered = _NUMBERED.match(name)
         base, number = (numbered.group(1), int(numbered.group(2))) if numbered else (name, -1)
-        found.setdefault(base, []).append((number, node.path, node))
-    return {base: [node for _, _, node in sorted(members, key=lambda m: m[:2])] for base, members in found.items()}
+        groups.setdefault(base, []).append((number, node.path, node))
+    return {base: [node for _, _, node in sorted(members, key=lambda m: m[:2])] for base, members in groups.items()}
 
 
 def _in_order(before: Sequence[_Node], after: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
-    """The pairs, in order on both sides, that are most alike in sum: a longest common subsequence with weights."""
+    """Pairs the nodes that are most alike in sum, in order.
+
+    The order holds on both sides: a longest common subsequence with weights.
+    """
     if len(before) * len(after) > _LARGEST_TABLE:
         named = {node.path: node for node in after}
         return [(node, named[node.path]) for node in before if node.path in named]
@@ -166,12 +195,18 @@ _Signature = tuple[str, int, int]
 
 
 def _signature(node: _Node) -> _Signature:
-    """Name, and digests of the ops and of the calls in the subtree: equal where these are."""
+    """Gives the name, and digests of the subtree's ops and calls.
+
+    They are equal where these are.
+    """
     return node.path.rpartition(".")[2], hash(frozenset(node.ops)), hash(frozenset(node.calls))
 
 
 def _likeness(one: _Signature, other: _Signature) -> float:
-    """Most for the same calls, then for the same ops, then for the same name; modules of a class are never unlike."""
+    """Scores how alike two modules are.
+
+    Most for the same calls, then for the same ops, then for the same name. Modules of a class are never unlike.
+    """
     same = 4.0 if one[2] == other[2] else 3.0 if one[1] == other[1] else 1.0
     return same + 0.5 * (one[0] == other[0])
 
@@ -181,7 +216,10 @@ Key = Callable[[Piece], Hashable | None]
 
 @dataclass(frozen=True)
 class WorkMatch:
-    """Pieces of both sides that are the same work, and the key that matched them."""
+    """Pieces of both sides that are the same work.
+
+    ``matched_by`` is the key that matched them.
+    """
 
     matched_by: MatchedBy
     before: tuple[Piece, ...]
@@ -193,7 +231,10 @@ def _exact(piece: Piece) -> Hashable:
 
 
 def _parent_and_op(piece: Piece) -> Hashable | None:
-    """Within the module around: an op of the same name elsewhere in the model is other work."""
+    """Gives the key of the module around and the op.
+
+    An op of the same name elsewhere in the model is other work.
+    """
     if piece.plain is None:
         return None
     return (None if piece.place is None else piece.place.rpartition(".")[0], piece.plain)
@@ -227,7 +268,9 @@ _ACROSS_MODULES: tuple[_Level, ...] = (("op", lambda piece: piece.plain),)
 
 
 def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
-    """Every piece in exactly one match; what has no partner is alone in its own.
+    """Puts every piece into exactly one match.
+
+    What has no partner is alone in its own.
 
     Modules go by the paths of the first side, and ties are broken by order: so that it matches the same whichever side
     is before, the smaller one is always the first.
@@ -238,7 +281,7 @@ def match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
         is_first = sorted(map(repr, before)) <= sorted(map(repr, after))
     if is_first:
         return _match(before, after)
-    return [WorkMatch(each.matched_by, each.after, each.before) for each in _match(after, before)]
+    return [WorkMatch(pair.matched_by, pair.after, pair.before) for pair in _match(after, before)]
 
 
 def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
@@ -250,8 +293,8 @@ def _match(before: Sequence[Piece], after: Sequence[Piece]) -> list[WorkMatch]:
     sides = [_placed(side, names, regions) for side, names in zip((before, after), align(before, after), strict=True)]
     matches, old, new = _meet(sides, _exact, None)
     for matched_by, key in _levels(before, after):
-        found, old, new = _meet([old, new], key, matched_by)
-        matches += found
+        matched, old, new = _meet([old, new], key, matched_by)
+        matches += matched
     alone = [WorkMatch("nothing", tuple(group), ()) for group in _grouped(old, _exact).values()]
     return [*matches, *alone, *(WorkMatch("nothing", (), tuple(group)) for group in _grouped(new, _exact).values())]
 
@@ -287,19 +330,25 @@ def _grouped(pieces: Iterable[Piece], key: Key) -> _Groups:
 def _meet(
     sides: Sequence[Sequence[Piece]], key: Key, matched_by: MatchedBy | None
 ) -> tuple[list[WorkMatch], list[Piece], list[Piece]]:
-    """Matches of this key, and what is left of each side; ``matched_by`` is null for the exact key."""
+    """Matches pieces by this key, and gives what is left.
+
+    ``matched_by`` is null for the exact key.
+    """
     before, after = (_grouped(side, key) for side in sides)
     common = {key for key in before if key is not None and key in after}
-    found = []
-    for each in common:
-        level = matched_by or _exact_level(before[each][0])
-        parts = [(before[each], after[each])] if matched_by is None else _in_parts(before[each], after[each])
-        found += [WorkMatch(level, tuple(old), tuple(new)) for old, new in parts]
-    return found, _rest(before, common), _rest(after, common)
+    matches = []
+    for shared in common:
+        level = matched_by or _exact_level(before[shared][0])
+        parts = [(before[shared], after[shared])] if matched_by is None else _in_parts(before[shared], after[shared])
+        matches += [WorkMatch(level, tuple(old), tuple(new)) for old, new in parts]
+    return matches, _rest(before, common), _rest(after, common)
 
 
 def _in_parts(before: list[Piece], after: list[Piece]) -> list[tuple[list[Piece], list[Piece]]]:
-    """Shape by shape where both sides have as many calls of as many shapes (another batch size); else pooled."""
+    """Splits two groups shape by shape, or leaves them pooled.
+
+    They are split where both sides have as many calls of as many shapes (another batch size).
+    """
     pooled = [(before, after)]
     if len(before) < 2 or len(after) < 2:
         return pooled
@@ -313,13 +362,13 @@ def _in_parts(before: list[Piece], after: list[Piece]) -> list[tuple[list[Piece]
 
 def _by_sizes(pieces: Iterable[Piece]) -> dict[tuple[int, ...], list[Piece]] | None:
     """Pieces by their shapes, smallest first; null where a shape is not known."""
-    found: dict[tuple[int, ...], list[Piece]] = {}
+    groups: dict[tuple[int, ...], list[Piece]] = {}
     for piece in pieces:
         size = sizes(piece.shapes)
         if size is None:
             return None
-        found.setdefault(size, []).append(piece)
-    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+        groups.setdefault(size, []).append(piece)
+    return dict(sorted(groups.items(), key=lambda item: (len(item[0]), item[0])))
 
 
 def _exact_level(piece: Piece) -> MatchedBy:

@@ -1,4 +1,6 @@
-"""Splits the busy time of one side of a comparison into pieces of work that add up to its ledger.
+"""Splits the busy time of one side into pieces of work.
+
+The pieces add up to its ledger.
 
 Names of ops and kernels that differ between backends, builds or runs have one canonical name, by which pieces match.
 """
@@ -98,7 +100,10 @@ _FAMILY_OF_OP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @lru_cache(maxsize=1 << 16)
 def plain_op(op: str) -> str:
-    """The canonical name of an op, the same on every backend and without the profiler's running numbers."""
+    """Gives the canonical name of an op.
+
+    It is the same on every backend and without the profiler's running numbers.
+    """
     if len(op) > _LONGEST_NAME:
         return op
     if is_region(op):
@@ -123,7 +128,10 @@ def is_region(op: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def plain_kernel(name: str) -> str:
-    """A kernel's name without what changes from build to build: addresses, and the number at its end."""
+    """Gives a kernel's name without what changes from build to build.
+
+    That is addresses, and the number at its end.
+    """
     return _NUMBERS.sub("", name)
 
 
@@ -172,7 +180,9 @@ class Piece(NamedTuple):
 
 
 def find_work(side: ComparedSide, in_full: bool = True) -> list[Piece]:
-    """All busy work of a step. What the ledger has beyond the rows is a piece of its own; rows beyond it are scaled.
+    """Finds all busy work of a step.
+
+    What the ledger has beyond the rows is a piece of its own. Rows beyond it are scaled.
 
     ``in_full`` takes exact modules and calls of ops from a recording; else what its analysis folded: the modules that
     many calls share, and kernels instead of calls.
@@ -226,7 +236,10 @@ def _pieces_of(evidence: Evidence, charged: pd.DataFrame) -> list[Piece]:
 
 
 def _opens_call(op_rows: Integers, names: "pd.Series[str]") -> "npt.NDArray[np.bool_]":
-    """True for the first kernel of each op, for kernels without an op, and for those of a compiled region."""
+    """Marks the rows that open a call.
+
+    True for the first kernel of each op, for kernels without an op, and for those of a compiled region.
+    """
     regions = np.array([*(is_region(str(name)) for name in names.cat.categories), True], dtype=np.bool_)
     opens: npt.NDArray[np.bool_] = regions[np.append(_codes(names), -1)[op_rows]]
     opens[np.unique(op_rows, return_index=True)[1]] = True
@@ -242,15 +255,18 @@ def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
 
 
 def _op_texts(evidence: Evidence, op_rows: Integers, signature: Integers) -> tuple[list[str | None], list[str | None]]:
-    """Names and shapes as in the rows of an analysis: of the call that a kernel is attributed to, else of its op."""
+    """Gives names and shapes as in the rows of an analysis.
+
+    They are of the call that a kernel is attributed to, else of its op.
+    """
     calls = evidence.linked.trace.signatures
     names, dims = (calls[column].to_numpy() for column in ("name", "dims"))
     ops = evidence.linked.ops["name"]
     own = _texts(np.append(_codes(ops), -1)[op_rows], ops.cat.categories)
     rows = signature.tolist()
     shown = [str(names[row]) if row >= 0 else op for row, op in zip(rows, own, strict=True)]
-    known = {row: shapes_text(dims[row]) for row in set(rows) if row >= 0}
-    return shown, [known.get(row) for row in rows]
+    shapes = {row: shapes_text(dims[row]) for row in set(rows) if row >= 0}
+    return shown, [shapes.get(row) for row in rows]
 
 
 def _reconciled(pieces: list[Piece], ledger_us: float) -> list[Piece]:
@@ -266,14 +282,20 @@ def _reconciled(pieces: list[Piece], ledger_us: float) -> list[Piece]:
 
 @lru_cache(maxsize=1 << 16)
 def sizes(shapes: str | None) -> tuple[int, ...] | None:
-    """All sizes of a call's shapes, in order; null where they are unknown or shortened."""
+    """Gives all sizes of a call's shapes, in order.
+
+    Null where they are unknown or shortened.
+    """
     if not shapes or shapes.endswith("…"):
         return None
     return tuple(int(size) for size in _SIZE.findall(shapes))
 
 
 def common_shapes(pieces: Sequence[Piece]) -> str | None:
-    """The shapes that all of them have; null where they differ or are not known."""
+    """Gives the shapes that all pieces have.
+
+    Null where they differ or are not known.
+    """
     if len(pieces) == 1:
         return pieces[0].shapes
     shapes = {piece.shapes for piece in pieces}
@@ -285,5 +307,5 @@ Work = TypeVar("Work", Piece, KernelSummary)
 
 def share_of_time(work: Sequence[Work], holds: Callable[[Work], bool]) -> float:
     """Share of the time of this work that a condition holds for."""
-    total = sum([each.us for each in work])
-    return sum([each.us for each in work if holds(each)]) / total if total else 0.0
+    total = sum([item.us for item in work])
+    return sum([item.us for item in work if holds(item)]) / total if total else 0.0

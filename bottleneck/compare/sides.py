@@ -1,4 +1,7 @@
-"""One side of a comparison, from a case, a saved analysis or a lock-file; and the lines that a diff changes."""
+"""Makes one side of a comparison.
+
+It comes from a case, a saved analysis or a lock-file. Also holds the lines that a diff changes.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +25,10 @@ _NO_NAMES = frozenset({"", "CPU", "unknown device"})
 
 @dataclass(frozen=True)
 class ComparedSide:
-    """A side: a case (the most detail), a saved analysis (work already folded), or the counts of a lock-file alone."""
+    """A side of a comparison.
+
+    It is a case (the most detail), a saved analysis (work already folded), or the counts of a lock-file alone.
+    """
 
     label: str
     path: str
@@ -32,7 +38,10 @@ class ComparedSide:
 
     @property
     def analysis(self) -> Analysis | None:
-        """The analysis of the case, or the saved one; null where only counts are known."""
+        """The analysis of the case, or the saved one.
+
+        Null where only counts are known.
+        """
         return self.case.analysis if self.saved is None and self.case is not None else self.saved
 
     @property
@@ -46,7 +55,10 @@ class ComparedSide:
 
     @property
     def is_full(self) -> bool:
-        """True if exact modules and op calls are known, not only the folded rows of an analysis."""
+        """True if exact modules and op calls are known.
+
+        Else only the folded rows of an analysis are.
+        """
         return self.case is not None and self.case.kernel_time is not None
 
     @property
@@ -63,7 +75,10 @@ class ComparedSide:
 
 
 def clean_us(us: float) -> float:
-    """A time as read from a file; 0 for an invalid one (negative, infinite, not a number)."""
+    """Cleans a time that was read from a file.
+
+    0 for an invalid one (negative, infinite, not a number).
+    """
     return us if 0.0 <= us <= _LONGEST_US else 0.0
 
 
@@ -82,19 +97,24 @@ def describe_side(side: ComparedSide) -> CompareSide:
 
 @dataclass(frozen=True)
 class Diff:
-    """The lines that a diff touches, by file; ``touched`` is null where there is no diff."""
+    """The lines that a diff touches, by file.
+
+    ``touched`` is null where there is no diff.
+    """
 
     touched: Touched | None = None
 
     @cached_property
     def _by_name(self) -> Mapping[str, Sequence[tuple[str, frozenset[int]]]]:
-        found: dict[str, list[tuple[str, frozenset[int]]]] = {}
+        by_name: dict[str, list[tuple[str, frozenset[int]]]] = {}
         for path, lines in (self.touched or {}).items():
-            found.setdefault(path.rpartition("/")[2], []).append((path, lines))
-        return found
+            by_name.setdefault(path.rpartition("/")[2], []).append((path, lines))
+        return by_name
 
     def touches(self, source: str | None) -> bool | None:
-        """True if it touches 'file.py:57'; None without a diff or a line, and where a function is all that is known.
+        """Tells whether the diff touches a line 'file.py:57'.
+
+        None without a diff or a line, and where a function is all that is known.
 
         Traces name files by the end of their paths, a diff from the root of the repository: one ends with the other.
         """

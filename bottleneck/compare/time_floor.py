@@ -1,4 +1,6 @@
-"""The floor of a comparison: by how much the step times of two recordings of the same code may differ.
+"""The floor of a comparison.
+
+It is by how much the step times of two recordings of the same code may differ.
 
 The spread of the steps within a recording does not tell it: a process keeps its memory layout and its machine its load,
 so that steps of one process agree far better than two processes do.
@@ -23,7 +25,10 @@ DEVICE_ROWS = 0.05
 
 
 def find_floor(before: ComparedSide, after: ComparedSide, timed: TimeResult | None = None) -> TimeFloor | None:
-    """The floor of the difference; null where a side has no times. ``timed`` are turns that both sides took."""
+    """Finds the floor of the difference.
+
+    Null where a side has no times. ``timed`` are turns that both sides took.
+    """
     old, new = before.step_us, after.step_us
     if old is None or new is None:
         return None
@@ -47,12 +52,12 @@ def _untimed(before: ComparedSide, after: ComparedSide) -> tuple[float, FloorBas
     caveats = [caveat for side in sides if side.analysis is not None for caveat in side.analysis.caveats]
     is_busy = any(caveat.slug in DISTURBED_SLUGS for caveat in caveats)
     elsewhere: FloorBasis = "measured elsewhere, busy" if is_busy else "measured elsewhere"
-    known: list[tuple[float, FloorBasis]] = [
+    candidates: list[tuple[float, FloorBasis]] = [
         (SAME_CODE[elsewhere], elsewhere),
         (math.hypot(*map(_spread, sides)), "steps"),
         (max(map(_between_windows, sides)), "windows"),
     ]
-    return max(known, key=lambda found: found[0])
+    return max(candidates, key=lambda candidate: candidate[0])
 
 
 def has_few_steps(side: ComparedSide) -> bool:
@@ -61,7 +66,10 @@ def has_few_steps(side: ComparedSide) -> bool:
 
 
 def _spread(side: ComparedSide) -> float:
-    """Half of the interval of the median step as a share of it; 0 where there are too few steps."""
+    """Gives half of the interval of the median step, as a share.
+
+    0 where there are too few steps.
+    """
     timing = _timing(side)
     half = 0.0 if timing is None else (timing.high - timing.low) / 2 / timing.median
     return half if 0 <= half < math.inf else 0.0
@@ -77,7 +85,10 @@ def _timing(side: ComparedSide) -> Timing | None:
 
 
 def _between_windows(side: ComparedSide) -> float:
-    """The difference between the two quickest windows of a recording; 0 where there are no two."""
+    """Gives the difference between the two quickest windows of a recording.
+
+    It is a share of the quickest. 0 where there are no two.
+    """
     times = sorted(us for us in (() if side.analysis is None else side.analysis.steps.windows_us) if 0 < us < math.inf)
     return times[1] / times[0] - 1 if len(times) > 1 else 0.0
 
@@ -92,7 +103,10 @@ _BESIDES: Mapping[FloorBasis, str] = {
 
 
 def describe_floor(floor: TimeFloor) -> str:
-    """'two recordings of the same code differ by up to about 10 %'; of turns what they show."""
+    """Describes the floor in words.
+
+    'two recordings of the same code differ by up to about 10 %'. Of turns it tells what they show.
+    """
     turns = floor.turns
     if turns is None:
         share = f"about {floor.share * 100:.0f} %" if floor.basis in SAME_CODE else format_share(floor.share)

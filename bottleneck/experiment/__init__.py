@@ -1,1 +1,4 @@
-"""Measures a program against changed copies of it (`verify`, `sweep`), in turns, and keeps the score of predictions."""
+"""Measures a program against changed copies of it, in turns.
+
+It serves `verify` and `sweep`, and keeps the score of predictions.
+"""

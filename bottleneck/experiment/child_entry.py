@@ -1,4 +1,7 @@
-"""Entry points of the processes that run a step with changes, and the one that runs a script in turns."""
+"""Entry points of the processes that run steps for experiments.
+
+They run a step with changes, and a script in turns.
+"""
 
 import gc
 import json
@@ -22,7 +25,9 @@ _LONGER = "let it go on for longer, or move its step into a function workload() 
 
 
 class InterruptibleScript:
-    """Follows the steps of a script: warms it up, then lets it go on by as many steps as each request names.
+    """Follower of a script's steps, which stops at step boundaries.
+
+    It warms the script up, then lets it go on by as many steps as each request names.
 
     It is at a boundary, inside the program's own call, that this process waits for the next request.
     """
@@ -48,12 +53,18 @@ class InterruptibleScript:
         next(self._course)
 
     def _start_over(self, _source: StepSource, _name: str) -> None:
-        """A better source of steps was met; once the turns have begun, it is too late for another kind of step."""
+        """Starts over where a better source of steps was met.
+
+        Once the turns have begun, it is too late for another kind of step.
+        """
         if not self._is_warm:
             self._course = self._go()
 
     def _go(self) -> Iterator[None]:
-        """The actions at the boundaries, one after the other; each `yield` lets the script go on by a step."""
+        """Yields at the boundaries, one action after the other.
+
+        Each `yield` lets the script go on by a step.
+        """
         for _ in range(SETUP_CALLS):
             yield
         stopwatch = Stopwatch(self._torch)
@@ -90,7 +101,10 @@ def serve_script(requested: Program, descriptor: str) -> NoReturn:
 
 
 def _run(requested: Program, script: InterruptibleScript) -> dict[str, Any]:
-    """Runs the script to its end; the reply that reports this end, since its turns were not over."""
+    """Runs the script to its end, and returns the reply for it.
+
+    The reply reports this end, since the turns were not over.
+    """
     try:
         program.run_file(requested.target, requested.arguments)
     except SystemExit as left:
@@ -110,8 +124,11 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _prefetched() -> int:
-    """The number of batches that the workers of active loaders may have ready, by their own settings."""
-    loaders = [each for each in gc.get_objects() if type(each).__name__ == "_MultiProcessingDataLoaderIter"]
+    """Returns the batches that workers of active loaders may have ready.
+
+    The number comes from their own settings.
+    """
+    loaders = [iterator for iterator in gc.get_objects() if type(iterator).__name__ == "_MultiProcessingDataLoaderIter"]
     return max(map(prefetched_by, loaders), default=0)
 
 

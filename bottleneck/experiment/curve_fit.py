@@ -1,4 +1,7 @@
-"""Fits a fixed and a growing part to measured step times, robust against single bad points."""
+"""Fits a fixed and a growing part to measured step times.
+
+The fit is robust against single bad points.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +27,9 @@ _EXACT = 1e-14
 
 @dataclass(frozen=True)
 class FittedLine:
-    """t = fixed + each x ("sum"), or the larger of fixed and each x ("max"); neither part is negative.
+    """Line of a fixed and a growing part, neither negative.
+
+    t = fixed + each x ("sum"), or the larger of fixed and each x ("max").
 
     The widths are half of the 95 % intervals; ``squares`` is the sum of squared residuals in units of their errors,
     ``shares`` are the residuals as parts of the times.
@@ -45,7 +50,9 @@ class FittedLine:
 
 
 def sum_line(x: Floats, t: Floats, error: Floats) -> FittedLine:
-    """The line t = fixed + each x through three points or more, by least squares with Huber's loss.
+    """Fits t = fixed + each x through three points or more.
+
+    It uses least squares with Huber's loss.
 
     Least squares in units of each point's error: over a sweep times grow by decades, and it is their relative error
     that is alike. Huber's loss gives single disturbed points little weight; unlike the median of slopes (Theil-Sen)
@@ -74,27 +81,30 @@ def sum_line(x: Floats, t: Floats, error: Floats) -> FittedLine:
         before, shares, scale = scale, fit.x, _scatter(fit.fun)
         if math.isclose(before, scale, rel_tol=1e-9):
             break
-    fixed, each = (float(part) for part in shares * unit)
+    fixed, growth = (float(part) for part in shares * unit)
     weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(fit.fun), 1e-300)) / error**2
-    return _line((fixed, each), _widths(x, t - fixed - each * x, weights), (x, t, error), "sum")
+    return _line((fixed, growth), _widths(x, t - fixed - growth * x, weights), (x, t, error), "sum")
 
 
 def max_line(x: Floats, t: Floats, error: Floats) -> FittedLine | None:
-    """The best t = max(fixed, each x) through points sorted by x, with two at least on either side; null below four."""
-    found = [_bent_at(split, x, t, error) for split in range(2, len(x) - 1)]
-    return min(found, key=lambda line: line.squares, default=None)
+    """Fits the best t = max(fixed, each x) through points.
+
+    The points are sorted by x, with two at least on either side. Null below four.
+    """
+    lines = [_bent_at(split, x, t, error) for split in range(2, len(x) - 1)]
+    return min(lines, key=lambda line: line.squares, default=None)
 
 
 def _bent_at(split: int, x: Floats, t: Floats, error: Floats) -> FittedLine:
     weights = 1.0 / error**2
     flat, steep = slice(None, split), slice(split, None)
     fixed = float((weights * t)[flat].sum() / weights[flat].sum())
-    each = float((weights * x * t)[steep].sum() / (weights * x * x)[steep].sum())
-    parts = ((flat, t - fixed, np.ones_like(x)), (steep, t - each * x, x))
+    growth = float((weights * x * t)[steep].sum() / (weights * x * x)[steep].sum())
+    parts = ((flat, t - fixed, np.ones_like(x)), (steep, t - growth * x, x))
     fixed_width, each_width = (
         _width_of_one(residual[part], scale[part], weights[part]) for part, residual, scale in parts
     )
-    return _line((fixed, each), (fixed_width, each_width), (x, t, error), "max")
+    return _line((fixed, growth), (fixed_width, each_width), (x, t, error), "max")
 
 
 def _line(
@@ -103,13 +113,16 @@ def _line(
     data: tuple[Floats, Floats, Floats],
     model: Literal["sum", "max"],
 ) -> FittedLine:
-    (fixed, each), (x, t, error) = parts, data
-    residual = t - (np.maximum(fixed, each * x) if model == "max" else fixed + each * x)
-    return FittedLine(fixed, each, *widths, float(((residual / error) ** 2).sum()), residual / t, model)
+    (fixed, growth), (x, t, error) = parts, data
+    residual = t - (np.maximum(fixed, growth * x) if model == "max" else fixed + growth * x)
+    return FittedLine(fixed, growth, *widths, float(((residual / error) ** 2).sum()), residual / t, model)
 
 
 def _scatter(residual: Floats) -> float:
-    """The scatter of residuals in units of their errors; 1 at least, larger where all points scatter more."""
+    """Returns the scatter of residuals in units of their errors.
+
+    It is 1 at least, and larger where all points scatter more.
+    """
     freedom = len(residual) / max(len(residual) - 2, 1)
     return max(1.0, 1.4826 * float(np.median(np.abs(residual))) * math.sqrt(freedom))
 
@@ -156,7 +169,10 @@ _NORMAL = 1.96
 
 @dataclass(frozen=True)
 class _FitPoints:
-    """The points of one fit, by the value of its parameter; ``failed`` are the values of those without figures."""
+    """Points of one fit, by the value of its parameter.
+
+    ``failed`` are the values of those without figures.
+    """
 
     series: str
     parameter: str
@@ -170,10 +186,10 @@ class _FitPoints:
 
 
 def fit_series(points: Sequence[Point], parameters: Sequence[str], roofs: Sequence[Roof] = ()) -> tuple[Fit, ...]:
-    """A fit for each series and each value of the parameters that it does not run along.
+    """Fits each series for each value of its other parameters.
 
-    It runs along the batch size, else along the first parameter that is a number everywhere; there is none else. The
-    order of the points changes nothing.
+    A fit runs along the batch size, else along the first parameter that is a number everywhere. Without such a
+    parameter there is no fit. The order of the points changes nothing.
     """
     numeric = [name for name in parameters if all(not isinstance(point.values[name], str) for point in points)]
     if not numeric:
@@ -189,12 +205,12 @@ def _curves(points: Sequence[Point], parameter: str) -> Iterator[_FitPoints]:
         others = tuple((name, value) for name, value in point.values.items() if name != parameter)
         groups.setdefault((point.series, others), []).append(point)
     for (series, others), members in groups.items():
-        known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
+        timed = [point for point in members if point.step_us is not None and point.step_us.median > 0]
         yield _FitPoints(
             series=series,
             parameter=parameter,
             others=dict(others),
-            points=tuple(sorted(known, key=lambda point: float(point.values[parameter]))),
+            points=tuple(sorted(timed, key=lambda point: float(point.values[parameter]))),
             failed=tuple(sorted(float(point.values[parameter]) for point in members if point.step_us is None)),
         )
 
@@ -235,7 +251,10 @@ def _fit(curve: _FitPoints, memory_bytes: int | None) -> Fit:
 
 
 def _times(curve: _FitPoints) -> tuple[Floats, Floats]:
-    """Medians and their standard errors, by the interval of each and by what no interval shows."""
+    """Returns medians and their standard errors.
+
+    The errors come from the interval of each median and from what no interval shows.
+    """
     timings = [point.step_us for point in curve.points if point.step_us is not None]
     medians = np.array([timing.median for timing in timings])
     errors = np.array([(timing.high - timing.low) / (2 * _NORMAL) for timing in timings])
@@ -243,7 +262,9 @@ def _times(curve: _FitPoints) -> tuple[Floats, Floats]:
 
 
 def _choose(x: Floats, t: Floats, error: Floats) -> tuple[FittedLine, slice]:
-    """The line that the points follow, and which points: all, or the longest range in which they follow one.
+    """Chooses the line that the points follow, and its points.
+
+    They are all points, or the longest range in which they follow one line.
 
     What leaves a cache or fills a device bends the curve; a line through both sides would be wrong on either.
     """
@@ -270,13 +291,19 @@ def _line_through(x: Floats, t: Floats, error: Floats) -> FittedLine:
 
 
 def _holds_over_range(line: FittedLine) -> bool:
-    """True if the points of a range follow it: all, or of many all but one in between."""
+    """Returns whether the points of a range follow the line.
+
+    All must, or of many all but one in between.
+    """
     off = _points_off(line)
     return off == 0 or (off == 1 and len(line.shares) >= _MANY and not _bends_at_an_end(line))
 
 
 def _bends_at_an_end(line: FittedLine) -> bool:
-    """True if the first or the last point is off: a disturbed one may lie anywhere, but a bend misses the ends."""
+    """Returns whether the first or the last point is off.
+
+    A disturbed point may lie anywhere, but a bend misses the ends.
+    """
     return max(abs(float(line.shares[0])), abs(float(line.shares[-1]))) > _OFF_SHARE
 
 
@@ -285,7 +312,10 @@ def _points_off(line: FittedLine) -> int:
 
 
 def _knee(line: FittedLine, parameter: str, x: Floats) -> tuple[float | None, str | None]:
-    """The value at which both parts are equal, or the reason why there is none."""
+    """Returns the value at which both parts are equal.
+
+    Without one, it gives the reason.
+    """
     if _points_off(line) > 1 and line.worst_share > _NO_LINE_SHARE:
         return None, f"the points lie up to {format_share(line.worst_share)} from the line"
     if line.each - line.each_width <= 0 and line.each * x[-1] < _LEAST_GROWTH * line.fixed:
@@ -298,17 +328,17 @@ def _knee(line: FittedLine, parameter: str, x: Floats) -> tuple[float | None, st
 
 
 def _largest(curve: _FitPoints, memory_bytes: int | None) -> tuple[float | None, str | None]:
-    """The largest value whose memory fits by a line through the peaks, or why it is not known.
+    """Returns the largest value whose memory fits, or the reason for none.
 
-    Never one beyond a value that was tried and failed.
+    It follows a line through the peaks. Never one beyond a value that was tried and failed.
     """
-    known = [point for point in curve.points if point.peak_memory_bytes]
-    x = np.array([float(point.values[curve.parameter]) for point in known])
+    measured = [point for point in curve.points if point.peak_memory_bytes]
+    x = np.array([float(point.values[curve.parameter]) for point in measured])
     if len(set(x)) < _FEWEST:
         return None, f"a line needs the peak memory of {_FEWEST} values; it is known of {len(set(x))}"
     if memory_bytes is None:
         return None, "how much memory there is, is not known"
-    peaks = np.array([float(point.peak_memory_bytes or 0) for point in known])
+    peaks = np.array([float(point.peak_memory_bytes or 0) for point in measured])
     line = sum_line(x, peaks, LEAST_ERROR * peaks)
     if line.each * (x[-1] - x[0]) < _LEAST_GROWTH * peaks.max():
         return None, f"the peak memory hardly grows with {curve.parameter} from {x[0]:g} to {x[-1]:g}"

@@ -1,4 +1,6 @@
-"""Records the step of a program with changes under fake tensors: what a device that is not here would be given to do.
+"""Records the step of a program with changes under fake tensors.
+
+It shows what a device that is not here would be given to do.
 
 One process makes all variants, one after another, since bringing torch in takes longer than most steps.
 """
@@ -71,7 +73,10 @@ class FakeHost:
         Path(file).write_text(json.dumps(calls, default=vars), encoding="utf-8")
 
     def _follow(self, chosen: Sequence[Change]) -> StepCalls:
-        """The calls of a step of a script, whose objects are changed after its first step."""
+        """Records the calls of a script's step with changes.
+
+        The script's objects are changed after its first step.
+        """
         refused: list[NotApplicable | Missing] = []
 
         def change(optimizers: Sequence[Any]) -> None:
@@ -89,11 +94,14 @@ class FakeHost:
         return calls
 
     def _change_objects(self, chosen: Sequence[Change], optimizers: Sequence[Any]) -> None:
-        """Applies the changes to what the script has made, as far as they need no step that can be called."""
+        """Applies the changes to what the script has made.
+
+        They apply as far as they need no step that can be called.
+        """
         torch = self._session.torch
-        found = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-        inner = {id(part) for module in found for part in module.modules() if part is not module}
-        modules = tuple(each for each in found if id(each) not in inner and any(True for _ in each.parameters()))
+        alive = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
+        inner = {id(part) for module in alive for part in module.modules() if part is not module}
+        modules = tuple(item for item in alive if id(item) not in inner and any(True for _ in item.parameters()))
         subject = Subject(torch, _nothing, modules, tuple(optimizers), train=bool(optimizers), stands_for="cuda")
         for change in chosen:
             if change.settings is not None:
@@ -130,7 +138,10 @@ def _nothing() -> None:
 
 
 def serve_steps(requested: Program, descriptor: str, changes: Mapping[str, Change]) -> NoReturn:
-    """Answers requests for steps with changes, as long as there are any on this file descriptor."""
+    """Answers requests for steps with changes.
+
+    It does so as long as there are any on this file descriptor.
+    """
     channel, host = RequestChannel(descriptor), FakeHost(requested, changes)
     while True:
         channel.reply(**_answer(host, channel.wait()))

@@ -1,4 +1,7 @@
-"""Reads the user's clone with git: the base commit of a change, and the lines that it touches."""
+"""Reads the user's clone with git.
+
+It finds the base commit of a change, and the lines that the change touches.
+"""
 
 import os
 import re
@@ -40,7 +43,10 @@ class GitOutput:
 
     @property
     def text(self) -> str:
-        """Its output as a name: without the end of the line, undecodable bytes kept as they are."""
+        """Output of git as a name, without the end of the line.
+
+        Undecodable bytes are kept as they are.
+        """
         return os.fsdecode(self.output).rstrip("\n")
 
     @property
@@ -81,16 +87,20 @@ def git_in(folder: Path) -> Git:
 
 
 def find_root(folder: Path) -> Path | None:
-    """The root of the clone or worktree that holds a folder; null outside of any. No git is needed to see it."""
+    """Finds the root of the clone or worktree that holds a folder.
+
+    Null outside of any. No git is needed to see it.
+    """
     start = folder.resolve()
-    return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
+    return next((parent for parent in (start, *start.parents) if (parent / ".git").exists()), None)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The commit (short) of a working tree, its branch (null when detached), and whether it was changed.
+    """Short commit of a working tree, its branch and whether it changed.
 
-    Files that git does not know do not count as a change: jobs leave their outputs about.
+    The branch is null when detached. Files that git does not know do not count as a change: jobs leave their outputs
+    about.
     """
 
     commit: str
@@ -105,7 +115,10 @@ class Identity:
 
 
 def identify(root: Path) -> Identity | None:
-    """The working tree's identity; null without git, outside of a clone, and before the first commit."""
+    """Returns the working tree's identity.
+
+    Null without git, outside of a clone, and before the first commit.
+    """
     git = git_in(root)
     commit = git("rev-parse", "--verify", "--quiet", "--short", "HEAD")
     if not commit.is_good:
@@ -115,12 +128,18 @@ def identify(root: Path) -> Identity | None:
 
 
 def is_dirty(git: Git) -> bool:
-    """True if a file that git knows differs from HEAD, in the index or in the working tree."""
+    """Returns whether a file that git knows differs from HEAD.
+
+    It may differ in the index or in the working tree.
+    """
     return bool(git("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty").output)
 
 
 def find_commit(git: Git, ref: str) -> str | None:
-    """The commit that a name stands for; null for none. What begins with a dash is an option to git, never a name."""
+    """Finds the commit that a name stands for.
+
+    Null for none. A text that begins with a dash is an option to git, never a name.
+    """
     if not ref or ref.startswith("-") or "\0" in ref:
         return None
     answer = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
@@ -154,7 +173,10 @@ _GITHUB_MERGE = re.compile(r"refs/pull/\d+/merge")
 
 @dataclass(frozen=True)
 class BaseCommit:
-    """The commit (null with a reason), and what to call it; ``warning`` where it is not the one that was meant."""
+    """Commit and its name, or the reason why there is none.
+
+    ``warning`` is set where the commit is not the one that was meant.
+    """
 
     commit: str | None
     label: str
@@ -183,31 +205,40 @@ def find_base(git: Git, against: str, environment: Mapping[str, str]) -> BaseCom
 
 
 def is_merge_base(against: str) -> bool:
-    """True if this requests a merge-base; no name that git takes has a colon in it."""
+    """Returns whether this requests a merge-base.
+
+    No name that git takes has a colon in it.
+    """
     return against == MERGE_BASE or against.startswith(f"{MERGE_BASE}:")
 
 
 def _target(git: Git, environment: Mapping[str, str]) -> tuple[str | None, str]:
-    """The ref of the branch to merge into, as far as it is here; else why not."""
+    """Finds the ref of the branch to merge into.
+
+    Without a ref, the second value says why.
+    """
     service = next((name for name in TARGETS if environment.get(name, "").strip()), None)
     if service is not None:
         return _named_target(git, environment[service].strip().removeprefix("refs/heads/"), service)
     usual = [f"origin/{environment[_DEFAULT]}"] if environment.get(_DEFAULT) else []
-    known = next((ref for ref in (*usual, *_MAIN) if find_commit(git, ref)), None)
+    present = next((ref for ref in (*usual, *_MAIN) if find_commit(git, ref)), None)
     why = "no branch to compare with: there is no origin/HEAD, origin/main, main or master"
-    return known, f"{why}; name one with --against {MERGE_BASE}:BRANCH"
+    return present, f"{why}; name one with --against {MERGE_BASE}:BRANCH"
 
 
 def _named_target(git: Git, branch: str, by: str) -> tuple[str | None, str]:
     """The ref of a branch that something names; else how to fetch it."""
     refs = (f"refs/remotes/origin/{branch}", f"refs/remotes/{branch}", f"refs/heads/{branch}")
-    known = next((ref for ref in refs if find_commit(git, ref)), None)
+    present = next((ref for ref in refs if find_commit(git, ref)), None)
     fetch = _fetch(git, branch.removeprefix("origin/"))
-    return known, f"the branch {branch} that {by} names is not in this clone: {fetch}"
+    return present, f"the branch {branch} that {by} names is not in this clone: {fetch}"
 
 
 def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> BaseCommit:
-    """GitHub checks out a merge of the request into its target, whose first parent is all that is needed."""
+    """Finds the target of a pull request without a named branch.
+
+    GitHub checks out a merge of the request into its target. Its first parent is all that is needed.
+    """
     first = find_commit(git, "HEAD^1")
     if first and find_commit(git, "HEAD^2") and _GITHUB_MERGE.fullmatch(environment.get("GITHUB_REF", "")):
         return BaseCommit(first, _named("the target of the pull request", first))
@@ -215,7 +246,10 @@ def _without_target(git: Git, reason: str, environment: Mapping[str, str]) -> Ba
 
 
 def _where_it_left(git: Git, target: str) -> BaseCommit:
-    """The merge-base of HEAD with the target; on the target itself the last commit that is not in what was changed."""
+    """Finds the merge-base of HEAD with the target.
+
+    On the target itself it is the last commit that is not in what was changed.
+    """
     name = target.removeprefix("refs/remotes/").removeprefix("refs/heads/")
     answer = git("merge-base", "HEAD", target)
     if not answer.is_good:
@@ -254,7 +288,10 @@ def _unrelated(git: Git, name: str) -> str:
 
 
 def _fetch(git: Git, branch: str = "") -> str:
-    """The command that fetches a branch and, where the clone is shallow, the history of HEAD, else still cut off."""
+    """Words the command that fetches a branch.
+
+    Where the clone is shallow, the command also fetches more of the history of HEAD.
+    """
     words, theirs = ["git", "fetch", "origin"], f"refs/remotes/origin/{branch}"
     # Named with where it goes, a branch that is here already would not be deepened beside another (git 2.39).
     words += [branch if find_commit(git, theirs) else f"+refs/heads/{branch}:{theirs}"] if branch else []
@@ -283,9 +320,10 @@ _UNTRACKED_BYTES = 1 << 20
 
 
 def touched_lines(root: Path, commit: str, until: str = "") -> Mapping[str, frozenset[int]] | None:
-    """The lines, counted from 1, of each file under ``root`` that differ from the commit or are new.
+    """Finds the changed or new lines of files under ``root``.
 
-    With ``until`` they are those of that commit, not of the working tree.
+    They are counted from 1, by file, and differ from the commit. With ``until`` they are those of that commit, not of
+    the working tree.
 
     Lines that are gone have no number. Files that git does not know and does not ignore are new as a whole. Null where
     git cannot tell.
@@ -306,24 +344,27 @@ def touched_lines(root: Path, commit: str, until: str = "") -> Mapping[str, froz
 
 def parse_diff(text: bytes) -> dict[str, frozenset[int]]:
     """The lines on the new side of a `git diff -U0`, by file."""
-    found: dict[str, set[int]] = {}
+    changed: dict[str, set[int]] = {}
     name: str | None = None
     number = content = 0
     for line in text.split(b"\n"):
         if content and line[:1] in {b"+", b"-"}:  # a line of a file, which may look like anything
             content -= 1
             if line.startswith(b"+"):
-                found.setdefault(name or "", set()).add(number)
+                changed.setdefault(name or "", set()).add(number)
                 number += 1
         elif (hunk := _HUNK.match(line)) is not None:
             content, number = int(hunk[1] or 1) + int(hunk[3] or 1), int(hunk[2])
         elif line.startswith(b"+++ "):
             name = _name(line[4:])
-    return {name: frozenset(lines) for name, lines in found.items() if name}
+    return {name: frozenset(lines) for name, lines in changed.items() if name}
 
 
 def _name(written: bytes) -> str | None:
-    """The file that stands after `+++`, quoted as in C where it is odd; null for /dev/null."""
+    """Reads the file name that stands after `+++`.
+
+    It is quoted as in C where it is odd. Null for /dev/null.
+    """
     bare = written.removesuffix(b"\t")
     if bare.startswith(b'"') and bare.endswith(b'"'):
         bare = _ESCAPE.sub(_unescaped, bare[1:-1])
@@ -336,7 +377,10 @@ def _unescaped(match: "re.Match[bytes]") -> bytes:
 
 
 def _all_lines(path: Path) -> frozenset[int]:
-    """The numbers of the lines of a text file; none for what is no file, too large, or binary."""
+    """Returns the numbers of the lines of a text file.
+
+    Empty for what is no file, too large, or binary.
+    """
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > _UNTRACKED_BYTES:
             return frozenset()

@@ -1,4 +1,7 @@
-"""Records a program once in a process of its own: the one way by which verify, sweep, compare and the gate record."""
+"""Records a program once in a process of its own.
+
+It is the one way by which verify, sweep, compare and the gate record.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -31,7 +34,10 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class ProgramFailed(Exception):  # noqa: N818 - an outcome that each caller describes in its own words
-    """A program that failed or did not leave what was required; ``stderr`` is the last that it wrote there."""
+    """A program that failed or did not leave what was required.
+
+    ``stderr`` is the last that it wrote there.
+    """
 
     def __init__(self, reason: str, status: int, stderr: str) -> None:
         super().__init__(reason)
@@ -39,7 +45,9 @@ class ProgramFailed(Exception):  # noqa: N818 - an outcome that each caller desc
 
 
 class Ceilings:
-    """The state of this machine before anything ran, and its ceilings, which all recordings of one command share.
+    """State of this machine before anything ran, and its ceilings.
+
+    All recordings of one command share the ceilings.
 
     ``calibrate`` gives the calibration for the device of these notes; null where there is none. One per number of
     threads is kept, so that a curve does not mix two measurements.
@@ -63,7 +71,9 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Records programs that start in ``directory`` (null: where we are) with the variables of ``environment``.
+    """Recorder of programs with a folder and environment of their own.
+
+    They start in ``directory`` (null: where we are) with the variables of ``environment``.
 
     Without ``ceilings`` recordings have none. ``telemetry_s`` is the period of the sensors; 0 for none.
     """
@@ -80,7 +90,9 @@ class Recorder:
         options: RecordOptions,
         requires: Literal["end", "times", "trace"] = "end",
     ) -> tuple[Recording, Notes]:
-        """The recording in ``folder``, and the notes of its first rank; a script ends once it is measured.
+        """Records a program in ``folder``, and returns its first notes too.
+
+        The notes are those of the first rank. A script ends once it is measured.
 
         ProgramFailed where the program fails, or leaves no unprofiled step times or no trace although one is required.
         What it prints goes into a log beside its recording.
@@ -111,11 +123,11 @@ class Recorder:
 def record_side(
     program: Program, folder: Path, side: Side, ceilings: Ceilings | None = None, unprofiled: Timing | None = None
 ) -> Explanation:
-    """The case of a program that runs in the side's folder, from which its target is named.
+    """Records and explains a program that runs in the side's folder.
 
-    Its steps are timed without the profiler first, and judged by the ceilings, which all sides share; null for none.
-    With ``unprofiled`` the ledger adds up to that step instead, which was timed more carefully. WorkloadError, with
-    what it wrote last, where it fails or makes no trace.
+    Its target is named from that folder. Its steps are timed without the profiler first, and judged by the ceilings,
+    which all sides share (null for none). With ``unprofiled`` the ledger adds up to that step instead, which was timed
+    more carefully. WorkloadError, with what it wrote last, where it fails or makes no trace.
     """
     seconds = TIMED_SECONDS if unprofiled is None else TIMED_SECONDS / 4
     options = RecordOptions(shapes=True, stacks=True, batch_test=False, option_costs=False, timed_s=seconds)
@@ -134,7 +146,10 @@ def record_side(
 
 
 def why_it_failed(ran: QuietRun, memory_kills: int | None) -> str:
-    """The reason why there are no figures, in one line: what the program raised, else how it ended."""
+    """Gives the reason in one line why there are no figures.
+
+    It is what the program raised, else how it ended.
+    """
     if ran.end.signal is not None:
         return describe_end(ran.end, None, memory_kills)
     line = _last_line(ran.stderr)
@@ -144,7 +159,10 @@ def why_it_failed(ran: QuietRun, memory_kills: int | None) -> str:
 
 
 def _last_line(stderr: str) -> str:
-    """The first line of the last traceback that is not indented; else the last line of all."""
+    """Returns the first line of the last traceback that is not indented.
+
+    Without a traceback it is the last line of all.
+    """
     before, traceback, after = stderr.rpartition(_TRACEBACK)
     lines = [line.rstrip() for line in (after if traceback else before + after).splitlines() if line.strip()]
     if traceback:

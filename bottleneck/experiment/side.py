@@ -1,4 +1,7 @@
-"""The side of a comparison that the processes of a program run on: its folder, and the variables that it sets."""
+"""The side of a comparison that a program's processes run on.
+
+It is a folder and the variables that the side sets.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,9 +23,10 @@ def environment_of(changes: "Sequence[Change]") -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Side:
-    """A side: ``label`` names it, ``folder`` is the root of its sources, in which its processes start.
+    """One side of a comparison.
 
-    ``environment`` holds the variables that it sets besides those of this process.
+    ``label`` names it, and ``folder`` is the root of its sources, in which its processes start. ``environment`` holds
+    the variables that it sets besides those of this process.
     """
 
     label: str
@@ -33,20 +37,23 @@ class Side:
     def roots(self) -> tuple[Path, ...]:
         """Folders that hold its packages: the folder itself, and `src` in it."""
         folder = self.folder.resolve()
-        return tuple(each for each in (folder, folder / "src") if each.is_dir())
+        return tuple(path for path in (folder, folder / "src") if path.is_dir())
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables of its processes besides those of this one, by which they import the packages of this side."""
+        """Variables of its processes besides those of this one.
+
+        By them the processes import the packages of this side.
+        """
         own = os.pathsep.join(map(str, self.roots))
         theirs = self.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         return {**self.environment, "PYTHONPATH": os.pathsep.join(filter(None, (own, theirs))), VARIABLE: own}
 
 
 def relative_to_root(program: Program, root: Path) -> Program:
-    """The program with its target named from this root, so that each side runs its own file.
+    """Names the target of a program from this root.
 
-    A file outside the root is the same one on both sides.
+    So each side runs its own file. A file outside the root is the same one on both sides.
     """
     target = Path(program.target)
     if target.is_absolute() and target.resolve().is_relative_to(root.resolve()):

@@ -1,4 +1,6 @@
-"""Parses the parameters of a sweep, measures a step at all its points in random order, and sums up the repeats.
+"""Sweeps a step over parameters in random order.
+
+It parses the parameters, measures the step at all points and sums up the repeats.
 
 A machine that others use is slower now and faster a minute later. Points that are measured one after the other would
 show that as a difference between them; in turns that follow each other within seconds it is common to all, and is
@@ -48,7 +50,10 @@ _WRITTEN = "write NAME=1,2,4 or a range: NAME=1:256:x2 doubles from 1 to 256, NA
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the workload and the values that it takes, in the order in which they were named."""
+    """Parameter of the workload and the values that it takes.
+
+    The values are in the order in which they were named.
+    """
 
     name: str
     values: tuple[Value, ...]
@@ -56,7 +61,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: the changes applied to the step, torch's device and number of threads; null for the usual ones."""
+    """One curve: the changes, torch's device and the number of threads.
+
+    Null for the usual ones.
+    """
 
     name: str
     changes: tuple[str, ...] = ()
@@ -72,12 +80,18 @@ class Configuration:
     series: Series
 
     def settings(self, shared: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """The texts of all settings: those that all points share, and the values of this one."""
+        """Gives the texts of all settings of this configuration.
+
+        They are those that all points share, and the values of this one.
+        """
         return tuple({**dict(shared), **{name: str(value) for name, value in self.values.items()}}.items())
 
 
 def parse_parameter(text: str) -> Parameter:
-    """The parameter that `NAME=VALUES` spells; values are separated by commas, and ranges include their last value."""
+    """Parses the parameter that `NAME=VALUES` spells.
+
+    Values are separated by commas, and ranges include their last value.
+    """
     name, equals, listed = text.partition("=")
     if not equals or not name.isidentifier() or not listed:
         raise UsageError(f"--param {text} is not NAME=VALUES", fix=_WRITTEN)
@@ -86,20 +100,23 @@ def parse_parameter(text: str) -> Parameter:
 
 
 def configurations_of(parameters: Sequence[Parameter], series: Sequence[Series]) -> tuple[Configuration, ...]:
-    """Every combination of the values in every series: series by series, the first parameter changing slowest."""
-    twice = next((one.name for one in parameters if sum(one.name == each.name for each in parameters) > 1), None)
+    """Makes every combination of the values in every series.
+
+    The order is series by series, the first parameter changing slowest.
+    """
+    twice = next((one.name for one in parameters if sum(one.name == item.name for item in parameters) > 1), None)
     if twice is not None:
         raise UsageError(f"--param {twice} is given twice", fix=f"name all its values at once: --param {twice}=1,2,4")
-    count = math.prod(len(each.values) for each in parameters) * len(series)
+    count = math.prod(len(item.values) for item in parameters) * len(series)
     if count > MOST_POINTS:
         raise UsageError(
             f"that makes {count} points, more than {MOST_POINTS}",
             why="each of them is measured in a process of its own, for about ten seconds",
             fix="name fewer values; a range in doublings is written 1:1024:x2",
         )
-    names = [each.name for each in parameters]
-    products = list(itertools.product(*(each.values for each in parameters)))
-    return tuple(Configuration(dict(zip(names, values, strict=True)), each) for each in series for values in products)
+    names = [item.name for item in parameters]
+    products = list(itertools.product(*(item.values for item in parameters)))
+    return tuple(Configuration(dict(zip(names, values, strict=True)), item) for item in series for values in products)
 
 
 def _parse_part(part: str, text: str) -> list[Value]:
@@ -118,7 +135,10 @@ def _parse_part(part: str, text: str) -> list[Value]:
 
 
 def _range(first: int | float, last: int | float, step: int | float, *, is_product: bool) -> list[Value]:
-    """The values from the first to the last, at most one more than a sweep may have."""
+    """Gives the values from the first to the last.
+
+    There are at most one more than a sweep may have.
+    """
     values: list[Value] = []
     for index in range(MOST_POINTS + 1):
         value = first * step**index if is_product else first + step * index
@@ -157,7 +177,9 @@ _MOST_THREADS = 4096
 
 
 def make_series(backends: str | None, devices: str | None, threads: str | None) -> tuple[Series, ...]:
-    """Every combination of backends, devices and threads, each a comma-separated list or null for the usual one.
+    """Makes every combination of backends, devices and threads.
+
+    Each is a comma-separated list or null for the usual one.
 
     A name states what differs between the curves, or else what was requested; 'eager' where nothing was.
     """
@@ -167,19 +189,19 @@ def make_series(backends: str | None, devices: str | None, threads: str | None) 
     lengths = [len(ways), len(places), len(counts)]
     is_named = [length > 1 for length in lengths]
     is_named = is_named if any(is_named) else [ways[0][0] != EAGER, bool(places), bool(counts)]
-    found = []
+    made = []
     for (way, changes), device, count in itertools.product(ways, places or [None], counts or [None]):
         words = zip((way, device or "", _threads_words(count)), is_named, strict=True)
-        found.append(Series(", ".join(word for word, is_part in words if is_part) or EAGER, changes, device, count))
-    return tuple(found)
+        made.append(Series(", ".join(word for word, is_part in words if is_part) or EAGER, changes, device, count))
+    return tuple(made)
 
 
 def shared_words(series: Sequence[Series]) -> str:
-    """The device and the number of threads that several curves share, and that their names leave out.
+    """Words the device and threads that several curves share.
 
-    Empty where none was requested.
+    The names of the curves leave them out. Empty where none was requested.
     """
-    devices, counts = {each.device for each in series}, {each.threads for each in series}
+    devices, counts = {curve.device for curve in series}, {curve.threads for curve in series}
     words = [*(devices if len(devices) == 1 else ()), *(map(_threads_words, counts) if len(counts) == 1 else ())]
     return ", ".join(word for word in words if word) if len(series) > 1 else ""
 
@@ -201,10 +223,10 @@ def _changes(text: str) -> tuple[str, ...]:
     for name in map(str.strip, text.split("+")):
         changes += BACKENDS.get(name, (name,))
         if any(change not in CHANGES for change in changes):
-            known = [each for each, parts in BACKENDS.items() if all(part in CHANGES for part in parts)]
+            usable = [backend for backend, parts in BACKENDS.items() if all(part in CHANGES for part in parts)]
             raise UsageError(
                 f"--backends {name}: there is no such backend or change",
-                why=f"backends are {', '.join(known)}; every change of `bottleneck verify` is one too",
+                why=f"backends are {', '.join(usable)}; every change of `bottleneck verify` is one too",
                 fix=f"changes are: {', '.join(CHANGES)}; join several with +",
             )
         if any(CHANGES[change].settings is not None for change in changes):
@@ -236,7 +258,9 @@ _FREE_SHARE = 0.8
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The points of a sweep: ``program`` and ``options`` are those of all, but for what a configuration sets.
+    """Points of a sweep, and how they are measured.
+
+    ``program`` and ``options`` are those of all, but for what a configuration sets.
 
     ``turns`` is how many rounds of turns time the points once they are recorded; with 0 they keep the recorded times.
     """
@@ -251,7 +275,10 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A point, the ceilings that it is compared with (null without figures), and the warnings of its recording."""
+    """Point with its ceilings and the warnings of its recording.
+
+    The ceilings are those that it is compared with, null without figures.
+    """
 
     point: Point
     roof: Roof | None = None
@@ -260,7 +287,9 @@ class MeasuredPoint:
 
 @dataclass(frozen=True)
 class TurnTimings:
-    """The step time of each configuration that took turns, by its index, and the reasons why others have none.
+    """Step times of the configurations that took turns, by index.
+
+    It also holds the reasons why others have none.
 
     ``reason`` is set where no turns were taken at all.
     """
@@ -272,36 +301,42 @@ class TurnTimings:
 
 @dataclass
 class SweepProgress:
-    """The points measured so far, by the index of their configuration; they can be summed up at any time."""
+    """Points measured so far, by the index of their configuration.
+
+    They can be summed up at any time.
+    """
 
     plan: SweepPlan
     measured: dict[int, list[MeasuredPoint]] = field(default_factory=dict)
     turns: TurnTimings = field(default_factory=TurnTimings)
 
     def sum_up(self, reason: str = "not measured") -> Sweep:
-        """The sweep as far as it is measured; ``reason`` is that of points that never were."""
+        """Sums up the sweep as far as it is measured.
+
+        ``reason`` is that of points that never were.
+        """
         plan = self.plan
         all_of = [self.measured.get(index, []) for index in range(len(plan.configurations))]
         points = tuple(
-            retimed(combine([each.point for each in of_one]), self.turns.timings.get(index))
+            retimed(combine([item.point for item in of_one]), self.turns.timings.get(index))
             if of_one
             else Point(configuration.values, configuration.series.name, reason=reason)
             for index, (configuration, of_one) in enumerate(zip(plan.configurations, all_of, strict=True))
         )
-        every = [each for of_one in all_of for each in of_one]
+        every = [item for of_one in all_of for item in of_one]
         series = dict.fromkeys(configuration.series for configuration in plan.configurations)
         # One for each series and peak.
-        roofs = tuple({(roof.series, roof.peak): roof for each in every if (roof := each.roof) is not None}.values())
+        roofs = tuple({(roof.series, roof.peak): roof for item in every if (roof := item.roof) is not None}.values())
         rounds = f"{counted(plan.turns, 'round')} of turns" if self.turns.timings else ""
         return Sweep(
             program=(plan.program.target,),
-            parameters=tuple(each.name for each in plan.parameters),
+            parameters=tuple(item.name for item in plan.parameters),
             points=points,
-            fits=fit_series(points, [each.name for each in plan.parameters], roofs),
+            fits=fit_series(points, [item.name for item in plan.parameters], roofs),
             roofs=roofs,
             settings=dict(plan.program.settings),
             how=", ".join(filter(None, (shared_words(tuple(series)), rounds))),
-            warnings=tuple(dict.fromkeys((*self._untimed(), *(words for each in every for words in each.warnings)))),
+            warnings=tuple(dict.fromkeys((*self._untimed(), *(words for item in every for words in item.warnings)))),
             version=__version__,
         )
 
@@ -318,9 +353,10 @@ def run_sweep(
     make_folder: Callable[[str], Path],
     tell: Callable[[str], None],
 ) -> None:
-    """Adds one point after the other; ``make_folder`` makes the folder of the recording of this name.
+    """Adds one point after the other to the progress.
 
-    Everything is measured once before anything is measured again.
+    ``make_folder`` makes the folder of the recording of this name. Everything is measured once before anything is
+    measured again.
     """
     plan = progress.plan
     order = random.Random(_SEED)  # noqa: S311 - no secret
@@ -338,7 +374,10 @@ def run_sweep(
 
 
 def measure_point(plan: SweepPlan, configuration: Configuration, folder: Path, ceilings: Ceilings) -> MeasuredPoint:
-    """The point that this configuration makes; one that fails has the reason instead of figures."""
+    """Measures the point that this configuration makes.
+
+    A point that fails has the reason instead of figures.
+    """
     series, nothing = configuration.series, Point(configuration.values, configuration.series.name)
     program = replace(plan.program, settings=configuration.settings(plan.program.settings))
     options = replace(plan.options, changes=series.changes, device=series.device, threads=series.threads)
@@ -386,7 +425,10 @@ def _samples_per_s(configuration: Configuration, recording: Recording) -> float 
 
 
 def _with_analysis(point: Point, analysis: Analysis) -> Point:
-    """The point with the work that the trace shows, at the rate of the unprofiled step."""
+    """Adds the work that the trace shows to the point.
+
+    It is at the rate of the unprofiled step.
+    """
     totals, verdict = analysis.totals, analysis.verdict
     us = point.step_us.median if point.step_us is not None else 0.0
     per_s = US_PER_S / us if us > 0 else None
@@ -428,9 +470,12 @@ def _bandwidth(device: Device) -> float | None:
 def _take_turns(
     progress: SweepProgress, free_bytes: int | None, folder: Path, tell: Callable[[str], None]
 ) -> TurnTimings:
-    """Turns of all points that have figures, unless their processes together would not fit into memory."""
+    """Takes turns of all points that have figures.
+
+    None are taken where their processes together would not fit into memory.
+    """
     plan = progress.plan
-    points = {index: combine([each.point for each in of_one]) for index, of_one in sorted(progress.measured.items())}
+    points = {index: combine([run.point for run in of_one]) for index, of_one in sorted(progress.measured.items())}
     good = {index: point for index, point in points.items() if point.step_us is not None}
     needed = sum(point.peak_memory_bytes or 0 for point in good.values())
     if free_bytes is not None and needed > _FREE_SHARE * free_bytes:
@@ -448,7 +493,10 @@ def take_turns(
     folder: Path,
     tell: Callable[[str], None],
 ) -> TurnTimings:
-    """The steps of these configurations, each timed once a round, in an order that is drawn for every round."""
+    """Times the steps of these configurations once each round.
+
+    The order is drawn for every round.
+    """
     steps: dict[int, TimedStep] = {}
     reasons: dict[int, str] = {}
     with ExitStack() as stack:
@@ -470,7 +518,9 @@ def take_turns(
 
 
 def level(taken: Mapping[int, Sequence[float]]) -> dict[int, Timing]:
-    """The typical step of each point in microseconds, once what whole rounds have in common is removed.
+    """Returns the typical step of each point in microseconds.
+
+    What whole rounds have in common is removed.
 
     The times of a round are those of its points times the slowdown of the machine then: of their logarithms, medians
     over points and over rounds are taken off in turns until neither has a remainder (Tukey's median polish). Rounds
@@ -485,7 +535,10 @@ def level(taken: Mapping[int, Sequence[float]]) -> dict[int, Timing]:
 
 
 def rounds_slower(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By how much each round was slower than the typical one, as a logarithm; of points (rows) by rounds (columns)."""
+    """Returns by how much each round was slower than the typical one.
+
+    It is a logarithm. The input is points (rows) by rounds (columns).
+    """
     slower = np.zeros(logs.shape[1])
     for _ in range(_POLISHES):
         usual = np.median(logs - slower, axis=1, keepdims=True)
@@ -495,7 +548,10 @@ def rounds_slower(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def retimed(point: Point, timing: Timing | None) -> Point:
-    """The point with another time of its step (null: its own), and the rates that follow from it."""
+    """Gives the point with another time of its step.
+
+    Its rates follow from that time. Null keeps its own time.
+    """
     if timing is None or not timing.median > 0:
         return point
     factor, moved = _median_us(point) / timing.median, point.bytes_per_s
@@ -515,23 +571,25 @@ def describe(configuration: Configuration) -> str:
 
 
 def combine(points: Sequence[Point]) -> Point:
-    """One point of several measurements of it: the median of their step times, and the rest of the one in the middle.
+    """Combines several measurements of a point into one.
+
+    It has the median of their step times, and the rest of the one in the middle.
 
     The interval reaches from the lowest to the highest median and holds that of the one in the middle: what differs
     between processes is often more than what differs between the steps of one. One that failed counts only if all did.
     """
-    good = sorted((each for each in points if each.step_us is not None), key=_median_us)
+    good = sorted((point for point in points if point.step_us is not None), key=_median_us)
     if not good:
         return points[-1]
     middle = good[(len(good) - 1) // 2]
     assert middle.step_us is not None
-    medians = [_median_us(each) for each in good]
+    medians = [_median_us(point) for point in good]
     median = statistics.median(medians)
     all_of_them = Timing(
         median=median,
         low=min(medians[0], middle.step_us.low),
         high=max(medians[-1], middle.step_us.high),
-        n=sum(each.step_us.n for each in good if each.step_us is not None),
+        n=sum(point.step_us.n for point in good if point.step_us is not None),
     )
     return replace(retimed(middle, all_of_them), repeats=len(good))
 
@@ -546,7 +604,10 @@ def _median_us(point: Point) -> float:
 
 
 def _folder_name(index: int, configuration: Configuration, repeat: int | None) -> str:
-    """A name that sorts in the order of the configurations, and states the values of the one."""
+    """Names a folder that sorts in the order of the configurations.
+
+    The name states the values of the configuration.
+    """
     values = "-".join(f"{name}={value}" for name, value in configuration.values.items())
     words = [re.sub(r"[^\w.=-]+", "-", text) for text in (values, configuration.series.name)]
     name = "-".join(part for part in (f"{index:03d}", words[0][:80], words[1]) if part)

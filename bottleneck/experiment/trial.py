@@ -1,4 +1,7 @@
-"""Tries one change, or several together, on fresh copies of a step, and records the result."""
+"""Tries one change, or several together, on fresh copies of a step.
+
+The module records the result.
+"""
 
 import math
 import random
@@ -58,7 +61,9 @@ class TrialEffort:
 
 @dataclass(frozen=True)
 class ChangePrediction:
-    """The prediction of a change by findings: their slugs, and the interval of the largest; null where none does.
+    """Prediction of a change by findings: their slugs and its speedup.
+
+    The speedup is the interval of the largest, null where no finding has one.
 
     ``most`` is the speedup at most of a change that would bring nothing.
     """
@@ -86,7 +91,10 @@ class TrialSetup:
     until: float = math.inf
 
     def worker(self, names: Sequence[str], environment: Mapping[str, str]) -> Worker:
-        """A process for variants of the program; compilers find only what they made for this trial."""
+        """Opens a process for variants of the program.
+
+        Compilers find only what they made for this trial.
+        """
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / f"cache-{'+'.join(names)}")} if self.is_cold else {}
         worker = Worker(self.program, self.folder / LOG_FILE, {**cache, **environment}, self.child)
         worker.until = self.until
@@ -122,7 +130,10 @@ def try_changes(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePre
 
 
 class _TrialRun:
-    """One trial under way; its results so far are kept when a later part fails."""
+    """One trial under way.
+
+    Its results so far are kept when a later part fails.
+    """
 
     def __init__(self, setup: TrialSetup, names: tuple[str, ...], trial: Trial) -> None:
         self._setup, self._names, self._trial = setup, names, trial
@@ -147,14 +158,14 @@ class _TrialRun:
 
     def _measure(self) -> None:
         effort = self._setup.effort
-        kept = self._setup.folder / "results.pt"
-        with self._variants(CHANGED, kept) as variants:
+        results_file = self._setup.folder / "results.pt"
+        with self._variants(CHANGED, results_file) as variants:
             self._note(
                 setup_s=max(0.0, variants.remade.setup_s - variants.made.setup_s),
                 peak_before_bytes=variants.made.peak_bytes,
                 peak_after_bytes=variants.remade.peak_bytes if self._is_apart else None,
             )
-            self._compare(variants, kept)
+            self._compare(variants, results_file)
             first = variants.pairing
             self._check_time(first.pair_s)
             self._setup.tell("measuring")
@@ -180,7 +191,10 @@ class _TrialRun:
             raise Refused("inconclusive", what)
 
     def _compare(self, variants: _Variants, kept: Path) -> None:
-        """Compares the results of the first steps; without a comparison the rest can still be measured."""
+        """Compares the results of the first steps.
+
+        Without a comparison the rest can still be measured.
+        """
         self._setup.tell("comparing results")
         try:
             self._note(differences=variants.pairing.original.worker.compare(self._names, kept))
@@ -191,9 +205,9 @@ class _TrialRun:
             kept.unlink(missing_ok=True)
 
     def _confirm(self, first: Pairing) -> None:
-        """Takes fresh batches in fresh processes, in the first of which the changed step is made first.
+        """Takes fresh batches in fresh processes to confirm the effect.
 
-        The first that does not show the effect ends it.
+        In the first of them the changed step is made first. The first that does not show the effect ends it.
         """
         effort = self._setup.effort
         again: list[Pairing] = []
@@ -222,15 +236,17 @@ class _TrialRun:
     def _conclude(self, first: Pairing, again: Sequence[Pairing]) -> None:
         rule = self._setup.effort.rule
         claimed = look_for_effect(first.logs, rule)
-        is_confirmed = bool(again) and all(look_for_effect(each.logs, rule) == claimed for each in again)
+        is_confirmed = bool(again) and all(look_for_effect(pairing.logs, rule) == claimed for pairing in again)
         fresh = _logs(again)
-        found = judge_effect(first.logs, fresh, rule) if is_confirmed else judge_effect([*first.logs, *fresh], [], rule)
+        result = (
+            judge_effect(first.logs, fresh, rule) if is_confirmed else judge_effect([*first.logs, *fresh], [], rule)
+        )
         reason = None
-        if found.verdict == "inconclusive" and again:
+        if result.verdict == "inconclusive" and again:
             reason = f"{claimed} in one process, which a fresh one did not confirm"
-        elif found.verdict == "inconclusive":
+        elif result.verdict == "inconclusive":
             reason = f"the pairs scatter too much to decide {self._given()}"
-        self._note(verdict=found.verdict, reason=reason, break_even_steps=_break_even(self._trial, found.verdict))
+        self._note(verdict=result.verdict, reason=reason, break_even_steps=_break_even(self._trial, result.verdict))
 
     def _given(self) -> str:
         """The time that the pairs had, by the option that gives more."""
@@ -239,7 +255,10 @@ class _TrialRun:
         return f"within --budget {self._setup.effort.budget_s:g}"
 
     def _measure_memory(self) -> None:
-        """Makes the changed step once more in a process of its own, to see what memory it takes there."""
+        """Makes the changed step once more in its own process.
+
+        That shows what memory it takes there.
+        """
         setup_s = self._trial.setup_s
         if not self._names or self._is_apart or setup_s is None or setup_s > _SETUP_SECONDS_TO_REPEAT:
             return
@@ -251,9 +270,10 @@ class _TrialRun:
 
     @contextmanager
     def _variants(self, last: str, keep: Path | None = None) -> Iterator[_Variants]:
-        """Both variants, the ``last`` one made after the other: in one process, or each in its own.
+        """Makes both variants, the ``last`` one after the other.
 
-        What the first steps of the changed one gave is left in the file ``keep``.
+        They are in one process, or each in its own. What the first steps of the changed one gave is left in the file
+        ``keep``.
         """
         with ExitStack() as stack:
             worker = stack.enter_context(self._setup.worker(self._names, {}))
@@ -265,7 +285,7 @@ class _TrialRun:
             for name in (ORIGINAL, CHANGED) if last == CHANGED else (CHANGED, ORIGINAL):
                 self._setup.tell(f"making the {name} step")
                 built[name] = self._build(workers[name], name, keep)
-            prefetched = max(each.prefetched for each in built.values())
+            prefetched = max(made.prefetched for made in built.values())
             sides = {name: TimedStep(workers[name], name, built[name].step_us, prefetched) for name in workers}
             samples = built[CHANGED].samples
             pairing = Pairing(sides[ORIGINAL], sides[CHANGED], self._draw, samples)
@@ -287,12 +307,12 @@ class _TrialRun:
 
     def _note_times(self, pairings: Sequence[Pairing]) -> None:
         logs = _logs(pairings)
-        found = estimate(logs, self._setup.effort.rule.coverage)
-        is_known = math.isfinite(found.low) and math.isfinite(found.high)
+        estimated = estimate(logs, self._setup.effort.rule.coverage)
+        is_known = math.isfinite(estimated.low) and math.isfinite(estimated.high)
         # A speedup is the inverse of the ratio on which the statistics are based.
-        middle, low, high = math.exp(-found.middle), math.exp(-found.high), math.exp(-found.low)
+        middle, low, high = math.exp(-estimated.middle), math.exp(-estimated.high), math.exp(-estimated.low)
         self._note(
-            speedup=Ratio(middle, low, high, found.n) if is_known else None,
+            speedup=Ratio(middle, low, high, estimated.n) if is_known else None,
             original_us=summarise_durations([us for pairing in pairings for us in pairing.original_us]),
             changed_us=summarise_durations([us for pairing in pairings for us in pairing.changed_us]),
             smallest_visible=-math.expm1(-smallest_visible(logs, self._setup.effort.rule)) if is_known else None,
@@ -304,12 +324,15 @@ def _logs(pairings: Sequence[Pairing]) -> list[float]:
 
 
 def _is_tight(logs: Sequence[float], effort: TrialEffort) -> bool:
-    found = estimate(logs, effort.rule.coverage)
-    return found.half_width <= max(effort.precision, abs(found.middle) / _CLEAR)
+    estimated = estimate(logs, effort.rule.coverage)
+    return estimated.half_width <= max(effort.precision, abs(estimated.middle) / _CLEAR)
 
 
 def _break_even(trial: Trial, verdict: str) -> float | None:
-    """The steps after which the set-up is made up for; null where nothing is gained or the cost is not known."""
+    """Returns the steps after which the set-up is made up for.
+
+    Null where nothing is gained or the cost is not known.
+    """
     if verdict != "faster" or trial.speedup is None or trial.original_us is None or trial.setup_s is None:
         return None
     saved_us = trial.original_us.median * (1 - 1 / trial.speedup.median)
@@ -318,8 +341,8 @@ def _break_even(trial: Trial, verdict: str) -> float | None:
 
 def _worst(differences: Sequence[Difference]) -> str:
     """The result that exceeds its allowed difference the most, in words."""
-    beyond = [each for each in differences if each.is_within is False]
-    worst = max(beyond, key=lambda each: (each.relative or 0.0) / (each.allowed or 1e-30))
+    beyond = [difference for difference in differences if difference.is_within is False]
+    worst = max(beyond, key=lambda difference: (difference.relative or 0.0) / (difference.allowed or 1e-30))
     if worst.relative is None or worst.allowed is None:
         return worst.reason or f"its {worst.what} differ"
     return f"its {worst.what} differ by {worst.relative:.1e} of the largest value, where {worst.allowed:.1e} is allowed"

@@ -1,6 +1,7 @@
-"""Times steps in turns, as pairs or in rounds, so that drift of the machine reaches all of them alike.
+"""Times steps in turns, as pairs or in rounds.
 
-Two sides take turns in pairs of fresh processes until the result is decided.
+So drift of the machine reaches all of them alike. Two sides take turns in pairs of fresh processes until the result is
+decided.
 """
 
 import errno
@@ -80,7 +81,9 @@ class TimedStep:
 
 @dataclass
 class Pairing:
-    """Pairs of turns of an original and a changed step, which works on ``samples`` times as many samples.
+    """Pairs of turns of an original and a changed step.
+
+    The changed step works on ``samples`` times as many samples.
 
     ``logs`` holds log(changed / original) per sample for each pair, positive where the changed one is slower.
     """
@@ -111,7 +114,10 @@ class Pairing:
     def take_until(
         self, is_enough: Callable[[Sequence[float]], bool], seconds: float, clock: Clock = time.monotonic
     ) -> None:
-        """Takes pairs from look to look until they are enough, or the time is over and there are some to look at."""
+        """Takes pairs from look to look until they are enough.
+
+        It also ends when the time is over and there are some to look at.
+        """
         until = clock() + seconds
         while (wanted := next_look(len(self.logs))) is not None:
             while len(self.logs) < wanted:
@@ -125,7 +131,9 @@ class Pairing:
 def take_rounds(
     steps: Mapping[int, TimedStep], rounds: int, draw: random.Random, tell: Callable[[str], None]
 ) -> tuple[dict[int, list[float]], dict[int, str]]:
-    """The turns of several steps in microseconds, one of each in every round, in an order that is drawn anew.
+    """Takes the turns of several steps in microseconds, in rounds.
+
+    A round has one of each step, in an order that is drawn anew.
 
     A step that fails takes no more turns; the second value has its reason instead.
     """
@@ -147,7 +155,10 @@ Role = Literal["base", "candidate"]
 
 
 class SideFailed(Exception):  # noqa: N818 - an outcome, not an error of ours
-    """A side whose step was not made or did not run, why, and whether that may have been for lack of memory."""
+    """A side whose step was not made or did not run.
+
+    It says why, and whether that may have been for lack of memory.
+    """
 
     def __init__(self, role: Role, label: str, reason: str, *, is_for_memory: bool = False) -> None:
         super().__init__(reason)
@@ -155,11 +166,17 @@ class SideFailed(Exception):  # noqa: N818 - an outcome, not an error of ours
 
 
 class NoTurns(Exception):  # noqa: N818 - an outcome, not an error of ours
-    """Turns that cannot be taken, through no fault of either side; its text states the reason and a remedy."""
+    """Turns that cannot be taken, through no fault of either side.
+
+    Its text states the reason and a remedy.
+    """
 
 
 class SideWorker(Worker):
-    """A process that starts in the folder of its side and imports the packages that lie there."""
+    """Process that starts in the folder of its side.
+
+    It imports the packages that lie there.
+    """
 
     def __init__(self, program: Program, role: Role, side: Side, log: Path) -> None:
         self.role, self._label = role, side.label
@@ -208,14 +225,17 @@ class TimingEffort:
 
     @property
     def rule(self) -> SlowdownRule:
-        """The allowed growth of the step: a share of it, or a number of microseconds where that is more."""
+        """Allowed growth of the step.
+
+        It is a share of the step, or a number of microseconds where that is more.
+        """
         floor_us = max(self.limit.floor, self.limit.absolute or 0.0)
         return SlowdownRule(self.limit.relative or 0.0, floor_us, self.alpha)
 
     @property
     def looks(self) -> tuple[int, ...]:
         """At how many pairs to look."""
-        return (*(each for each in GATE_LOOKS if each < self.pairs_at_most), self.pairs_at_most)
+        return (*(look for look in GATE_LOOKS if look < self.pairs_at_most), self.pairs_at_most)
 
 
 def time_in_pairs(
@@ -225,7 +245,10 @@ def time_in_pairs(
     effort: TimingEffort | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> TimeResult:
-    """The time of the candidate's step compared with the base's; WorkloadError where the candidate's does not run."""
+    """Compares the time of the candidate's step with the base's.
+
+    WorkloadError where the candidate's does not run.
+    """
     effort = effort or TimingEffort()
     with tempfile.TemporaryDirectory(prefix="bottleneck-pairs-") as folder:
         return PairedProcesses(
@@ -239,7 +262,9 @@ def time_in_pairs(
 
 @dataclass
 class PairedProcesses:
-    """Timing of two sides under way; the pairs that were taken are kept when a later one fails.
+    """Timing of two sides under way.
+
+    The pairs that were taken are kept when a later one fails.
 
     ``folder`` takes what the processes write. ``open_worker`` starts one.
     """
@@ -259,7 +284,10 @@ class PairedProcesses:
         self._is_alone, self._is_over = False, False
 
     def result(self) -> TimeResult:
-        """The result; a side that fails is part of it, unless it is the candidate."""
+        """Takes all pairs, and returns the result.
+
+        A side that fails is part of it, unless it is the candidate.
+        """
         try:
             self._take_all()
         except SideFailed as failed:
@@ -271,14 +299,17 @@ class PairedProcesses:
         return self._result(None)
 
     def _take_all(self) -> None:
-        """All pairs; of processes one after the other where both at once do not fit into memory."""
+        """Takes all pairs.
+
+        Processes run one after the other where both at once do not fit into memory.
+        """
         try:
             take_batches(self.batches, self._take, self.effort.rule, self.effort.looks)
         except SideFailed as failed:
             if not failed.is_for_memory or self.batches.first:
                 raise
             self._is_alone = True
-            looks = [max(each, ROUNDS_ALONE_AT_LEAST) for each in self.effort.looks]
+            looks = [max(look, ROUNDS_ALONE_AT_LEAST) for look in self.effort.looks]
             take_batches(self.batches, self._take, self.effort.rule, sorted(set(looks)))
 
     def _result(self, reason: str | None) -> TimeResult:
@@ -317,12 +348,15 @@ class PairedProcesses:
         return pair
 
     def _in_turns(self) -> ProcessPair:
-        """Both sides live at once; which one starts is drawn, and who goes first at each pair of turns."""
+        """Takes a pair of turns with both sides live at once.
+
+        The side that starts is drawn, and so is the first one at each pair of turns.
+        """
         order = ROLES if self._draw.random() < 0.5 else ROLES[::-1]
         with ExitStack() as stack:
             workers = {role: stack.enter_context(self._open(role)) for role in order}
             built = _made(list(workers.values()))
-            built_us, prefetched = [each.step_us for each in built], max(each.prefetched for each in built)
+            built_us, prefetched = [made.step_us for made in built], max(made.prefetched for made in built)
             steps = [TimedStep(workers[role], STEP, _middle(built_us), prefetched) for role in ROLES]
             self._check_time(steps[0].turn_s)
             # Both take as many steps a turn, going by one turn of each without the other at its side.
@@ -334,7 +368,10 @@ class PairedProcesses:
         return ProcessPair(statistics.median(pairing.logs), base_us, candidate_us)
 
     def _take_turns(self, pairing: Pairing) -> None:
-        """Takes turns until their median is known to within the budget; their direction does not end them."""
+        """Takes turns until their median is known to within the budget.
+
+        Their direction does not end them.
+        """
         for _ in range(turns_of(pairing.pair_s)):
             pairing.take()
         most = turns_of(pairing.pair_s, TURNS_AT_MOST)
@@ -350,7 +387,7 @@ class PairedProcesses:
         return ProcessPair(math.log(us["candidate"] / us["base"]), us["base"], us["candidate"])
 
     def _alone(self, role: Role) -> float:
-        """The typical step of one side in a process that has the machine for itself."""
+        """Returns the typical step of one side, alone on the machine."""
         with self._open(role) as worker:
             (built,) = _made([worker])
             step = TimedStep(worker, STEP, built.step_us, built.prefetched)
@@ -360,7 +397,10 @@ class PairedProcesses:
         return self.open_worker(self.program, role, self.sides[role], self.folder / f"{role}.txt")
 
     def _check_time(self, turn_s: float) -> None:
-        """NoTurns where the turns alone of the fewest pairs take longer than there is time."""
+        """Raises NoTurns where the fewest pairs exceed the time limit.
+
+        Only the turns are counted.
+        """
         least_s = GATE_LOOKS[0] * turns_of(2 * turn_s) * 2 * turn_s
         if not self.batches.first and least_s > self.effort.time_limit_s:
             raise NoTurns(
@@ -370,7 +410,10 @@ class PairedProcesses:
 
 
 def _made(workers: Sequence[SideWorker]) -> list[Built]:
-    """Makes the step of each at once; of two that fail the candidate is reported."""
+    """Makes the step of each worker at once.
+
+    Of two that fail the candidate is reported.
+    """
     for worker in workers:
         worker.start_making(STEP)
     built, failures = [], []
@@ -395,8 +438,8 @@ def _middle(us: Sequence[float]) -> float:
 
 def _half_width(logs: Sequence[float]) -> float:
     """Half of the interval of their median."""
-    found = summarise_durations(logs)
-    return math.inf if found is None else (found.high - found.low) / 2
+    timing = summarise_durations(logs)
+    return math.inf if timing is None else (timing.high - timing.low) / 2
 
 
 def _failure(program: Program, failed: SideFailed) -> WorkloadError:

@@ -1,4 +1,7 @@
-"""Holds variants of one step in one process and runs their turns at the requests of the parent process."""
+"""Holds variants of one step in one process.
+
+It runs their turns at the requests of the parent process.
+"""
 
 import gc
 import json
@@ -51,7 +54,9 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class Built:
-    """Costs of making a variant: seconds of applying the changes and of the first calls, and the peak memory.
+    """Costs of making a variant: set-up seconds and peak memory.
+
+    The seconds are those of applying the changes and of the first calls.
 
     ``samples`` is how many times as many samples its step works on, ``prefetched`` how many batches its loaders may
     have ready before a turn begins.
@@ -72,16 +77,18 @@ class VariantHost:
         self._variants: dict[str, Subject] = {}
 
     def build(self, name: str, changes: Sequence[str], keep: str | None, against: Sequence[str] = ()) -> Built:
-        """Makes a variant and runs it until it is warm; what its first steps gave is left in the file ``keep``.
+        """Makes a variant and runs it until it is warm.
+
+        The results of its first steps are left in the file ``keep``.
 
         An original is made for what it is compared with: the changes that ``against`` names.
         """
-        chosen = [self._changes[each] for each in changes]
+        chosen = [self._changes[change_name] for change_name in changes]
         subject = self._make(chosen)
         started = time.perf_counter()
         for change in chosen:
             subject = replace(subject, step=change.apply(subject))
-        for base in (self._changes[each].against for each in against):
+        for base in (self._changes[change_name].against for change_name in against):
             subject = replace(subject, step=base(subject)) if base is not None else subject
         results = observe(subject, self._program.seed or 0, SETUP_CALLS)
         Stopwatch(subject.torch).wait()
@@ -93,7 +100,10 @@ class VariantHost:
         return self._warmed(name, subject, Built(setup_s, _peak_bytes(subject), samples, 0.0))
 
     def make(self, name: str) -> Built:
-        """Makes the step as it stands and runs it until it is warm: all that its time needs."""
+        """Makes the step as it stands, and warms it up.
+
+        That is all that its time needs.
+        """
         with few_collections():
             subject = self._make(())
             started = time.perf_counter()
@@ -103,19 +113,28 @@ class VariantHost:
         return self._warmed(name, subject, Built(time.perf_counter() - started, None, 1.0, 0.0))
 
     def _warmed(self, name: str, subject: Subject, built: Built) -> Built:
-        """Keeps the variant under its name and runs it until it is warm; its costs with the time of its step."""
+        """Keeps the variant under its name, and warms it up.
+
+        It returns its costs with the time of its step.
+        """
         self._variants[name] = subject
         stopwatch = warm_up(subject.step, subject.torch, WARM_UP)
         return replace(built, step_us=usual_us(stopwatch), prefetched=prefetched(subject))
 
     def turn(self, name: str, steps: int, lead: int) -> list[float]:
-        """Microseconds of each step of a turn; the ``lead`` ones before find the caches full of another's data."""
+        """Returns microseconds of each step of a turn.
+
+        The ``lead`` ones before find the caches full of another's data.
+        """
         variant = self._variants[name]
         return time_steps(variant.step, variant.torch, steps, lead)
 
     def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
-        """The differences of a changed variant's kept results from the original's, by the precision that is implied."""
-        precision = loosest([self._changes[each].precision for each in changes])
+        """Compares a changed variant's kept results with the original's.
+
+        It uses the precision that the changes imply.
+        """
+        precision = loosest([self._changes[change].precision for change in changes])
         if precision == "other work":
             return [asdict(incomparable("outputs", "it does other work, whose results are not compared"))]
         reference = refer(lambda: self._make(()), precision, self._program.seed or 0, SETUP_CALLS)
@@ -150,7 +169,10 @@ def settings_with(program: Program, changes: Sequence[Change]) -> Settings:
 
 
 class RequestChannel:
-    """The requests of the process that started this one, and the replies to it; one line of JSON each."""
+    """Requests of the process that started this one, and replies.
+
+    Each is one line of JSON.
+    """
 
     def __init__(self, descriptor: str) -> None:
         show_only_their_frames()
@@ -158,7 +180,10 @@ class RequestChannel:
         self._lines = socket.socket(fileno=int(descriptor)).makefile("rw", encoding="utf-8")
 
     def wait(self) -> Mapping[str, Any]:
-        """The next request; ends this process at a request to quit, or where the channel is closed."""
+        """Waits for the next request.
+
+        It ends this process at a request to quit, or where the channel is closed.
+        """
         line = self._lines.readline()
         request: Mapping[str, Any] = json.loads(line) if line else {"do": "quit"}
         if request["do"] == "quit":
@@ -173,7 +198,10 @@ class RequestChannel:
 
 
 def serve(program: Program, descriptor: str, changes: Mapping[str, Change]) -> NoReturn:
-    """Answers requests about variants of the program, as long as there are any on this file descriptor."""
+    """Answers requests about variants of the program.
+
+    It does so as long as there are any on this file descriptor.
+    """
     channel, host = RequestChannel(descriptor), VariantHost(program, changes)
     while True:
         channel.reply(**answer(host, channel.wait()))
@@ -194,19 +222,25 @@ def answer(host: VariantHost, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prefetched(subject: Subject) -> int:
-    """The number of batches that the workers of a loader that the step holds may have ready; 0 without workers."""
+    """Returns how many batches workers of the step's loader may have ready.
+
+    0 without workers.
+    """
     places = [place for of_one in subject.places.values() for place in of_one]
     return max((_ready_in(place) for place in places), default=0)
 
 
 def _ready_in(place: Location) -> int:
-    """The batches that the loader at this place, or the iterator of one, may have ready; 0 for anything else."""
+    """Returns the batches that the loader at this place may have ready.
+
+    It may also be the iterator of a loader. 0 for anything else.
+    """
     try:
         held, iterator = place.get(), loader_iterator()
         if iterator is not None and issubclass(type(held), iterator):
             return prefetched_by(held)
-        known = getattr(held, "__dict__", {})
-        return int(known.get("num_workers", 0) or 0) * int(known.get("prefetch_factor", 0) or 0)
+        attributes = getattr(held, "__dict__", {})
+        return int(attributes.get("num_workers", 0) or 0) * int(attributes.get("prefetch_factor", 0) or 0)
     except (LookupError, AttributeError, TypeError, ValueError):  # a place that is gone, or a namesake of theirs
         return 0
 
@@ -234,7 +268,10 @@ def refusal(verdict: TrialVerdict, reason: str, *, is_for_memory: bool = False) 
 
 
 def _peak_bytes(subject: Subject) -> int | None:
-    """The peak of a few steps; null where the system cannot make it begin anew."""
+    """Returns the peak memory of a few steps in bytes.
+
+    Null where the system cannot make it begin anew.
+    """
     if not reset_peak(subject.torch):
         return None
     for _ in range(PEAK_STEPS):
@@ -250,9 +287,9 @@ def usual_us(stopwatch: Stopwatch) -> float:
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Spares the garbage collector most of its runs while torch is imported, a sixth of that time.
+    """Spares the garbage collector most runs while torch is imported.
 
-    Settings that the program makes of its own stay.
+    They are a sixth of that time. Settings that the program makes of its own stay.
     """
     usual, rare = gc.get_threshold(), (100_000, 50, 1000)
     gc.set_threshold(*rare)

@@ -25,19 +25,23 @@ _SECONDS_USUAL = 16.0
 
 
 def tries_of(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """The changes that findings name, those that promise most first, and other ways to the same end behind them."""
+    """Lists the changes that findings name, the most promising first.
+
+    Other ways to the same end come behind them.
+    """
     first = (name for finding in findings for name in finding.tries[:1])
     return tuple(dict.fromkeys((*first, *(name for finding in findings for name in finding.tries[1:]))))
 
 
 def prediction_of(name: str, findings: Sequence[Finding], no_gain: Sequence[NoGain] = ()) -> ChangePrediction:
-    """The prediction of a change: of all findings that name it, the largest lower and the largest upper speedup.
+    """Predicts a change from all findings that name it.
 
-    They are not added up, because it is one change. One that would bring nothing has a speedup at most.
+    The prediction is the largest lower and the largest upper speedup. They are not added up, because it is one change.
+    One that would bring nothing has a speedup at most.
     """
     naming = [finding for finding in findings if name in finding.tries]
     speedups = [finding.predicted_speedup for finding in naming if finding.predicted_speedup is not None]
-    ends = zip(*((each.low, each.high) for each in speedups), strict=True)
+    ends = zip(*((speedup.low, speedup.high) for speedup in speedups), strict=True)
     promised = Interval(*map(max, ends)) if speedups else None
     most = next((_most_speedup(line) for line in no_gain if name in line.tries), None)
     return ChangePrediction(tuple(finding.slug for finding in naming), promised, most)
@@ -53,7 +57,10 @@ def tries_without_gain(lines: Sequence[NoGain]) -> tuple[str, ...]:
 
 
 def with_untried(done: Verification, lines: Sequence[NoGain]) -> Verification:
-    """The verification of what would bring nothing, with a line for each change that cannot be applied from outside."""
+    """Adds a line per change that cannot be applied from outside.
+
+    The verification is that of what would bring nothing.
+    """
     untried = (
         Trial(line.code, line.code, "not applicable", NO_SUCH_CHANGE, predicted_most=_most_speedup(line))
         for line in lines
@@ -63,7 +70,10 @@ def with_untried(done: Verification, lines: Sequence[NoGain]) -> Verification:
 
 
 def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us: float) -> ChangePrediction:
-    """The prediction of several changes together: what each adds to those before it, at most the whole step."""
+    """Predicts several changes together.
+
+    It adds up what each adds to those before it. No speedup is predicted where that may be the whole step.
+    """
     naming = [finding for finding in findings if set(names) & set(finding.tries)]
     gains_us = [finding.added_gain_us for finding in naming if finding.added_gain_us is not None]
     slugs = tuple(finding.slug for finding in naming)
@@ -76,7 +86,9 @@ def prediction_of_all(names: Sequence[str], findings: Sequence[Finding], step_us
 def verify(
     setup: TrialSetup, names: Sequence[str], analysis: Analysis | None, announce: Announce = lambda *_: None
 ) -> Verification:
-    """A trial of each of these changes alone; ``analysis`` is null where nothing was predicted.
+    """Tries each of these changes alone.
+
+    ``analysis`` is null where nothing was predicted.
 
     Where the setup ends by a certain time, the changes share what is left until then, and those that find none are
     skipped. Ctrl-C leaves the trials that are done and skips the rest. WorkloadError where the program fails without
@@ -112,7 +124,10 @@ def verify(
 
 
 def _disturbances(analysis: Analysis) -> tuple[str, ...]:
-    """Why the recording that predictions rest on may not show the step as it is: another program, or the profiler."""
+    """Says why the recording may not show the step as it is.
+
+    Predictions rest on it. The cause is another program, or the profiler.
+    """
     return tuple(
         f"the recording: {caveat.message}; try again on a quieter machine"
         for caveat in analysis.caveats
@@ -154,12 +169,17 @@ def add_best(
 
 
 def left_out(done: Verification) -> tuple[str, ...]:
-    """The changes for which no time was left, or none to confirm what they showed."""
+    """Lists the changes for which no time was left.
+
+    For some there was none to confirm what they showed.
+    """
     return tuple(trial.change for trial in done.trials if trial.stopped_by == "time")
 
 
 def _limited(setup: TrialSetup, left_s: float, rest: int) -> TrialSetup:
-    """The setup of the next trial, where so many seconds are left for it and the others of ``rest``.
+    """Limits the setup of the next trial to its share of time.
+
+    So many seconds are left for it and the others of ``rest``.
 
     A fifth of its share is for its pairs and as much for those that confirm an effect: making the step, in up to four
     processes, takes the rest. A compiler may take longer than that, but leaves the others the least that they need,

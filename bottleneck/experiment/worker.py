@@ -1,4 +1,7 @@
-"""A process that holds variants of a step: started, driven line by line, and ended with all that it started."""
+"""Process that holds variants of a step.
+
+It is started, driven line by line, and ended with all that it started.
+"""
 
 import contextlib
 import json
@@ -35,7 +38,9 @@ _QUIT_S = 3.0
 
 
 class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of ours
-    """A variant that was not made or did not run; ``verdict`` and ``reason`` are those of its trial.
+    """A variant that was not made or did not run.
+
+    ``verdict`` and ``reason`` are those of its trial.
 
     ``has_died`` marks one that ended its process, ``is_for_memory`` one that may have failed for lack of memory.
     """
@@ -49,7 +54,9 @@ class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of
 
 
 class Worker:
-    """One such process. It leads a group of its own, so that Ctrl-C reaches us alone, who then end it.
+    """One process that holds variants.
+
+    It leads a group of its own, so that Ctrl-C reaches us alone, who then end it.
 
     ``child`` is the script that answers, with its first arguments. What the program writes goes into ``log``. It starts
     in ``folder``, or where we are. No request is waited for beyond ``until``, a time of the monotonic clock.
@@ -95,7 +102,9 @@ class Worker:
     def build(
         self, name: str, changes: tuple[str, ...] = (), keep: Path | None = None, against: tuple[str, ...] = ()
     ) -> Built:
-        """Makes a variant, whose first results are left in the file ``keep``; Refused if that cannot be.
+        """Makes a variant, with first results in the file ``keep``.
+
+        Refused if that cannot be.
 
         ``against`` names the changes that an original is to be compared with.
         """
@@ -104,7 +113,10 @@ class Worker:
         return Built(**self._ask(BUILD_SECONDS_AT_MOST, do="build", **wanted))
 
     def start_making(self, name: str) -> None:
-        """Requests that the unchanged step is made and warmed up, for its time alone; ``made`` waits for it."""
+        """Requests that the unchanged step is made and warmed up.
+
+        It is for its time alone, and ``made`` waits for it.
+        """
         self._send(do="make", name=name)
 
     def made(self) -> Built:
@@ -112,12 +124,18 @@ class Worker:
         return Built(**self._reply(BUILD_SECONDS_AT_MOST))
 
     def compare(self, changes: tuple[str, ...], kept: Path) -> tuple[Difference, ...]:
-        """The distances of the results in a file from the original's; Refused if the original cannot be made."""
-        found = self._ask(BUILD_SECONDS_AT_MOST, do="compare", changes=list(changes), kept=str(kept))
-        return tuple(Difference(**each) for each in found)
+        """Returns the distances of results in a file from the original's.
+
+        Refused if the original cannot be made.
+        """
+        differences = self._ask(BUILD_SECONDS_AT_MOST, do="compare", changes=list(changes), kept=str(kept))
+        return tuple(Difference(**values) for values in differences)
 
     def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
-        """Microseconds of each step of a turn; Refused if one raises, or takes a hundred times as long as usual."""
+        """Returns microseconds of each step of a turn.
+
+        Refused if one raises, or takes a hundred times as long as usual.
+        """
         seconds = max(TURN_SECONDS_AT_LEAST, 100 * (steps + lead) * usual_us / 1e6)
         return cast("list[float]", self._ask(seconds, do="turn", name=name, steps=steps, lead=lead))
 

@@ -1,4 +1,7 @@
-"""Checks out the base of a comparison in a temporary worktree of the user's clone."""
+"""Checks out the base of a comparison in a temporary worktree.
+
+The worktree is one of the user's clone.
+"""
 
 import importlib.metadata
 import json
@@ -54,7 +57,9 @@ class Tree:
 
 @contextmanager
 def worktree_at(git: Git, commit: str, scratch: Path, sleep: Sleep = time.sleep) -> Iterator[Tree]:
-    """A worktree at this commit in a new folder under ``scratch``; removed however the block ends.
+    """Makes a worktree at this commit for the length of the block.
+
+    It lies in a new folder under ``scratch`` and is removed however the block ends.
 
     No branch is made and no hook runs. What killed jobs left of theirs goes first.
     """
@@ -77,7 +82,9 @@ def worktree_at(git: Git, commit: str, scratch: Path, sleep: Sleep = time.sleep)
 
 
 def remove_left_over(git: Git) -> tuple[Path, ...]:
-    """The worktrees of ours that nobody holds any more, removed; those of others and of living jobs stay.
+    """Removes our worktrees that nobody holds any more.
+
+    Those of others and of living jobs stay. The removed ones are returned.
 
     ``git worktree prune`` would take the user's own along whose disk is not there just now.
     """
@@ -86,7 +93,7 @@ def remove_left_over(git: Git) -> tuple[Path, ...]:
         return ()
     entries: list[Path] = []
     with suppress(OSError):
-        entries = sorted(each for each in (Path(common.text) / "worktrees").iterdir() if each.name.startswith(PREFIX))
+        entries = sorted(path for path in (Path(common.text) / "worktrees").iterdir() if path.name.startswith(PREFIX))
     left = [folder for entry in entries if (folder := _left_over(entry)) is not None]
     for folder in left:
         _remove(git, folder)
@@ -94,7 +101,10 @@ def remove_left_over(git: Git) -> tuple[Path, ...]:
 
 
 def _left_over(entry: Path) -> Path | None:
-    """The folder of a worktree whose lock nobody holds; null where somebody does, or where it has none yet."""
+    """Returns the folder of a worktree whose lock nobody holds.
+
+    Null where somebody does, or where it has none yet.
+    """
     with suppress(OSError, UnicodeDecodeError):
         lock = try_lock(entry / _LOCK) if (entry / _LOCK).is_file() else None
         if lock is not None:
@@ -105,7 +115,10 @@ def _left_over(entry: Path) -> Path | None:
 
 
 def _add(git: Git, folder: Path, commit: str, sleep: Sleep) -> GitOutput:
-    """The last answer of git; a conflict with another job is retried, after twice as long each time."""
+    """Adds the worktree, and returns the last answer of git.
+
+    A conflict with another job is retried, after twice as long each time.
+    """
     wait_s = _FIRST_WAIT_S
     for _ in range(_TRIES - 1):
         answer = git("worktree", "add", "--detach", "--quiet", str(folder), commit, settings=_WITHOUT_LFS)
@@ -118,7 +131,10 @@ def _add(git: Git, folder: Path, commit: str, sleep: Sleep) -> GitOutput:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Holds the lock by which other jobs see that this process lives; the system drops it when the process ends."""
+    """Holds the lock that shows other jobs this process lives.
+
+    The system drops it when the process ends.
+    """
     entry, lock = git_in(folder)("rev-parse", "--absolute-git-dir"), None
     with suppress(OSError):
         lock = try_lock(Path(entry.text) / _LOCK)
@@ -130,7 +146,10 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _remove(git: Git, folder: Path) -> None:
-    """Takes the worktree out of the clone and off the disk; forced twice, since one half made counts as locked."""
+    """Takes the worktree out of the clone and off the disk.
+
+    It is forced twice, since one half made counts as locked.
+    """
     try:
         git("worktree", "remove", "--force", "--force", str(folder))
     finally:
@@ -148,7 +167,9 @@ _FOLDER_STARTS = ("/", "./", "../", "~/")
 
 @dataclass(frozen=True)
 class Base:
-    """The base that a change is compared with; without a ``side`` there is a ``reason``, which also states the remedy.
+    """The base that a change is compared with.
+
+    Without a ``side`` there is a ``reason``, which also states the remedy.
 
     ``commit`` is its full name, empty for a folder outside of git. ``is_dirty``: the candidate has changes that are
     in no commit.
@@ -171,7 +192,9 @@ def base_side(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Base]:
-    """The base for the length of the block: "merge-base", "merge-base:BRANCH", a name that git knows, or a folder.
+    """Makes the base for the length of the block.
+
+    ``against`` is "merge-base", "merge-base:BRANCH", a name that git knows, or a folder.
 
     ``root`` is that of the candidate's clone, null outside of one. ``folder`` is where the candidate runs (the root by
     default): the base runs in the same folder of its own. ``setup`` are words for a shell, run in there; not in a
@@ -191,12 +214,12 @@ def base_side(
     if (reason := _unusable(git, root)) is not None:
         yield Base(None, against, reason=reason)
         return
-    found = find_base(git, against, variables)
-    base = Base(None, found.label, found.commit or "", found.reason, is_dirty(git), _warnings(git, found, setup))
-    if found.commit is None:
+    basis = find_base(git, against, variables)
+    base = Base(None, basis.label, basis.commit or "", basis.reason, is_dirty(git), _warnings(git, basis, setup))
+    if basis.commit is None:
         yield base
         return
-    with worktree_at(git, found.commit, scratch) as tree:
+    with worktree_at(git, basis.commit, scratch) as tree:
         if tree.reason is not None:
             yield replace(base, reason=tree.reason)
             return
@@ -210,21 +233,26 @@ def base_side(
 
 
 def sources(root: Path, tree: Path) -> dict[str, str]:
-    """The variables that make processes import from ``tree`` what they would have imported from ``root``.
+    """Makes variables that move imports from ``root`` to ``tree``.
+
+    Processes import from ``tree`` what they would have imported from ``root``.
 
     An installation in place names the root's own folders: without this, the base would run the candidate's code.
     """
-    paths = [Path(each).absolute() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    paths = [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     moved = [_moved(path, root, tree) for path in paths]
     # The first entry is our own: the folder of the script that was started.
-    inside = [Path(each) for each in sys.path[1:] if each and Path(each).is_relative_to(root)]
-    inside += [path for each in _installed_in_place() if each.is_relative_to(root) for path in (each, each / "src")]
-    moved += [path for each in inside if (path := _moved(each, root, tree)).is_dir()]
+    inside = [Path(entry) for entry in sys.path[1:] if entry and Path(entry).is_relative_to(root)]
+    inside += [path for entry in _installed_in_place() if entry.is_relative_to(root) for path in (entry, entry / "src")]
+    moved += [path for entry in inside if (path := _moved(entry, root, tree)).is_dir()]
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, moved)))} if moved else {}
 
 
 def moved_target(target: str, root: Path | None, here: Path) -> str:
-    """A program's file as each side finds it from its own folder; one outside of the clone is the same for both."""
+    """Names a program's file as each side finds it from its folder.
+
+    A file outside of the clone is the same for both.
+    """
     path = Path(target)
     if not path.is_absolute() or root is None or not path.resolve().is_relative_to(root.resolve()):
         return target
@@ -232,14 +260,20 @@ def moved_target(target: str, root: Path | None, here: Path) -> str:
 
 
 def lacks(base: Base, target: str) -> str | None:
-    """Why the base cannot run this program, where its file is not there; null where it is."""
+    """Says why the base cannot run this program, if so.
+
+    The cause is that its file is not there. Null where it is.
+    """
     if base.side is None or (base.side.folder / target).exists():
         return None
     return f"the base, {base.label}, has no {target}: there is nothing to hold its time against until it is merged"
 
 
 def _given(root: Path | None, against: str, here: Path) -> Path | None:
-    """The folder that is meant; a name that git knows goes first, unless it is written as a path."""
+    """Returns the folder that ``against`` means, if any.
+
+    A name that git knows goes first, unless it is written as a path.
+    """
     if is_merge_base(against) or not against:
         return None
     path = here / Path(against).expanduser()
@@ -252,12 +286,12 @@ def _given(root: Path | None, against: str, here: Path) -> Path | None:
 def _folder_base(root: Path | None, given: Path, here: Path) -> Base:
     if not given.is_dir():
         return Base(None, str(given), reason=f"there is no folder {given} to hold the change against")
-    tree, known = given.resolve(), identify(given)
+    tree, identity = given.resolve(), identify(given)
     inner = tree / here.relative_to(root.resolve()) if root and here.is_relative_to(root.resolve()) else tree
     side = Side(str(given), inner if inner.is_dir() else tree, sources(root.resolve() if root else here, tree))
     mine = identify(root) if root is not None else None
     warnings = (f"{given} is the candidate's own folder: it is compared with itself",) if tree == here else ()
-    commit = find_commit(git_in(given), "HEAD") if known else None
+    commit = find_commit(git_in(given), "HEAD") if identity else None
     return Base(side, str(given), commit or "", None, bool(mine and mine.is_dirty), warnings)
 
 
@@ -291,7 +325,10 @@ def _warnings(git: Git, found: BaseCommit, setup: str) -> tuple[str, ...]:
 
 
 def _set_up(side: Side, setup: str, scratch: Path, here: Path) -> str | None:
-    """The reason why the base could not be set up, with the last output; null where it was, or needs no set-up."""
+    """Sets up the base, and returns the reason where that failed.
+
+    The reason has the last output. Null where it worked, or needs no set-up.
+    """
     if not setup.strip():
         return None
     log = scratch / f"{side.folder.name}-{_SETUP_LOG}"
@@ -313,16 +350,18 @@ def _moved(path: Path, root: Path, tree: Path) -> Path:
 
 
 def _installed_in_place() -> Sequence[Path]:
-    """The folders of packages that are installed where their sources lie (PEP 660, by direct_url.json of PEP 610).
+    """Returns folders of packages that are installed in place.
+
+    Their sources lie there (PEP 660, by direct_url.json of PEP 610).
 
     Where setuptools hooks the import instead of the path, the module that does so maps packages to their folders.
     """
     hooks = [module for name, module in list(sys.modules.items()) if name.startswith("__editable__")]
     mapped = [item for hook in hooks for item in getattr(hook, "MAPPING", {}).items()]
-    found = [Path(folder).parents[name.count(".")] for name, folder in mapped]
+    folders = [Path(folder).parents[name.count(".")] for name, folder in mapped]
     for package in importlib.metadata.distributions():
         with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
             origin = json.loads(package.read_text("direct_url.json") or "{}")
             if origin.get("dir_info", {}).get("editable"):
-                found.append(Path(unquote(urlsplit(origin["url"]).path)))
-    return found
+                folders.append(Path(unquote(urlsplit(origin["url"]).path)))
+    return folders

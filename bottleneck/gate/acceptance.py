@@ -166,7 +166,7 @@ def _with_outputs(lock: Lock, counts: Counts, changes: Sequence[OutputChange], s
     """
     before, after = lock.counts.numerics, counts.numerics
     assert before is not None and after is not None
-    tensors = {name: each for name, each in after.tensors.items() if name not in before.unstable}
+    tensors = {name: digest for name, digest in after.tensors.items() if name not in before.unstable}
     merged = replace(after, tensors=tensors, unstable={**before.unstable, **after.unstable})
     row = Acceptance(stamp.date, stamp.commit, NUMERICS, 0, len(changes), stamp.reason)
     return kept(replace(lock, counts=replace(lock.counts, numerics=merged), accepted=(*lock.accepted, row)))

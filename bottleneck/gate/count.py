@@ -352,7 +352,7 @@ def by_label(step: Integers, code: Integers, labels: Sequence[str], steps: int) 
     low = np.where(present == steps, np.minimum.reduceat(counts, first), 0)
     high = np.maximum.reduceat(counts, first)
     tallies = zip(codes[first].tolist(), low.tolist(), high.tolist(), strict=True)
-    return {labels[each]: Tally(least, most) for each, least, most in tallies}
+    return {labels[position]: Tally(least, most) for position, least, most in tallies}
 
 
 def relabel(codes: Integers, labels: Sequence[str]) -> tuple[Integers, list[str]]:
@@ -755,16 +755,16 @@ def count(evidence: Evidence, root: Path | None = None) -> Counts:
     results = work.count()
     ops, kernels = ops_by_name(work), work.kernels()
     kernels = {} if isinstance(kernels, UnknownCount) else kernels
-    tallies = {name: each for name, each in results.items() if isinstance(each, Tally)}
+    tallies = {name: outcome for name, outcome in results.items() if isinstance(outcome, Tally)}
     named = {**_prefixed("ops", ops), **_prefixed("kernels", kernels)}
     return Counts(
         values=_agreed(tallies),
         fingerprint=fingerprint_of(evidence),
-        unknown={name: each.reason for name, each in results.items() if isinstance(each, UnknownCount)},
+        unknown={name: outcome.reason for name, outcome in results.items() if isinstance(outcome, UnknownCount)},
         unstable={
-            name: spread(each.low, each.high, DIFFER)
-            for name, each in {**tallies, **named}.items()
-            if not each.is_stable
+            name: spread(outcome.low, outcome.high, DIFFER)
+            for name, outcome in {**tallies, **named}.items()
+            if not outcome.is_stable
         },
         lowest={name: tally.low for name, tally in tallies.items() if not tally.is_stable},
         ops=dict(sorted(_agreed(ops).items())),

@@ -177,7 +177,7 @@ def _shared_sites(runs: Sequence[Sequence[Site]]) -> tuple[Site, ...]:
     for site in runs[0]:
         same = [run[site.place] for run in by_place if site.place in run]
         if len(same) == len(runs):
-            counts, ops = _equal([each.counts for each in same]), _equal([each.ops for each in same])
+            counts, ops = _equal([other.counts for other in same]), _equal([other.ops for other in same])
             sites.append(replace(site, counts=counts, ops=ops))
     return tuple(site for site in sites if site.counts or site.ops)
 

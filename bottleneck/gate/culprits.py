@@ -127,13 +127,13 @@ def find_culprits(
 def _ranked(counter: str, grown: Iterable[_Grown], growth: int) -> list[_Grown]:
     ranked = sorted(
         grown,
-        key=lambda each: (
-            not each.is_touched,
-            not each.is_new,
-            each.growth != growth,
-            -each.growth,
-            each.site.file,
-            each.site.line,
+        key=lambda row: (
+            not row.is_touched,
+            not row.is_new,
+            row.growth != growth,
+            -row.growth,
+            row.site.file,
+            row.site.line,
         ),
     )
     return _first_of_chain(ranked) if counter == "float64_ops" else ranked
@@ -141,11 +141,11 @@ def _ranked(counter: str, grown: Iterable[_Grown], growth: int) -> list[_Grown]:
 
 def _first_of_chain(grown: Sequence[_Grown]) -> list[_Grown]:
     """Finds the line that first makes float64 of something, where known."""
-    makers = [each for each in grown if each.is_changed and each.widens]
-    makers = makers or [each for each in grown if each.is_changed]
+    makers = [row for row in grown if row.is_changed and row.widens]
+    makers = makers or [row for row in grown if row.is_changed]
     if not makers:
         return list(grown)
-    return sorted(makers, key=lambda each: (not each.widens, each.site.file, each.site.line))[:1]
+    return sorted(makers, key=lambda row: (not row.widens, row.site.file, row.site.line))[:1]
 
 
 def _grown(counter: str, before: Counts, after: Counts, touched: Touched | None, read: Read) -> list[_Grown]:

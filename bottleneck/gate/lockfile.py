@@ -150,7 +150,7 @@ def _numerics_blocks(numerics: Numerics | None) -> Iterable[list[str]]:
     yield from _block("numerics", {name: value for name, value in facts.items() if value})
     rows = {}
     for name, digest in numerics.tensors.items():
-        row = {each.name: getattr(digest, each.name) for each in fields(digest)}
+        row = {attribute.name: getattr(digest, attribute.name) for attribute in fields(digest)}
         row["shape"] = "x".join(map(str, digest.shape))
         rows[name] = {key: value for key, value in row.items() if value not in (None, "") and (value or key in _ALWAYS)}
     # In the order of their making, by which the first that differs is named.
@@ -247,7 +247,7 @@ def _read_numerics(root: TomlTable) -> Numerics | None:
     if "numerics" not in root.data:
         return None
     section = root.section("numerics")
-    section.refuse_others([each.name for each in fields(Numerics)])
+    section.refuse_others([attribute.name for attribute in fields(Numerics)])
     tensors = section.section("tensors")
     return Numerics(
         steps=section.whole("steps", 0),
@@ -263,7 +263,7 @@ _SHAPE = re.compile(r"(?:[0-9]{1,18}(?:x[0-9]{1,18})*)?")
 
 
 def _read_digest(row: TomlTable) -> TensorDigest:
-    row.refuse_others([each.name for each in fields(TensorDigest)])
+    row.refuse_others([attribute.name for attribute in fields(TensorDigest)])
     shape = row.text("shape", "")
     if not _SHAPE.fullmatch(shape):
         raise row.error("shape", f"sizes are written as 8x32, and this is {shown(shape)}")

@@ -52,7 +52,7 @@ def tolerance_of(digest: TensorDigest, numerics: Numerics) -> float:
     if own is None:
         return 0.0
     chain = max(1, numerics.reductions) * max(1, numerics.steps)
-    terms = max([_LEAST_TERMS, *(size for each in numerics.tensors.values() for size in each.shape)])
+    terms = max([_LEAST_TERMS, *(size for tensor in numerics.tensors.values() for size in tensor.shape)])
     rounding = max(own, _ROUNDOFF.get(numerics.precision, 0.0)) * math.sqrt(chain)
     summing = min(own, _SUMS) * math.sqrt(chain * terms / _PARTS)
     return _SAFETY * (rounding + summing)
@@ -68,7 +68,7 @@ def merge_numerics(runs: Sequence[Numerics | None]) -> Numerics | None:
     for other in recorded[1:]:
         for change in _changes(first, other):
             unstable.setdefault(change.name, _why_unstable(change))
-    stable = {name: each for name, each in first.tensors.items() if name not in unstable}
+    stable = {name: digest for name, digest in first.tensors.items() if name not in unstable}
     return replace(first, tensors=stable, unstable=unstable)
 
 
@@ -120,7 +120,7 @@ def _change(name: str, old: TensorDigest, new: TensorDigest, tolerance: float) -
     ):
         if one != other:
             return OutputChange(name, f"{what} {one} -> {other}")
-    worst = max(_differences(old, new, tolerance), key=lambda each: each[1] / each[2] if each[2] else each[1])
+    worst = max(_differences(old, new, tolerance), key=lambda row: row[1] / row[2] if row[2] else row[1])
     what, difference, allowed = worst
     if difference <= allowed:
         return None

@@ -184,9 +184,9 @@ def _check_same(changes: Sequence[CounterChange]) -> ProofCheck:
     red = [change for change in changes if is_red(change)]
     if red:
         return ProofCheck("its own counters", "green", "red", "; ".join(format_change(change) for change in red))
-    kept = sum(change.verdict == "same" for change in changes)
+    same = sum(change.verdict == "same" for change in changes)
     said: Color = "green" if is_compared(changes) else "open"
-    return ProofCheck("its own counters", "green", said, f"{kept} of {counted(len(changes), 'counter')} the same")
+    return ProofCheck("its own counters", "green", said, f"{same} of {counted(len(changes), 'counter')} the same")
 
 
 def _check_color(what: str, demanded: Color, result: TimeResult) -> ProofCheck:

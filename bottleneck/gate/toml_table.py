@@ -51,7 +51,10 @@ class TomlTable:
                 raise self.error(key, f"there is no such key{hint}", fix)
 
     def value(self, key: str, kind: Any, what: str, default: object = None) -> Any:
-        """Reads a value of this type, which an error calls ``what``; null as a default stands for none."""
+        """Reads a value of this type, which an error calls ``what``.
+
+        Null as a default means that the key has none.
+        """
         value = self.data.get(key, default)
         try:
             return msgspec.convert(value, kind)

@@ -1,4 +1,7 @@
-"""Samples how much of the integer inputs of embeddings is repeated ids at an end; on a device where the user asks."""
+"""Samples how much of the integer inputs of embeddings is padding.
+
+Padding is an id that is repeated at an end of the rows. Inputs on a device are sampled only where the user asks.
+"""
 
 from typing import Any
 
@@ -7,7 +10,10 @@ from bottleneck.schema.measurements import Padding
 
 
 class PaddingSampler:
-    """Looks at the inputs of the program's embeddings from ``start`` to ``stop``, in a step that is not measured."""
+    """Looks at the inputs of the program's embeddings from ``start`` to ``stop``.
+
+    The step in between is not measured.
+    """
 
     def __init__(self) -> None:
         self._removal: Any = None
@@ -16,14 +22,22 @@ class PaddingSampler:
         self._padded = self._ids = self._rows = self._columns = 0
 
     def start(self, torch: Any, *, on_devices: bool = False) -> None:
-        """Begins, but where torch.compile is in use: it would trace the hook. Ids on a device make it wait for them."""
+        """Starts the look.
+
+        Does nothing where torch.compile is in use, which would trace the hook.
+
+        With ``on_devices`` it also takes ids on a device, and waits for them.
+        """
         if torch is None or may_trace_hooks() or self._removal is not None:
             return
         self._torch, self._on_devices = torch, on_devices
         self._removal = torch.nn.modules.module.register_module_forward_pre_hook(self._before_call)
 
     def stop(self) -> Padding | None:
-        """Ends it: what was seen; null where no embedding was called with rows of ids."""
+        """Ends the look and gives the padding that was seen.
+
+        Null where no embedding was called with rows of ids.
+        """
         removal, self._removal = self._removal, None
         if removal is None:
             return None
@@ -52,7 +66,10 @@ class PaddingSampler:
             return
 
     def _count(self, ids: Any) -> None:
-        """Adds the ids of some rows, and those of them that are padding at the side that has more."""
+        """Adds the ids of some rows, and how many are padding.
+
+        Padding is counted at the side that has more of it.
+        """
         rows, columns = ids.shape
         self._padded += max(_repeated(ids), _repeated(ids.flip(-1)))
         self._ids += rows * columns
@@ -60,7 +77,10 @@ class PaddingSampler:
 
 
 def _repeated(ids: Any) -> int:
-    """Ids in runs of two and more at the end of rows, of the id that ends most rows so."""
+    """Counts the padding ids at the ends of rows.
+
+    Only runs of two and more count, of the one id that ends most rows so.
+    """
     last = ids[:, -1]
     run = (ids == last.unsqueeze(-1)).flip(-1).long().cumprod(-1).sum(-1)
     ends = last[run > 1]

@@ -1,4 +1,7 @@
-"""Prepares the child process before the user's program is loaded: import paths, device, threads and seeds."""
+"""Prepares the child process before the user's program is loaded.
+
+Sets import paths, device, threads and seeds.
+"""
 
 import os
 import random
@@ -13,7 +16,10 @@ from bottleneck.harness.messages import RecordOptions
 
 
 def prepare_torch(options: RecordOptions) -> None:
-    """Sets what the options name, and imports torch for it; ends the process with a reason where that cannot be had."""
+    """Sets what the options name, and imports torch for it.
+
+    Ends the process with a reason where that cannot be had.
+    """
     if options.device is None and options.threads is None:
         return
     import torch
@@ -39,7 +45,10 @@ def _present(name: str) -> str:
 
 
 def seeders(seed: int | None) -> dict[str, Callable[[Any], None]]:
-    """Functions to call once torch or numpy is loaded, by the module's name; Python's own generator is set at once."""
+    """Gives the functions that seed torch and numpy, by module name.
+
+    They are to be called once that module is loaded. Python's own generator is set at once.
+    """
     if seed is None:
         return {}
     random.seed(seed)
@@ -66,7 +75,9 @@ VARIABLE = "BOTTLENECK_ROOTS"
 
 
 class Roots(MetaPathFinder):
-    """Finds what lies in these folders before any other finder does: build backends put hooks of theirs in front.
+    """Finds modules in these folders before any other finder does.
+
+    Build backends put hooks of theirs in front.
 
     A folder without `__init__.py` is left to others: many a `datasets` beside the sources is no package. So are the
     standard library's names.
@@ -78,15 +89,21 @@ class Roots(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module spec of a top-level name in these folders; null where it is not in them."""
+        """Gives the module spec of a top-level name in these folders.
+
+        Null where it is not in them.
+        """
         if path is not None or fullname in sys.stdlib_module_names:
             return None
-        found = PathFinder.find_spec(fullname, self._folders, target)
-        return found if found is not None and found.origin is not None else None
+        spec = PathFinder.find_spec(fullname, self._folders, target)
+        return spec if spec is not None and spec.origin is not None else None
 
 
 def prefer_roots() -> None:
-    """Puts the folders that the environment names before all others; does nothing where it names none."""
-    folders = [each for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
+    """Puts the folders that the environment names before all others.
+
+    Does nothing where it names none.
+    """
+    folders = [folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
     if folders:
         sys.meta_path.insert(0, Roots(folders))

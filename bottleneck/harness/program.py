@@ -1,4 +1,7 @@
-"""Runs a file or module exactly as `python` does: a fresh __main__, the same paths, tracebacks and exit status."""
+"""Runs a file or module exactly as `python` does.
+
+It gets a fresh __main__, the same paths, tracebacks and exit status.
+"""
 
 import builtins
 import os
@@ -51,7 +54,10 @@ def run_module(name: str, arguments: Sequence[str]) -> None:
 
 
 def load_file(path: str, arguments: Sequence[str]) -> ModuleType:
-    """The module that a workload file makes, under its own name: `if __name__ == "__main__"` stays out of it."""
+    """Loads a workload file as a module under its own name.
+
+    `if __name__ == "__main__"` stays out of it.
+    """
     sys.argv = [path, *arguments]
     directory, file_name = os.path.split(os.path.realpath(path))
     _put_on_path(directory)
@@ -75,7 +81,10 @@ def exit_status(code: object) -> int:
 
 
 def leave_at_once(status: int = 0) -> NoReturn:
-    """Ends this process without what Python does at its end: threads, workers and exit handlers of the program."""
+    """Ends this process without what Python does at its end.
+
+    Threads, workers and exit handlers of the program are skipped.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -92,12 +101,18 @@ _NO_MEMORY = ("OutOfMemoryError", "out of memory", "MemoryError", "can't allocat
 
 
 def says_out_of_memory(text: str) -> bool:
-    """True if the last words of a program are those of torch, Python or the system about a lack of memory."""
+    """Tells whether a program's last words are about a lack of memory.
+
+    They may be those of torch, Python or the system.
+    """
     return any(words in text for words in _NO_MEMORY)
 
 
 def show_only_their_frames() -> None:
-    """Makes the last traceback start in the user's code: replaces the hook that is about to be called."""
+    """Makes the last traceback start in the user's code.
+
+    Replaces the hook that is about to be called.
+    """
     theirs = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
@@ -123,7 +138,10 @@ def _print(error: BaseException, trace: TracebackType | None) -> None:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without our frames, and without those of an import that is ours on the way: Python hides these."""
+    """Gives the traceback without our frames.
+
+    Frames of an import that is ours on the way are left out too: Python hides these.
+    """
     shown: list[TracebackType] = []
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
@@ -133,8 +151,8 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
             while shown and shown[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib."):
                 shown.pop()
         trace = trace.tb_next
-    for each, following in zip(shown, [*shown[1:], None], strict=False):
-        each.tb_next = following
+    for entry, following in zip(shown, [*shown[1:], None], strict=False):
+        entry.tb_next = following
     return shown[0] if shown else None
 
 
@@ -145,7 +163,9 @@ def _put_on_path(directory: str) -> None:
 
 
 def _leave_names_to(directory: str) -> None:
-    """Lets a program import its own modules by the names of those that we have loaded before it, ours among them.
+    """Lets a program import modules whose names we have loaded before it.
+
+    Our own modules are among them.
 
     Ours go on, no longer found by their names: no module of this package imports another at run time. Many a program
     has a `random.py` beside it, and a block of a residual network is called `bottleneck`.
@@ -153,23 +173,29 @@ def _leave_names_to(directory: str) -> None:
     own = __name__.partition(".")[0]
     names = {name.partition(".")[0] for name in sys.modules}
     shadowed = {name for name in names - (_at_start or names - {own}) if _is_shadowed(name, directory)}
-    for known in [known for known in sys.modules if known.partition(".")[0] in shadowed]:
-        del sys.modules[known]
+    for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in shadowed]:
+        del sys.modules[loaded]
 
 
 def _is_shadowed(name: str, directory: str) -> bool:
-    """True if plain Python finds another module of this name in the directory, which is the first on its path."""
+    """Tells whether plain Python finds another module of this name there.
+
+    The directory is the first on its path.
+    """
     if name in sys.builtin_module_names or FrozenImporter.find_spec(name) is not None:
         return False
-    found = PathFinder.find_spec(name, [directory])
-    if found is None or found.origin is None or found.origin.startswith(_OURS):
+    spec = PathFinder.find_spec(name, [directory])
+    if spec is None or spec.origin is None or spec.origin.startswith(_OURS):
         return False
     loaded = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
-    return loaded is None or os.path.realpath(found.origin) != os.path.realpath(loaded)
+    return loaded is None or os.path.realpath(spec.origin) != os.path.realpath(loaded)
 
 
 def _absolute(path: str) -> str:
-    """The path from the root; Python leaves it as it is where the working folder is gone."""
+    """Makes the path absolute.
+
+    Python leaves it as it is where the working folder is gone.
+    """
     try:
         return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
     except OSError:

@@ -1,4 +1,6 @@
-"""Coordinates the supervisors of a job's ranks; the last one to exit merges the recording.
+"""Coordinates the supervisors of a job's ranks.
+
+The last one to exit merges the recording.
 
 No supervisor waits for another while its program runs. The lowest rank, whose output a launcher shows first, waits a
 while at its end so that it is the last where it can be.
@@ -34,7 +36,10 @@ _RANKS = re.compile(r"[1-9][0-9]{0,5}|[a-z]\w*")
 
 
 def check_ranks(wanted: str | None, form: Form, target: str, environment: Mapping[str, str]) -> None:
-    """UsageError where the ranks that are asked for cannot be started, or the program cannot be run by several."""
+    """Raises UsageError for ranks that cannot be started.
+
+    The same where the program cannot be run by several ranks.
+    """
     if wanted is not None and not _RANKS.fullmatch(wanted):
         raise UsageError(
             f"--nproc-per-node {wanted} is no number of ranks", fix="write --nproc-per-node 2, or auto, gpu or cpu"
@@ -55,7 +60,9 @@ def check_ranks(wanted: str | None, form: Form, target: str, environment: Mappin
 
 @dataclass(frozen=True)
 class LaunchedRank:
-    """One rank among those that a launcher of the user's started: its number, how many there are, and what names them.
+    """One rank among those that a launcher of the user's started.
+
+    Holds its number, how many there are, and a name for the job.
 
     ``name`` is the same for all ranks of the job and, as far as the launcher tells, for no other.
     """
@@ -70,13 +77,16 @@ _NAMES = (("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"), ("SLURM_JOB_ID"
 
 
 def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
-    """The job that this process is a rank of; null where it is on its own."""
+    """Gives the rank that this process is in a launched job.
+
+    Null where it is on its own.
+    """
     rank, ranks = rank_of(environment)
     if not rank < ranks or ranks < 2:
         return None
     names = _NAMES[0 if environment.get("RANK", "").isdecimal() else 1]
-    told = [environment[name] for name in names if environment.get(name)]
-    return LaunchedRank(rank, ranks, "-".join(re.sub(r"\W+", "-", each) for each in told))
+    values = [environment[name] for name in names if environment.get(name)]
+    return LaunchedRank(rank, ranks, "-".join(re.sub(r"\W+", "-", value) for value in values))
 
 
 JOB_FILE = ".job.json"
@@ -96,7 +106,9 @@ class PollClock:
 
 
 class RankGroup:
-    """This rank among those that record into the folder. A file of its own is locked while its supervisor lives.
+    """This rank among those that record into the folder.
+
+    A file of its own is locked while its supervisor lives.
 
     ``beside`` is how many ranks of the job record here at least, because they run on the same machine.
     """
@@ -106,7 +118,10 @@ class RankGroup:
         self._lock: FileLock | None = None
 
     def join(self, prepare: Callable[[], None]) -> None:
-        """Takes part. The first rank of the job calls ``prepare``, which makes room in the folder or raises."""
+        """Adds this rank to the recording.
+
+        The first rank of the job calls ``prepare``, which makes room in the folder or raises.
+        """
         with exclusive(self._folder):
             if self._job_here() != self._job.name or (self._folder / "recording.json").exists():
                 prepare()
@@ -117,9 +132,10 @@ class RankGroup:
             own.touch(0o600)
 
     def leave(self, *, in_order: bool) -> bool:
-        """True if this rank is the last one and has to finish the recording; ``in_order`` if its program ended well.
+        """Tells whether this rank is the last and must finish the recording.
 
-        One that failed does not stay: its launcher ends the others only when it has heard of the failure.
+        ``in_order`` says that its program ended well. One that failed does not stay: its launcher ends the others only
+        when it has heard of the failure.
         """
         until_s = self._clock.now_s() + (PATIENCE_S if in_order else 0.0)
         while True:
@@ -162,17 +178,20 @@ class RankGroup:
 
     def _job_here(self) -> str | None:
         try:
-            found = json.loads((self._folder / JOB_FILE).read_bytes())
+            record = json.loads((self._folder / JOB_FILE).read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
-        return found.get("job") if isinstance(found, dict) and "by" not in found else None
+        return record.get("job") if isinstance(record, dict) and "by" not in record else None
 
     def _rank_file(self, rank: int, pattern: str = RANK_FILES) -> Path:
         return self._folder / pattern.replace("*", str(rank))
 
 
 def ranks_present(folder: Path) -> list[int]:
-    """The ranks of a job that took part in a recording here; none where one supervisor has all of them."""
+    """Gives the ranks of a job that recorded into this folder.
+
+    Empty where one supervisor has all of them.
+    """
     matches = (_RANK_FILE.fullmatch(path.name) for path in folder.glob(RANK_FILES))
     return sorted(int(match[1]) for match in matches if match)
 
@@ -187,7 +206,10 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class WindowAt:
-    """The step after which the windows open, and how many steps before it are timed."""
+    """The step after which the windows open.
+
+    ``timed`` counts the steps before it that are timed.
+    """
 
     step: int
     timed: int
@@ -198,7 +220,10 @@ WindowKind = Literal["full", "light"]
 
 
 class SharedWindow:
-    """The steps at which the ranks of a job open and close their windows, as far as this rank knows them."""
+    """Steps at which the ranks of a job open and close windows.
+
+    It holds them as far as this rank knows them.
+    """
 
     def __init__(self, folder: Path, rank: int, ranks: int) -> None:
         self._path, self._rank = folder / WINDOW_FILE, rank
@@ -211,7 +236,10 @@ class SharedWindow:
         return not self.is_alone and self._rank > 0
 
     def may_open(self, step: int, timed: int) -> bool:
-        """True if the windows open after this step, for the rank that decides; asked when it has timed enough steps."""
+        """Tells whether the windows open after this step.
+
+        Asked by the rank that decides, when it has timed enough steps.
+        """
         if self.is_alone:
             return True
         if self._opening is None:
@@ -223,7 +251,10 @@ class SharedWindow:
         return step >= self._opening.step
 
     def opening(self) -> WindowAt | None:
-        """The step that the deciding rank has named; null as long as it has named none."""
+        """Gives the step that the deciding rank has named.
+
+        Null as long as it has named none.
+        """
         if self._opening is None:
             try:
                 self._opening = WindowAt(**json.loads(self._path.read_bytes()))
@@ -232,7 +263,10 @@ class SharedWindow:
         return self._opening
 
     def tell_budget(self, steps: int) -> None:
-        """Tells the others how many steps this rank can profile, many steps before the windows open."""
+        """Tells the others how many steps this rank can profile.
+
+        Called many steps before the windows open.
+        """
         if not self.is_alone:
             with suppress(OSError):
                 write_whole(self._path.with_name(_BUDGET_FILES.replace("*", str(self._rank))), str(steps))
@@ -253,7 +287,10 @@ class SharedWindow:
                 self._closed(kind).touch()
 
     def is_closed(self, kind: WindowKind) -> bool:
-        """True if a rank has closed its window; asked at the end of each step in one."""
+        """Tells whether a rank has closed its window.
+
+        Asked at the end of each step in one.
+        """
         try:
             return not self.is_alone and self._closed(kind).exists()
         except OSError:

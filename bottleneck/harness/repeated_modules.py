@@ -1,4 +1,6 @@
-"""Finds modules and lines with the same result in two steps, neither of them measured, while others have new inputs.
+"""Finds modules and lines with the same result in two steps.
+
+Neither step is measured. A finding needs other calls that had new inputs.
 
 Of each call the inputs and the output are kept in short: their sizes, and a sample of their numbers. Nothing of the
 program is called or changed, and a bound on the time ends the look.
@@ -59,7 +61,10 @@ _Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class _SeenCall:
-    """A call of a module in a step: the calls around it, its name in a trace, its line, its inputs and its output."""
+    """The call of a module or of torch in a step.
+
+    Holds the calls around it, its name in a trace, its line, its inputs and its output.
+    """
 
     around: tuple[_Key, ...]
     label: str
@@ -69,19 +74,25 @@ class _SeenCall:
 
     def gives_tensors(self) -> bool:
         """True if the output holds a tensor."""
-        return any(isinstance(each, _TensorSample) for each in self.gave)
+        return any(isinstance(value, _TensorSample) for value in self.gave)
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """The modules, and the lines all of whose calls of torch, gave the same in both steps."""
+    """The modules and lines that gave the same in both steps.
+
+    A line counts where all its calls of torch did.
+    """
 
     modules: tuple[RepeatedModule, ...] = ()
     lines: tuple[str, ...] = ()
 
 
 def _watching(torch: Any, note: Callable[[Any, Any, Any], None]) -> Any:
-    """A mode that tells each call of torch and what it gave; inside of it, calls go on as they are."""
+    """Makes a mode that notes each torch call and its output.
+
+    Inside of it, calls go on as they are.
+    """
 
     class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,7 +104,10 @@ def _watching(torch: Any, note: Callable[[Any, Any, Any], None]) -> Any:
 
 
 class RepeatLook:
-    """Looks at the calls of modules in the two steps from ``start`` on, each ended by ``end_step``."""
+    """Looks at the calls of modules in two steps from ``start`` on.
+
+    Each step is ended by ``end_step``.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock, self._left_s = clock, _MOST_SECONDS
@@ -121,7 +135,10 @@ class RepeatLook:
         return bool(self._removals)
 
     def start(self, torch: Any) -> None:
-        """Begins, but where a device would be waited for, or torch.compile would trace the hooks."""
+        """Starts the look.
+
+        Does nothing where a device would be waited for, or torch.compile would trace the hooks.
+        """
         if torch is None or may_trace_hooks() or is_on_gpu(torch) or self._removals or self._is_done:
             return
         self._torch = torch
@@ -135,31 +152,37 @@ class RepeatLook:
             self._mode.__enter__()
 
     def release(self) -> None:
-        """Takes off the watch of calls of torch once it is over, unless a mode of the program is open inside it."""
+        """Takes off the watch of calls of torch once it is over.
+
+        Waits while a mode of the program is open inside it.
+        """
         if self._mode is not None and self._is_done and innermost_function_mode() is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = None
 
     def end_step(self, *, is_last: bool = False) -> Repeats | None:
-        """Ends the first step, which gives null, or the second one, with what gave the same in both."""
+        """Ends a step and gives what was the same in both.
+
+        Null after the first step.
+        """
         before, now = self._before, self._now
         if before is None and not is_last and self._left_s > 0:
             self._before, self._now = now, {}
             self._at_lines_before, self._at_lines = self._at_lines, {}
-            for each in (self._open, self._made, self._at_line):
-                each.clear()
+            for calls in (self._open, self._made, self._at_line):
+                calls.clear()
             return None
         for removal in self._removals:
             removal.remove()
         is_whole = before is not None and self._left_s > 0
-        found = Repeats(
+        repeats = Repeats(
             tuple(_repeated(before, now)) if before is not None and is_whole else (),
             tuple(_repeated_lines(self._at_lines_before, self._at_lines)) if is_whole and not self._is_cut else (),
         )
         self._removals, self._before, self._now, self._kept, self._is_done = [], None, {}, [], True
         self._at_lines, self._at_lines_before = {}, {}
         self.release()
-        return found
+        return repeats
 
     def _before_call(self, module: Any, _arguments: Any) -> None:
         if self._left_s <= 0 or not self._is_usual():
@@ -191,7 +214,10 @@ class RepeatLook:
             self._left_s -= self._clock() - began
 
     def _note_call(self, function: Any, given: Any, output: Any) -> None:
-        """Keeps a call of torch from a line of the program, without what reads or sets an attribute."""
+        """Keeps a call of torch from a line of the program.
+
+        Calls that read or set an attribute are left out.
+        """
         name = getattr(function, "__name__", "")
         if self._left_s <= 0 or self._is_done or self._is_cut or name in {"__get__", "__set__"}:
             return
@@ -213,7 +239,10 @@ class RepeatLook:
             self._left_s -= self._clock() - began
 
     def _is_usual(self) -> bool:
-        """True unless ops are answered by others than torch, as where a program traces or maps its model."""
+        """Tells whether torch itself answers ops.
+
+        It does not where a program traces or maps its model.
+        """
         return count_modes() == 0 and is_transformed() is False
 
     def _values_in(self, value: object, depth: int = 0) -> Iterator[object]:
@@ -223,12 +252,12 @@ class RepeatLook:
         elif kind in _PLAIN:
             yield value
         elif isinstance(value, list | tuple) and depth < _DEEPEST:
-            for each in tuple(value)[:_MOST_TENSORS]:
-                yield from self._values_in(each, depth + 1)
+            for item in tuple(value)[:_MOST_TENSORS]:
+                yield from self._values_in(item, depth + 1)
         elif isinstance(value, dict) and depth < _DEEPEST:
-            for name, each in list(dict.items(value))[:_MOST_TENSORS]:
+            for name, item in list(dict.items(value))[:_MOST_TENSORS]:
                 yield name if type(name) is str else kind.__name__
-                yield from self._values_in(each, depth + 1)
+                yield from self._values_in(item, depth + 1)
         else:
             yield kind.__name__
 
@@ -239,10 +268,13 @@ class RepeatLook:
             flat = tensor.detach().reshape(-1)
             # An odd distance, so that not all numbers are of one column.
             numbers = flat[:: max(1, flat.numel() // _MOST_NUMBERS) | 1].clone()
-        return _TensorSample(str(tensor.dtype), tuple(int(each) for each in tensor.shape), numbers)
+        return _TensorSample(str(tensor.dtype), tuple(int(size) for size in tensor.shape), numbers)
 
     def _line(self, frame: FrameType | None, *, ours: bool = False) -> str | None:
-        """The innermost line of the program's own files; with ``ours``, null where a hook of ours calls torch."""
+        """Gives the innermost line of the program's own files.
+
+        With ``ours``, null where a hook of ours calls torch.
+        """
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
@@ -258,7 +290,10 @@ class RepeatLook:
 
 
 def _repeated(before: dict[_Key, _SeenCall], now: dict[_Key, _SeenCall]) -> list[RepeatedModule]:
-    """The outermost modules whose calls gave the same in both steps, where a call outside of them was given others."""
+    """Finds the outermost modules whose calls gave the same in both steps.
+
+    Empty unless a call outside of them was given other inputs.
+    """
     both = {key: (before[key], call) for key, call in now.items() if key in before}
     same = {
         key
@@ -271,17 +306,22 @@ def _repeated(before: dict[_Key, _SeenCall], now: dict[_Key, _SeenCall]) -> list
     )
     if not is_varied:
         return []
-    found: list[RepeatedModule] = []
+    modules: list[RepeatedModule] = []
     for number in dict.fromkeys(key[0] for key in now if key in outer):
         mine = sorted(key[1] for key in outer if key[0] == number)
         call = now[number, mine[0]]
         calls = sum(key[0] == number for key in now)
-        found.append(RepeatedModule(call.label, call.line, calls, () if len(mine) == calls else tuple(mine)))
-    return found[:_MOST_FOUND]
+        modules.append(RepeatedModule(call.label, call.line, calls, () if len(mine) == calls else tuple(mine)))
+    return modules[:_MOST_FOUND]
 
 
 def _repeated_lines(before: dict[_Place, _SeenCall], now: dict[_Place, _SeenCall]) -> list[str]:
-    """The lines whose calls gave the same in both steps, from tensors, where calls at others were given new ones."""
+    """Finds the lines whose calls gave the same tensors in both steps.
+
+    Such a call also reads a tensor.
+
+    Empty unless calls at other lines were given new inputs.
+    """
     is_varied, changed, read = False, set[str](), Counter[str]()
     for (line, number), call in {**before, **now}.items():
         one, other = before.get((line, number)), now.get((line, number))
@@ -292,7 +332,7 @@ def _repeated_lines(before: dict[_Place, _SeenCall], now: dict[_Place, _SeenCall
             changed.add(line)
         elif not _are_alike(one.gave, other.gave):
             changed.add(line)
-        read[line] += any(isinstance(each, _TensorSample) for each in call.given) and call.gives_tensors()
+        read[line] += any(isinstance(value, _TensorSample) for value in call.given) and call.gives_tensors()
     lines = dict.fromkeys(line for line, _ in now if line not in changed and read[line])
     return list(lines)[:_MOST_LINES] if is_varied else []
 

@@ -1,4 +1,7 @@
-"""Runs the user's program in the child process in its form, and keeps what was measured."""
+"""Runs the user's program in the child process and keeps the measurements.
+
+The program runs in its form: script, workload or model.
+"""
 
 import atexit
 import signal
@@ -25,7 +28,10 @@ ChangedStep = Callable[[Plan], AbstractContextManager[tuple[Step, float]]]
 
 
 def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None = None) -> None:
-    """Runs the program; returns, raises and exits as the program does. ``changed_step`` serves plans with changes."""
+    """Runs the program, and returns, raises and exits as the program does.
+
+    ``changed_step`` serves plans with changes.
+    """
     plan = Plan.from_words(plan_text, *arguments)
     prefer_roots()
     session = _new_session(plan)
@@ -120,9 +126,10 @@ def _finish(session: Session) -> None:
 
 
 def _unless_interrupted(session: Session, save: Callable[[], None]) -> None:
-    """Stops the profiler and saves. Ctrl-C skips what is left of it, and changes nothing in how the program ends.
+    """Stops the profiler and saves.
 
-    Nor does a failure of ours: it is a warning of the recording.
+    Ctrl-C skips what is left of it, and changes nothing in how the program ends. Nor does a failure of ours: it is a
+    warning of the recording.
     """
     for work in (_stop_profiler, save):
         try:
@@ -134,7 +141,9 @@ def _unless_interrupted(session: Session, save: Callable[[], None]) -> None:
 
 
 def _stop_profiler() -> None:
-    """Stops it with interrupts held back; one that is left running crashes the interpreter at exit.
+    """Stops the profiler with interrupts held back.
+
+    One that is left running crashes the interpreter at exit.
 
     Not by the system's mask: it is one thread's, and a library's threads would take the signal instead.
     """
@@ -153,9 +162,10 @@ def _stop_profiler() -> None:
 
 
 def _leave_forks_quietly(session: Session) -> None:
-    """A fork of a process that used the profiler hangs in a destructor at exit unless it leaves at once.
+    """Makes forks of the process leave at once at their exit.
 
-    Registered before the program runs, so that its own callbacks come first.
+    A fork of a process that used the profiler else hangs in a destructor. Registered before the program runs, so that
+    its own callbacks come first.
     """
 
     def leave() -> None:

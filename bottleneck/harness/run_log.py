@@ -1,4 +1,6 @@
-"""Follows a run between and after its measured steps: the end of each step, and samples of the program's stack.
+"""Follows a run between and after its measured steps.
+
+It logs the end of each step and samples the program's stack.
 
 A step costs one reading of each clock. The samples come from a thread of our own, which runs only when nothing more is
 timed or profiled.
@@ -63,7 +65,10 @@ _OF_WORKERS = ("_get_iterator", "_shutdown_workers", "__del__", "_clean_up_worke
 
 
 class LinePlace(NamedTuple):
-    """The innermost line of the program in a stack, and the first functions of libraries below it."""
+    """The innermost line of the program in a stack.
+
+    ``callees`` are the first functions of libraries below it.
+    """
 
     file: str
     line: int
@@ -73,7 +78,10 @@ class LinePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class StackSample:
-    """The stack at an instant of the steps' clock, what the library was doing, and the innermost line."""
+    """The stack at an instant of the steps' clock.
+
+    Also what the library was doing then, and the innermost line.
+    """
 
     at_ns: int
     stack: Stack
@@ -91,7 +99,10 @@ def kind_of(file: str, function: str) -> BetweenKind | None:
 
 
 def read_stack(frame: FrameType | None) -> tuple[Stack, BetweenKind | None]:
-    """The frames of the program down to its first call of a module, and what the library below was doing."""
+    """Reads the program's frames down to its first call of a module.
+
+    Also gives what the library below was doing.
+    """
     frames: list[tuple[str, int, str]] = []
     kinds: set[BetweenKind] = set()
     depth = 0
@@ -113,7 +124,10 @@ _MOST_CALLEES = 2
 
 
 def innermost_line(frame: FrameType | None) -> tuple[LinePlace, FrameType] | None:
-    """The innermost line of the program, inside of modules too, with its frame; null where there is none."""
+    """Gives the innermost line of the program, with its frame.
+
+    It may be inside a module. Null where there is none.
+    """
     below: list[str] = []
     depth = 0
     while frame is not None and depth < _DEEPEST:
@@ -130,7 +144,10 @@ def innermost_line(frame: FrameType | None) -> tuple[LinePlace, FrameType] | Non
 
 @dataclass
 class LineWatch:
-    """Finds the line of the program that a stack is at, and looks once at what its membership tests look through."""
+    """Finds the line of the program that a stack is at.
+
+    It looks once at what the line's membership tests look through.
+    """
 
     searched: dict[tuple[str, int], SearchedContainer] = field(default_factory=dict)
     may_look: bool = True
@@ -138,14 +155,16 @@ class LineWatch:
     _tests: PrecedingSearches = field(default_factory=PrecedingSearches)
 
     def place_of(self, top: FrameType, *, is_forced: bool) -> LinePlace | None:
-        """The line; ``is_forced`` where the thread handed over at the first instruction at which it had to.
+        """Finds the line of the program that this frame is at.
+
+        ``is_forced`` where the thread handed over at the first instruction at which it had to.
 
         What a search through many items takes is sampled at that instruction, which may be on a line that follows.
         """
-        found = innermost_line(top)
-        if found is None:
+        innermost = innermost_line(top)
+        if innermost is None:
             return None
-        place, frame = found
+        place, frame = innermost
         self._look(place, frame)
         line = self._tests.before(top, frame) if is_forced else None
         if line is None or line == place.line:
@@ -160,13 +179,15 @@ class LineWatch:
         if not self.may_look or key in self.searched or self._looks[key] >= _MOST_LOOKS:
             return
         self._looks[key] += 1
-        found = searched_at(frame, linecache.getline(*key))
-        if found is not None:
-            self.searched[key] = found
+        container = searched_at(frame, linecache.getline(*key))
+        if container is not None:
+            self.searched[key] = container
 
 
 class QuickHandover:
-    """Has the interpreter hand over to a sampler at once, while the program has no other thread of Python.
+    """Has the interpreter hand over to a sampler at once.
+
+    Only while the program has no other thread of Python.
 
     Else the sampler waits until the program lets it, which is in an op of torch as a rule: a line of pandas that took
     0.4 ms was sampled in the call of `torch.tensor` that followed, which took 5 us. With other threads it would change
@@ -196,7 +217,9 @@ class QuickHandover:
 
 @dataclass
 class RunLog:
-    """The ends of the steps of one source, from the first on, by a clock that only runs forward.
+    """The ends of the steps of one source, from the first on.
+
+    They are read from a clock that only runs forward.
 
     ``own_ns`` is what we took after a step's end, ``profiled`` are the steps in which a window was open; both by the
     number of the step that follows that end. ``step_lines`` ('train.py:57') were in most of the profiled steps.
@@ -227,7 +250,10 @@ class RunLog:
         self.ticks.append(self.clock_ns())
 
     def note_own(self, *, is_profiled: bool) -> None:
-        """Notes that all since the last mark was our own, and whether the step that follows is profiled."""
+        """Notes that all since the last mark was our own time.
+
+        ``is_profiled`` says whether the step that follows is profiled.
+        """
         step = len(self.ticks) - 1
         self.own_ns[step] = self.clock_ns() - self.ticks[step]
         if is_profiled:
@@ -240,7 +266,10 @@ class RunLog:
         self.profiled.clear()
 
     def start_sampling(self) -> None:
-        """Samples the stack of this thread from now on, in which a step has just ended."""
+        """Samples the stack of this thread from now on.
+
+        A step has just ended in it.
+        """
         stack, _ = read_stack(sys._getframe(1))
         self.functions = frozenset((file, function) for file, _, function in stack)
         # A debugger writes the copies of local variables that it reads back into the program.
@@ -289,7 +318,10 @@ class RunLog:
                 return
 
     def summarise(self) -> RunSteps | None:
-        """The whole run in short; null where there are too few steps to tell anything."""
+        """Summarises the whole run.
+
+        Null where there are too few steps to tell anything.
+        """
         return summarise_run(self)
 
 
@@ -307,7 +339,10 @@ _MOST_LINES, _LEAST_OF_LINE, _LEAST_IN_STEPS, _MOST_OF_LINE = 12, 0.02, 20, 0.5
 
 @dataclass(frozen=True)
 class _FollowedStep:
-    """One step that was not profiled: its number, begin and length, and the median of those around it."""
+    """One step that was not profiled.
+
+    Holds its number, begin and length, and the median of the steps around it.
+    """
 
     number: int
     begin_ns: int
@@ -324,7 +359,10 @@ class _FollowedStep:
 
 
 def summarise_run(log: RunLog) -> RunSteps | None:
-    """The whole run in short; null where there are too few steps to tell anything."""
+    """Summarises the whole run.
+
+    Null where there are too few steps to tell anything.
+    """
     steps = _steps_of(log)
     if len(steps) < _LEAST_STEPS:
         return None
@@ -332,9 +370,9 @@ def summarise_run(log: RunLog) -> RunSteps | None:
     sampled = _by_step(steps, log.samples)
     gaps = [(step, sampled.get(step.number, [])) for step in steps if not step.is_usual]
     long_us = sum(step.elsewhere_us for step in steps)
-    found = _find_places(gaps, log.functions)
-    elsewhere = {place: count for place, count in found.items() if not _is_of_step(place, log.step_lines)}
-    total = sum(found.values())
+    place_counts = _find_places(gaps, log.functions)
+    elsewhere = {place: count for place, count in place_counts.items() if not _is_of_step(place, log.step_lines)}
+    total = sum(place_counts.values())
     is_sampled = total >= _LEAST_SAMPLES
     elsewhere_us = long_us * sum(elsewhere.values()) / total if is_sampled else long_us
     growth = _growth(usual, sampled) if _is_more_work(usual, log.cpu_ticks) else None
@@ -355,7 +393,10 @@ def summarise_run(log: RunLog) -> RunSteps | None:
 def _lines_of(
     samples: Sequence[StackSample], searched: Mapping[tuple[str, int], SearchedContainer]
 ) -> tuple[SampledLine, ...]:
-    """The lines that usual steps were at, most samples first; none where there are too few samples."""
+    """Gives the lines that usual steps were at, most samples first.
+
+    Empty where there are too few samples.
+    """
     if len(samples) < _LEAST_IN_STEPS:
         return ()
     by_line: dict[tuple[str, int, str], list[tuple[str, ...]]] = {}
@@ -363,7 +404,7 @@ def _lines_of(
         if sample.place is not None:
             file, line, function, callees = sample.place
             by_line.setdefault((file, line, function), []).append(callees)
-    ordered = sorted(by_line.items(), key=lambda each: -len(each[1]))[:_MOST_LINES]
+    ordered = sorted(by_line.items(), key=lambda entry: -len(entry[1]))[:_MOST_LINES]
     return tuple(
         SampledLine(
             source=line_source(file, line),
@@ -379,19 +420,25 @@ def _lines_of(
 
 
 def _most_called(chains: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The functions of libraries that most of the samples of a line were in, as far as they agree."""
-    found: tuple[str, ...] = ()
+    """Gives the library functions that most samples of a line were in.
+
+    The chain ends where they no longer agree.
+    """
+    callees: tuple[str, ...] = ()
     for depth in range(_MOST_CALLEES):
-        named = Counter(chain[depth] for chain in chains if chain[:depth] == found and len(chain) > depth)
+        named = Counter(chain[depth] for chain in chains if chain[:depth] == callees and len(chain) > depth)
         most = next(iter(named.most_common(1)), None)
         if most is None or most[1] < _MOST_OF_LINE * len(chains):
             break
-        found = (*found, most[0])
-    return found or _most_called_of_package(chains)
+        callees = (*callees, most[0])
+    return callees or _most_called_of_package(chains)
 
 
 def _most_called_of_package(chains: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The function called most of the package that most samples were in: a line of pandas calls several of its own."""
+    """Gives the most sampled function of the most sampled package.
+
+    Empty where that package has too few of the samples. A line of pandas calls several functions of its own.
+    """
     named = Counter(chain[0] for chain in chains if chain and not chain[0].startswith("torch/"))
     packages: Counter[str] = Counter()
     for function, count in named.items():
@@ -403,30 +450,33 @@ def _most_called_of_package(chains: Sequence[tuple[str, ...]]) -> tuple[str, ...
 
 
 def _steps_of(log: RunLog) -> list[_FollowedStep]:
-    """The steps that were not profiled, less our own time, each with the median of its block."""
-    found: list[tuple[int, int, float]] = []
+    """Gives the steps that were not profiled, less our own time.
+
+    Each has the median of its block.
+    """
+    timed: list[tuple[int, int, float]] = []
     for number, (begin_ns, end_ns) in enumerate(pairwise(log.ticks)):
         if number not in log.profiled:
             own_ns = log.own_ns.get(number, 0)
-            found.append((number, begin_ns + own_ns, max(end_ns - begin_ns - own_ns, 0) / 1e3))
-    size = max(_LEAST_BLOCK, len(found) // _BLOCKS)
+            timed.append((number, begin_ns + own_ns, max(end_ns - begin_ns - own_ns, 0) / 1e3))
+    size = max(_LEAST_BLOCK, len(timed) // _BLOCKS)
     steps: list[_FollowedStep] = []
-    for low in range(0, len(found), size):
+    for low in range(0, len(timed), size):
         # The last block is filled up with those before it.
-        block = found[low : low + size] if low + size <= len(found) else found[-size:]
+        block = timed[low : low + size] if low + size <= len(timed) else timed[-size:]
         usual_us = statistics.median(us for _, _, us in block)
-        steps += [_FollowedStep(*each, usual_us) for each in found[low : low + size]]
+        steps += [_FollowedStep(*step, usual_us) for step in timed[low : low + size]]
     return steps
 
 
 def _by_step(steps: Sequence[_FollowedStep], samples: Iterable[StackSample]) -> dict[int, list[StackSample]]:
     begins = [step.begin_ns for step in steps]
-    found: dict[int, list[StackSample]] = {}
+    by_number: dict[int, list[StackSample]] = {}
     for sample in samples:
         at = bisect.bisect_right(begins, sample.at_ns) - 1
         if at >= 0 and sample.at_ns <= steps[at].begin_ns + steps[at].us * 1e3:
-            found.setdefault(steps[at].number, []).append(sample)
-    return found
+            by_number.setdefault(steps[at].number, []).append(sample)
+    return by_number
 
 
 # File, line, function that it calls, and what the library was doing.
@@ -434,7 +484,10 @@ _Place = tuple[str, int, str | None, BetweenKind | None]
 
 
 def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
-    """True if the steps themselves were at this line: another program, as a rule, held them up."""
+    """Tells whether the steps themselves were at this line.
+
+    Then another program, as a rule, held them up.
+    """
     file, line, _, kind = place
     return kind in {None, "input"} and f"{os.path.basename(file)}:{line}" in step_lines  # noqa: PTH119 - as plain text
 
@@ -442,8 +495,11 @@ def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
 def _find_places(
     gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], functions: frozenset[tuple[str, str]]
 ) -> "Counter[_Place]":
-    """The samples of the long steps by line: that of the functions that the steps run in."""
-    found: Counter[_Place] = Counter()
+    """Counts the samples of the long steps by line.
+
+    The line is the innermost in a function that the steps run in too.
+    """
+    counts: Counter[_Place] = Counter()
     for _, samples in gaps:
         restarts = any(sample.kind == "workers" for sample in samples)
         for sample in samples:
@@ -451,14 +507,14 @@ def _find_places(
             kind = "workers" if restarts and sample.kind == "input" else sample.kind
             place = _place_in(sample.stack, functions)
             if place is not None:
-                found[(*place, kind)] += 1
-    return found
+                counts[(*place, kind)] += 1
+    return counts
 
 
 def _places_of(found: Mapping[_Place, int]) -> tuple[BetweenPlace, ...]:
     """The lines that held the time between steps, largest first."""
     total = sum(found.values())
-    ordered = sorted(found.items(), key=lambda each: -each[1])[:_MOST_PLACES]
+    ordered = sorted(found.items(), key=lambda entry: -entry[1])[:_MOST_PLACES]
     return tuple(
         BetweenPlace(
             source=f"{os.path.basename(file)}:{line}",  # noqa: PTH119 - as plain text
@@ -473,7 +529,10 @@ def _places_of(found: Mapping[_Place, int]) -> tuple[BetweenPlace, ...]:
 
 
 def _place_in(stack: Stack, functions: frozenset[tuple[str, str]]) -> tuple[str, int, str | None] | None:
-    """The innermost line in a function that the steps run in too, and the function that it has called."""
+    """Finds the innermost line in a function that the steps run in.
+
+    Also gives the function that this line has called.
+    """
     if not stack:
         return None
     inside = 0
@@ -493,7 +552,10 @@ def _blocks(usual: Sequence[_FollowedStep]) -> list[Sequence[_FollowedStep]]:
 
 
 def _trend(points: Sequence[tuple[float, float]]) -> bool:
-    """True where the later ones are higher far more often than by chance, and the last is far higher than the first."""
+    """Tells whether the points rise with time.
+
+    The later ones have to be higher far more often than by chance, and the last far higher than the first.
+    """
     count = len(points)
     if count < _LEAST_TREND_BLOCKS:
         return False
@@ -503,7 +565,9 @@ def _trend(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def _is_more_work(usual: Sequence[_FollowedStep], cpu_ticks: Sequence[int]) -> bool:
-    """True where the processor time of the steps grows too, by half as much at least, or is not known.
+    """Tells whether the processor time of the steps grows too.
+
+    It has to grow by half as much at least. True as well where it is unknown.
 
     Without that, other programs stretch the later steps: the load of a machine changes while a program runs.
     """
@@ -521,7 +585,10 @@ def _is_more_work(usual: Sequence[_FollowedStep], cpu_ticks: Sequence[int]) -> b
 
 
 def _growth(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]) -> StepGrowth | None:
-    """The growth of the steps, by the median slope between blocks of them; null where they do not grow."""
+    """Measures the growth of the steps by the median slope between blocks.
+
+    Null where they do not grow.
+    """
     points = [
         (statistics.fmean(step.number for step in block), statistics.median(step.us for step in block))
         for block in _blocks(usual)
@@ -540,19 +607,22 @@ def _growth(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]
 def _grown_place(
     usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]
 ) -> tuple[str | None, str | None]:
-    """The line of the program that most of the growth is at, by the samples of the first and last third; its text."""
+    """Finds the program line with most of the growth, and its text.
+
+    Compares the samples of the first and the last third.
+    """
     third = len(usual) // 3
     spent: list[Counter[tuple[str, int]]] = []
     for part in (usual[:third], usual[-third:]):
-        found = Counter(
+        place_counts = Counter(
             sample.stack[-1][:2] for step in part for sample in sampled.get(step.number, []) if sample.stack
         )
-        scale = sum(step.us for step in part) / len(part) / max(sum(found.values()), 1)
-        spent.append(Counter({place: count * scale for place, count in found.items()}))
+        scale = sum(step.us for step in part) / len(part) / max(sum(place_counts.values()), 1)
+        spent.append(Counter({place: count * scale for place, count in place_counts.items()}))
     early, late = spent
     if sum(late.values()) <= 0:
         return None, None
-    (file, line), _ = max(late.items(), key=lambda each: each[1] - early.get(each[0], 0))
+    (file, line), _ = max(late.items(), key=lambda entry: entry[1] - early.get(entry[0], 0))
     return f"{os.path.basename(file)}:{line}", _text_of(file, line)  # noqa: PTH119 - as plain text
 
 
@@ -561,20 +631,23 @@ _MANY_HOOKS = 10
 
 
 def find_piled_hooks(steps: int) -> PiledHooks | None:
-    """The module with the most forward hooks, where they came with the steps; null where there is none."""
+    """Finds the module with the most hooks of one kind.
+
+    Null where there are too few to have come with the steps.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return None
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
     most, name = 0, ""
     hooks: Mapping[int, Any] = {}
-    for found in gc.get_objects():
-        if not issubclass(type(found), torch.nn.Module):
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), torch.nn.Module):
             continue
         for kind in kinds:
-            held = found.__dict__.get(kind) or {}
+            held = thing.__dict__.get(kind) or {}
             if len(held) > most:
-                most, hooks, name = len(held), held, type(found).__name__
+                most, hooks, name = len(held), held, type(thing).__name__
     if most < max(_MANY_HOOKS, steps // 4):
         return None
     code = getattr([*hooks.values()][-1], "__code__", None)
@@ -582,7 +655,10 @@ def find_piled_hooks(steps: int) -> PiledHooks | None:
 
 
 def _registered_at(code: Any) -> str:
-    """The line near a hook's definition that registers hooks; that of its definition where none does."""
+    """Gives the line near a hook's definition that registers hooks.
+
+    It is the line of the definition where none does.
+    """
     lines = linecache.getlines(code.co_filename)
     near = [number for number, text in enumerate(lines, 1) if "register_" in text and "hook" in text]
     best = min(near, key=lambda number: (number < code.co_firstlineno, abs(number - code.co_firstlineno)), default=None)

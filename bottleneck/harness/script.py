@@ -1,4 +1,7 @@
-"""Measures an unmodified script: follows its steps through the phases, then leaves it alone or ends it."""
+"""Measures an unmodified script.
+
+Follows its steps through the phases, then leaves it alone or ends it.
+"""
 
 import contextlib
 import dataclasses
@@ -39,20 +42,22 @@ TellFailure = Callable[[str, Exception], None]
 
 
 def weakly(tell_failure: TellFailure, method: Callable[..., object], *arguments: object) -> Callable[[], None]:
-    """A call of the method, which does nothing once an object in it is gone: a window may hold half a gigabyte.
+    """Wraps a call of the method without keeping its objects alive.
+
+    The call does nothing once an object in it is gone: a window may hold half a gigabyte.
 
     What it raises is told: the program, which may be anywhere, does not notice.
     """
-    bound, others = weakref.WeakMethod(method), [weakref.ref(each) for each in arguments]
-    told = weakref.WeakMethod(tell_failure)
+    bound, others = weakref.WeakMethod(method), [weakref.ref(argument) for argument in arguments]
+    weak_tell = weakref.WeakMethod(tell_failure)
 
     def call() -> None:
-        found, alive = bound(), [reference() for reference in others]
-        if found is not None and None not in alive:
+        target, alive = bound(), [reference() for reference in others]
+        if target is not None and None not in alive:
             try:
-                found(*alive)
+                target(*alive)
             except Exception as exc:
-                tell = told()
+                tell = weak_tell()
                 if tell is not None:
                     tell("between two steps", exc)
 
@@ -66,7 +71,9 @@ _MOST_GROWTH_BYTES = 500e6
 
 
 class Opening:
-    """A window until the first step ends, the process has grown by half a gigabyte, or a minute is over.
+    """A window on the start of the program.
+
+    It lasts until the first step ends, the process has grown by half a gigabyte, or a minute is over.
 
     Looked after every CHUNK_SECONDS. One that is closed empty, or that saw nothing of a GPU, is followed by another:
     a program that is still loading its libraries makes no events. One with events never is, because an op of the
@@ -84,7 +91,10 @@ class Opening:
         self.kept: ProfilerWindow | None = None
 
     def start(self) -> None:
-        """Opens the first window, in the main thread only: elsewhere it could not be closed in time."""
+        """Opens the first window, in the main thread only.
+
+        In another thread it could not be closed in time.
+        """
         if threading.current_thread() is not threading.main_thread():
             self._is_over = True
             return
@@ -93,7 +103,10 @@ class Opening:
         self._open_chunk()
 
     def finish(self) -> ProfilerWindow | None:
-        """The stopped window that tells most about the start of the program; null if none tells anything."""
+        """Gives the stopped window that tells most about the program's start.
+
+        Null if none tells anything.
+        """
         if not self._is_over:
             self._close_chunk()
             self._is_over = True
@@ -155,7 +168,9 @@ WARMUP_STEPS = 50
 def keep_remainder(
     session: Session, seen: int, window: ProfilerWindow | None, stopwatch: Stopwatch, opening: Opening | None
 ) -> None:
-    """Keeps the best that there is: profiled steps, else the one step that counted the events, else the start.
+    """Keeps the best window of a program that has ended.
+
+    Profiled steps come first, then the one step that counted the events, then the start.
 
     ``window`` is the one that was open in the profiled steps, if one was; ``seen`` are the boundaries so far.
     """
@@ -171,25 +186,28 @@ def keep_remainder(
     elif not keep_start(session, opening, is_bounded=session.setting.is_bounded):
         session.warn(f"{what} ended before it did anything that could be profiled{_work_elsewhere(session)}")
     else:
-        found, hint = "no step boundary was found", session.setting.hint
+        reason, hint = "no step boundary was found", session.setting.hint
         if seen:
-            found, hint = f"{what} ended after {steps}", _enough(session)
+            reason, hint = f"{what} ended after {steps}", _enough(session)
         elsewhere = _work_elsewhere(session)
-        session.warn(f"{found}, so its start was profiled as if it were one step{elsewhere or f'; {hint}'}")
+        session.warn(f"{reason}, so its start was profiled as if it were one step{elsewhere or f'; {hint}'}")
 
 
 def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -> bool:
     """True if anything of the program's start was recorded, which is then the trace."""
-    kept = opening.finish() if opening is not None else None
-    if opening is None or kept is None:
+    window = opening.finish() if opening is not None else None
+    if opening is None or window is None:
         return False
     session.note(step_source="whole program", step_name=None)
-    session.keep(kept, opening.stopwatch if is_bounded else Stopwatch(None))
+    session.keep(window, opening.stopwatch if is_bounded else Stopwatch(None))
     return True
 
 
 def _work_elsewhere(session: Session) -> str:
-    """A remark where the processes that the program started worked longer than it did, as ranks do; else empty."""
+    """Gives a remark where the program's own processes worked longer than it.
+
+    Ranks do, for example. Empty where they did not.
+    """
     work = session.notes.child_work
     if work is None or work.children_share <= 0.5:
         return ""
@@ -197,7 +215,10 @@ def _work_elsewhere(session: Session) -> str:
 
 
 def _enough(session: Session) -> str:
-    """The number of steps after which the last phase has ended: opening, pilot, warm-up, timed, both windows."""
+    """Names the number of steps after which the last phase has ended.
+
+    The phases are opening, pilot, warm-up, timed, and both windows.
+    """
     warmup = WARMUP_STEPS if session.options.warmup is None else session.options.warmup
     windows = 2 * (1 + session.options.wanted_steps) + 1
     count = max(warmup, 3) + TIMED_STEPS + windows
@@ -217,7 +238,10 @@ Outcome = Literal["open", "not yet", "never"]
 
 
 class Windows:
-    """Opens one window after another; ``on_overflow`` is called in the main thread when one has grown too big."""
+    """Opens one window after another.
+
+    ``on_overflow`` is called in the main thread when one has grown too big.
+    """
 
     def __init__(self, session: Session, handlers: SaveOnSignal, on_overflow: Callable[[], None]) -> None:
         self.current: ProfilerWindow | None = None
@@ -230,7 +254,10 @@ class Windows:
         self._bounds: Bounds | None = None
 
     def open(self, torch: Any) -> Outcome:
-        """Opens a window, unless a scope of the last one is still open, or there have been too many."""
+        """Opens a window.
+
+        Not yet while a scope of the last one is still open. Never after too many windows.
+        """
         if not GUARD.is_clear():
             return "not yet"
         window = ProfilerWindow(torch, self.detail)
@@ -273,10 +300,11 @@ class Windows:
         return "light" if self.is_light else "full"
 
     def prepare_thread(self, torch: Any) -> bool:
-        """True if windows can be opened in this thread; in one besides the main one it takes a window of another kind.
+        """Tells whether windows can be opened in this thread.
 
-        One that the main thread can close at the end. And the profiler has to have run before in the thread that
-        imported torch, the main one as a rule, or it writes a line of its own to stderr.
+        In one besides the main one it takes a window of another kind, which the main thread can close at the end. The
+        profiler also has to have run before in the thread that imported torch, the main one as a rule, or it writes a
+        line of its own to stderr.
         """
         if threading.current_thread() is threading.main_thread():
             return True
@@ -297,7 +325,10 @@ class Windows:
 
 
 def prime(torch: Any) -> None:
-    """Starts and stops the profiler, for the first time, in the thread that imported torch."""
+    """Starts and stops the profiler for the first time.
+
+    Call it in the thread that imported torch.
+    """
     window = ProfilerWindow(torch, Detail(shapes=False, stacks=False))
     if window.open():
         window.stop()
@@ -312,7 +343,9 @@ YIELDED = "the program runs a profiler of its own; ours stopped before it starte
 
 
 class Script:
-    """The phases of a script, one method per boundary that ends them; ``_next`` is the phase that it is in.
+    """The phases of a script, one method per boundary that ends them.
+
+    ``_next`` is the phase that it is in.
 
     first step (opening) -> second -> one profiled step (pilot) -> warm-up -> timed steps -> lead-in -> profiled steps
     -> lead-in -> steps profiled with the fewest options -> rest, or exit where only the measurement is wanted.
@@ -339,7 +372,10 @@ class Script:
         return SharedWindow(files.folder, files.rank, self._session.notes.ranks)
 
     def hook(self) -> TorchHook:
-        """Calls us when the program imports torch, and those parts of it that make steps or mind hooks."""
+        """Makes the hook that calls us as the program imports torch.
+
+        It also calls us for those parts of torch that make steps or mind hooks.
+        """
         after = {
             **seeders(self._session.plan.program.seed),
             "torch": self._on_import,
@@ -389,8 +425,13 @@ class Script:
 
     @property
     def has_threads_to_wait_for(self) -> bool:
-        """True if other threads may go on with the steps, and keep the interpreter from its exit."""
-        others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
+        """True if other threads may go on with the steps.
+
+        Such threads keep the interpreter from its exit.
+        """
+        others = [
+            thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon
+        ]
         return self._next not in (self._rest, self._exit) and bool(others)
 
     def finish(self) -> None:
@@ -471,7 +512,10 @@ class Script:
         self._stopwatch.first_step = self._seen
 
     def _pilot(self) -> None:
-        """Ends the step that counts the events, which is also the trace of a program that ends too soon."""
+        """Ends the step that counts the events.
+
+        Its window is also the trace of a program that ends too soon.
+        """
         self._stopwatch.mark()
         window, wanted = self._windows.stop(), self._session.options.wanted_steps
         events = max(1, window.event_count())
@@ -487,7 +531,10 @@ class Script:
         self._settle()
 
     def _settle(self) -> None:
-        """Lets steps pass until their times settle, within bounds, or as many as the user asked for."""
+        """Lets steps pass until their times settle, within bounds.
+
+        Where the user asked for a number of steps, it waits for these.
+        """
         self._stopwatch.mark()
         if self._shared_window.follows:
             self._follow()
@@ -505,7 +552,10 @@ class Script:
             self._end_timing()
 
     def _follow(self) -> None:
-        """Times the steps and opens the window that another rank names; by itself where none does so for long."""
+        """Times the steps and opens the window that another rank names.
+
+        Opens it by itself where none does so for long.
+        """
         opening = self._shared_window.opening()
         if opening is None and self._stopwatch.steps >= WARMUP_STEPS + 2 * TIMED_STEPS:
             opening = WindowAt(self._seen, TIMED_STEPS)
@@ -545,16 +595,20 @@ class Script:
         self._allowed_steps = min(self._allowed_steps, self._budget_steps)
 
     def _reopen(self) -> None:
-        """Opens the window; the step that follows is not counted, the profiler itself has to warm up."""
+        """Opens the window.
+
+        The step that follows is not counted, since the profiler itself has to warm up.
+        """
         if self._allowed_steps < 1:
             self._reopen_lightly(1)
         else:
             self._open(then=self._lead_in)
 
     def _reopen_lightly(self, most: int) -> None:
-        """Has another window follow, with the fewest options and so many steps at most, where it tells anything.
+        """Lets another window follow with the fewest options, where it tells anything.
 
-        Short steps are more where the budget allows them: the export before has emptied the caches.
+        It takes ``most`` steps at most. Short steps are more where the budget allows them: the export before has
+        emptied the caches.
         """
         most = max(most, min(self._session.wanted_light_steps, self._budget_steps))
         self._allowed_steps = self._session.light_steps(self._windows.detail, most)
@@ -600,7 +654,10 @@ class Script:
         """Nothing is left to do."""
 
     def _exit(self) -> None:
-        """Ends the program in an orderly way; where another thread than the main one steps, the supervisor has to."""
+        """Ends the program in an orderly way.
+
+        Where another thread than the main one steps, the supervisor has to end it.
+        """
         self.leave()
         if not self._session.notes.stopped:
             self._session.note(stopped=True)
@@ -609,7 +666,10 @@ class Script:
                 raise SystemExit(0)
 
     def _end(self) -> None:
-        """Nothing more will be measured: the program goes on alone, or ends here where that is wanted."""
+        """Ends the measurement.
+
+        The program goes on alone, or ends here where that is wanted.
+        """
         self._retire()
         if self._session.options.stop:
             self._exit()
@@ -627,7 +687,10 @@ class Script:
         self._session.finish_measuring()
 
     def _give_up(self, when: str, exc: Exception) -> None:
-        """Ends the measurement, which has failed, and leaves the program alone; what was recorded stays."""
+        """Ends the measurement, which has failed, and leaves the program alone.
+
+        What was recorded stays.
+        """
         self._session.warn_of_failure(when, exc)
         for end in (self._retire, self.leave, self._session.finish_measuring):
             try:
@@ -636,7 +699,10 @@ class Script:
                 self._session.warn_of_failure("as it ended", further)
 
     def _time_what_there_is(self, phase: Callable[[], None]) -> None:
-        """Takes the steps so far where their timing had begun, or where they were to settle first."""
+        """Takes the times of the steps so far.
+
+        Only where their timing had begun, or where they were to settle first.
+        """
         if phase in (self._time, self._settle) and self._stopwatch.steps >= TIMED_STEPS_AT_LEAST:
             self._session.time(self._stopwatch)
 
@@ -678,7 +744,10 @@ class Script:
             self._session.warn(f"steps could not be followed any more: {self._boundaries.problem}")
 
     def _let_go(self) -> None:
-        """Leaves a script alone, except that ends of steps are noted and the stack is sampled between them."""
+        """Leaves a script alone, but may go on noting its steps.
+
+        Then ends of steps are noted and the stack is sampled between them.
+        """
         is_followed = self._session.setting.takes_signals and not self._session.options.stop and not GUARD.yielded
         if not is_followed or self._session.options.counting or not self._seen:
             self.leave()
@@ -699,7 +768,10 @@ class Script:
         self._next = self._rest
 
     def _open(self, then: Callable[[], None]) -> bool:
-        """True if a window is open now; ``then`` is the phase that follows. May have to wait for a later boundary."""
+        """Opens a window and tells whether one is open now.
+
+        ``then`` is the phase that follows. It may have to wait for a later boundary.
+        """
         # Before it opens: it may be cut off at once.
         before, self._next, self._stopwatch = self._next, then, Stopwatch(self._torch)
         outcome = self._windows.open(self._torch)
@@ -710,7 +782,10 @@ class Script:
         return outcome == "open"
 
     def _cut_off(self) -> None:
-        """In the middle of a step that fills memory: no other window may follow, since an op may be under way."""
+        """Ends the window in the middle of a step that fills memory.
+
+        No other window may follow, since an op may be under way.
+        """
         try:
             self._end_window()
         except Exception as exc:
@@ -733,7 +808,10 @@ class Script:
         self._retire()
 
     def _cut_short(self) -> None:
-        """Before a fork: the child would go on recording, and keep all of it in memory."""
+        """Stops the window before a fork.
+
+        The child would go on recording, and keep all of it in memory.
+        """
         if self._windows.current is None or not self._windows.current.is_mine:
             return
         phase, window = self._next, self._windows.stop()
@@ -746,7 +824,10 @@ class Script:
         self._next = self._second_step if phase == self._pilot else self._end if is_enough else self._reopen
 
     def _note_fork(self) -> None:
-        """Says so where processes that start in each step leave no whole step to record."""
+        """Counts the forks that cut a window, and warns once of many.
+
+        Processes that start in each step leave no whole step to record.
+        """
         self._cut_by_forks += 1
         if self._cut_by_forks == ATTEMPTS:
             place = place_of_frame(sys._getframe(2))
@@ -758,7 +839,10 @@ class Script:
 
 
 def _settled_steps(stopwatch: Stopwatch) -> int | None:
-    """The number of last steps that have settled; none where that was given up, null where more steps have to pass."""
+    """Gives the number of last steps that have settled.
+
+    0 where settling was given up or the steps are too short for the looks at them, null where more steps have to pass.
+    """
     steps = stopwatch.steps
     if has_settled(stopwatch.host_durations_us()):
         # Looking takes some 20 us, which belong to none of the steps that count.

@@ -1,4 +1,6 @@
-"""Looks at what a sampled line searches with `in`, without running any code of the program.
+"""Looks at what a sampled line searches with `in`.
+
+No code of the program is run.
 
 Only values of exact built-in types are read, and attributes by the dictionary of their object. Nothing is kept.
 """
@@ -24,14 +26,17 @@ _MISSING = object()
 
 
 def searched_at(frame: FrameType, text: str) -> SearchedContainer | None:
-    """The largest container that a membership test in this line looks through; null where none is seen."""
+    """Finds the largest container that this line's membership tests look through.
+
+    Null where none is seen.
+    """
     statement = parse_line(text)
     wanted = () if statement is None else tuple(searched_in(statement))
     if not wanted:
         return None
     variables = _Variables(frame)
     try:
-        found = [
+        containers = [
             SearchedContainer(ast.unparse(expression), type(value).__name__, len(value))
             for expression in wanted
             if type(value := variables.value_of(expression)) in (*_SEQUENCES, *_TABLES, *_OTHERS)
@@ -39,18 +44,24 @@ def searched_at(frame: FrameType, text: str) -> SearchedContainer | None:
     finally:
         variables.forget()
     # What is searched one by one says more than what is not.
-    return max(found, key=lambda one: (one.is_scanned, one.items), default=None)
+    return max(containers, key=lambda one: (one.is_scanned, one.items), default=None)
 
 
 class _Variables:
-    """The variables of a frame, read once; those of a function are in a copy, which is emptied again."""
+    """The variables of a frame, read once.
+
+    Those of a function are in a copy, which is emptied again.
+    """
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
         self._locals: Any = None
 
     def value_of(self, node: ast.expr) -> Any:
-        """The value of a plain expression; a mark of our own where it cannot be told without running something."""
+        """Gives the value of a plain expression.
+
+        A mark of our own where it cannot be told without running something.
+        """
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
@@ -71,7 +82,10 @@ class _Variables:
         return self._locals.get(name, _MISSING)
 
     def forget(self) -> None:
-        """Empties the copy of the local variables, which the frame would keep; newer versions of Python make none."""
+        """Empties the copy of the local variables, which the frame would keep.
+
+        Python 3.13 and newer make none.
+        """
         if type(self._locals) is dict and sys.version_info < (3, 13):
             self._locals.clear()
         self._locals = None
@@ -91,7 +105,10 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _item(value: Any, key: Any) -> Any:
-    """The item of a built-in container at a key of a type whose comparisons run no code."""
+    """Gives the item of a built-in container at a key.
+
+    The key has to be of a type whose comparisons run no code.
+    """
     whole = getattr(sys.modules.get("numpy"), "integer", int)
     if type(key) not in {int, str, bool} and not issubclass(type(key), whole):
         return _MISSING
@@ -111,7 +128,9 @@ _LARGEST_CODE_BYTES = 50_000
 
 
 class PrecedingSearches:
-    """Finds membership tests between an instruction and the last one before it at which a thread may hand over.
+    """Finds membership tests just before an instruction.
+
+    It looks back to the last instruction at which a thread may hand over.
 
     A search takes no turns: what it takes is sampled at the next instruction that does.
     """
@@ -120,7 +139,10 @@ class PrecedingSearches:
         self._known: dict[tuple[CodeType, int], int | None] = {}
 
     def before(self, top: FrameType, frame: FrameType) -> int | None:
-        """The line of such a test in this frame, which ``top`` is, or has just been called from; null without one."""
+        """Gives the line of such a test in this frame.
+
+        ``top`` is this frame, or has just been called from it. Null without such a test.
+        """
         if top is not frame and (top.f_back is not frame or not _is_at_start(top)):
             return None
         key = (frame.f_code, frame.f_lasti)
@@ -141,8 +163,8 @@ def _tested_before(code: CodeType, at: int) -> int | None:
     for instruction in dis.get_instructions(code, adaptive=True):
         if instruction.offset >= at:
             break
-        found = instruction.positions.lineno if instruction.positions is not None else None
-        line = found or line
+        own_line = instruction.positions.lineno if instruction.positions is not None else None
+        line = own_line or line
         if instruction.opname.startswith("CALL") and before and _PASSES_FIRST.match(before[-1][0]):
             continue  # the second half of such a call
         before.append((instruction.opname, line))

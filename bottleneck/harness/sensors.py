@@ -1,4 +1,6 @@
-"""Samples the machine's sensors in the supervisor, one thread per sampler, into a bounded log.
+"""Samples the machine's sensors in the supervisor into a bounded log.
+
+Each sampler has a thread.
 
 The sampler of the host is here: CPU time of the program and of the machine, processor clocks, memory.
 """
@@ -34,9 +36,10 @@ class Reading:
 
 
 class Taken:
-    """A reading of one source as time goes on. ``source`` is what the call takes, ``clock`` tells seconds.
+    """A reading of one source as time goes on.
 
-    ``crowd`` is the number of sources that share the time for this reading.
+    ``source`` is what the call takes, ``clock`` tells seconds. ``crowd`` is the number of sources that share the time
+    for this reading.
     """
 
     def __init__(self, reading: Reading, source: Any, clock: Callable[[], float], crowd: int = 1) -> None:
@@ -63,7 +66,10 @@ class Taken:
             self._due_s = now_s + max(self.reading.interval_s, min(self._costs_s) / self._share)
 
     def failed(self) -> bool:
-        """Counts a failure that may pass; whether it has been one too many in a row."""
+        """Counts a failure that may pass.
+
+        Tells whether it has been one too many in a row.
+        """
         self._failures += 1
         return self._failures >= _MOST_FAILURES
 
@@ -75,7 +81,9 @@ _FRESH_NS = 10e9
 
 
 class SensorLog:
-    """Holds samples of several threads. When full, every second sample of each sensor goes, but not the newest.
+    """Holds samples of several threads.
+
+    When full, every second sample of each sensor goes, but not the newest.
 
     ``spans`` tells which stretches of the wall clock were measured, in ns: samples there are all kept, and around them.
     """
@@ -104,7 +112,7 @@ class SensorLog:
 def _thinned(samples: Sequence[Sample], spans: Sequence[Span]) -> list[Sample]:
     """The samples without every second old one of each sensor outside the spans."""
     newest_ns = max(sample.unix_ns for sample in samples)
-    kept: list[Sample] = []
+    kept_samples: list[Sample] = []
     is_next: dict[str, bool] = {}
     for sample in samples:
         is_next[sample.sensor] = not is_next.get(sample.sensor, False)
@@ -112,8 +120,8 @@ def _thinned(samples: Sequence[Sample], spans: Sequence[Span]) -> list[Sample]:
         # For a second around it counters are read for the ends of a span.
         is_measured = any(start - 1e9 <= sample.unix_ns <= end + 1e9 for start, end in spans)
         if is_fresh or is_next[sample.sensor] or is_measured:
-            kept.append(sample)
-    return kept
+            kept_samples.append(sample)
+    return kept_samples
 
 
 # A driver that does not answer must not keep the report waiting.
@@ -126,7 +134,9 @@ Values = Mapping[str, float]
 
 
 class Sampler(Protocol):
-    """The sensors of one vendor, or of the host. All calls come from one thread.
+    """The sensors of one vendor, or of the host.
+
+    All calls come from one thread.
 
     ``shortest_beat_s`` is the time between calls below which nothing is gained. ``notes`` fill with what the user
     should know: why there is no sensor, which device was lost.
@@ -140,7 +150,10 @@ class Sampler(Protocol):
         ...
 
     def sample(self, now_s: float) -> Sequence[tuple[str, Values]]:
-        """The readings of the sensors that are due at this time: name of the sensor, values by column."""
+        """Reads the sensors that are due at this time.
+
+        Gives the name of each sensor with its values by column.
+        """
         ...
 
     def close(self) -> None:
@@ -149,7 +162,10 @@ class Sampler(Protocol):
 
 
 def make_samplers() -> tuple[Sampler, ...]:
-    """A sampler of each vendor and that of the host; each finds out when it is opened whether it has any sensor."""
+    """Makes a sampler of each vendor and that of the host.
+
+    Each finds out when it is opened whether it has any sensor.
+    """
     from bottleneck.harness.nvml import NvmlSampler
 
     return NvmlSampler(), HostSampler()
@@ -157,7 +173,10 @@ def make_samplers() -> tuple[Sampler, ...]:
 
 @dataclass(frozen=True)
 class Clock:
-    """The source of the time; tests give their own. ``wait`` ends early, with true, when the event is set."""
+    """The source of the time.
+
+    Tests give their own. ``wait`` ends early, with true, when the event is set.
+    """
 
     unix_ns: Callable[[], int] = time.time_ns
     monotonic_s: Callable[[], float] = time.perf_counter
@@ -167,7 +186,10 @@ class Clock:
 
 @dataclass
 class Beat:
-    """Ticks at multiples of a period. Those that are past when it is asked for the next are left out and counted."""
+    """Ticks at multiples of a period.
+
+    Those that are past when it is asked for the next are left out and counted.
+    """
 
     period_s: float
     ticks: int = 0
@@ -185,7 +207,9 @@ class Beat:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """The samples. ``cpu_share`` is the CPU time that sampling took, as a share of one processor.
+    """The samples of all sensors.
+
+    ``cpu_share`` is the CPU time that sampling took, as a share of one processor.
 
     ``missed_share`` is the share of ticks that were left out: a period or more late, or too dear.
     """
@@ -198,7 +222,10 @@ class Telemetry:
 
 
 class Monitor:
-    """Runs the samplers from ``start`` to ``stop``; whatever happens to them, the program goes on."""
+    """Runs the samplers from ``start`` to ``stop``.
+
+    Whatever happens to them, the program goes on.
+    """
 
     def __init__(
         self, samplers: Sequence[Sampler], period_s: float, log: SensorLog | None = None, clock: Clock | None = None
@@ -212,7 +239,10 @@ class Monitor:
         self._began_s = self._clock.monotonic_s()
 
     def start(self, process: int) -> None:
-        """Begins to sample beside this process. Call it with the signals blocked that the threads must not take."""
+        """Starts to sample beside this process.
+
+        Call it with the signals blocked that the threads must not take.
+        """
         self._began_s = self._clock.monotonic_s()
         for number in range(len(self._samplers)):
             thread = threading.Thread(target=self._follow, args=(number, process), daemon=True)
@@ -299,7 +329,7 @@ class HostSampler:
     def sample(self, now_s: float) -> Sequence[tuple[str, Mapping[str, float]]]:
         """One row of what is due."""
         values: dict[str, float] = {}
-        for reading in [each for each in self._taken if each.is_due(now_s)]:
+        for reading in [taken for taken in self._taken if taken.is_due(now_s)]:
             try:
                 values |= reading.take(now_s)
             except self._errors:
@@ -312,7 +342,10 @@ class HostSampler:
 
 
 class _ProgramProcesses:
-    """The program's processes: the one that was started, and those that it started in turn."""
+    """The program's processes.
+
+    These are the one that was started, and those that it started in turn.
+    """
 
     def __init__(self, psutil: Any, process: int, newest: Callable[[], str | None]) -> None:
         self.psutil = psutil
@@ -322,7 +355,9 @@ class _ProgramProcesses:
         self._last: str | None = None
 
     def find(self) -> dict[str, float | None]:
-        """Looks for processes that were started since the last time, if any was, for that takes long; no column.
+        """Looks for processes that were started since the last time.
+
+        Skipped where nothing was started on the machine, since looking takes long. Gives no column.
 
         What they used before they were found is left out, so that the sum does not jump.
         """
@@ -331,16 +366,19 @@ class _ProgramProcesses:
             return {}
         root = self.psutil.Process(self._root)
         self._known.setdefault(root)
-        found = [process for process in root.children(recursive=True) if process not in self._known]
-        self._known |= dict.fromkeys(found)
-        self._unseen_s += sum(self._used_s(process) or 0.0 for process in found)
+        fresh = [process for process in root.children(recursive=True) if process not in self._known]
+        self._known |= dict.fromkeys(fresh)
+        self._unseen_s += sum(self._used_s(process) or 0.0 for process in fresh)
         self._last = newest
         return {}
 
     def cpu_s(self) -> dict[str, float | None]:
-        """User and system time of all of them, and of those that ended and were waited for."""
-        each = [used for process in self._known if (used := self._used_s(process)) is not None]
-        return {"process_cpu_s": sum(each) - self._unseen_s if each else None}
+        """Sums the user and system time of all processes.
+
+        Children that ended and were waited for count too. What a process used before it was found does not.
+        """
+        used_s = [used for process in self._known if (used := self._used_s(process)) is not None]
+        return {"process_cpu_s": sum(used_s) - self._unseen_s if used_s else None}
 
     def _used_s(self, process: Any) -> float | None:
         times = self._ask(process.cpu_times)
@@ -350,9 +388,12 @@ class _ProgramProcesses:
         return float(times.user + times.system + waited_for)
 
     def memory(self) -> dict[str, float | None]:
-        """Resident memory of all of them; what they share counts several times."""
-        each = [info.rss for process in self._known if (info := self._ask(process.memory_info))]
-        return {"process_memory_bytes": sum(each) if each else None}
+        """Sums the resident memory of all processes.
+
+        What they share counts several times.
+        """
+        sizes = [info.rss for process in self._known if (info := self._ask(process.memory_info))]
+        return {"process_memory_bytes": sum(sizes) if sizes else None}
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """The answer, or null where the process is gone or may not be asked."""
@@ -363,7 +404,10 @@ class _ProgramProcesses:
 
 
 def newest_process() -> str | None:
-    """The number of the process or thread that was started last on this machine; null where the system does not say."""
+    """Gives the number of the machine's last started process or thread.
+
+    Null where the system does not say.
+    """
     try:
         newest = _NEWEST.read_text().split()[-1]
     except (OSError, IndexError):
@@ -372,7 +416,10 @@ def newest_process() -> str | None:
 
 
 def _machine_cpu(program: _ProgramProcesses) -> dict[str, float | None]:
-    """Time in which processors worked, and all their time. What a guest used is part of user time."""
+    """Gives the time in which processors worked, and all their time.
+
+    What a guest used is part of user time.
+    """
     times = program.psutil.cpu_times()._asdict()
     total = sum(seconds for name, seconds in times.items() if name not in {"guest", "guest_nice"})
     rest = sum(times.get(name, 0.0) for name in ("idle", "iowait", "steal"))

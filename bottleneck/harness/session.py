@@ -1,4 +1,7 @@
-"""The state of the child while the program runs: plan, notes, and how a window becomes a trace file."""
+"""Keeps the state of the child while the program runs.
+
+Holds the plan and the notes, and makes a window a trace file.
+"""
 
 import contextlib
 import dataclasses
@@ -77,14 +80,23 @@ class RankSource(Protocol):
     """The ranks of a recording, of which a process takes one."""
 
     def take(self) -> tuple[RankFiles, int]:
-        """The files of the rank that this process takes, and the number of ranks of its job."""
+        """Takes a rank for this process.
+
+        Gives its files and the number of ranks of its job.
+        """
 
 
 class Session:
-    """The notes grow as the measurement goes on and reach the disk at each stage, so that a crash leaves the rest."""
+    """State of one measurement of the program in its process.
+
+    The notes grow as the measurement goes on and reach the disk at each stage, so that a crash leaves the rest.
+    """
 
     def __init__(self, plan: Plan, setting: Setting = PROGRAM, places: RankSource | None = None) -> None:
-        """``places`` gives this process its rank as soon as it has something to keep; null where it is known now."""
+        """Takes the plan of the recording.
+
+        ``places`` gives this process its rank as soon as it has something to keep. Null where the rank is known now.
+        """
         self.plan, self.options, self.setting = plan, plan.options, setting
         rank, ranks = rank_of(os.environ)
         self._places = places
@@ -149,7 +161,10 @@ class Session:
         self.warn(f"the measurement failed {when}: {type(exc).__name__}: {exc}")
 
     def note_debug_modes(self) -> None:
-        """Adds the aids to debugging that are on now. Call it while no window is open."""
+        """Adds the aids to debugging that are on now.
+
+        Call it while no window is open.
+        """
         with contextlib.suppress(Exception):  # a tool of the program's own may answer in any way
             self.note(debug_modes=self._debugging.read(self.notes.debug_modes, sys.modules.get("torch")))
             self._show_text(mode.source for mode in self.notes.debug_modes)
@@ -161,7 +176,9 @@ class Session:
         self.note(source_texts={**self.notes.source_texts, **self._more_texts})
 
     def begin_debugged_step(self) -> None:
-        """Begins a step, one that is not measured, in which aids to debugging are timed, or ids and values looked at.
+        """Begins a step that is not measured.
+
+        In it aids to debugging are timed, or ids and values looked at.
 
         Where aids are timed, the looks wait for the step after it: they take time as well.
         """
@@ -181,7 +198,10 @@ class Session:
                 self._repeats.start(sys.modules.get("torch"))
 
     def end_debugged_step(self, step: object = None, *, is_last: bool = False) -> bool:
-        """Ends that step, if one has begun; true where the next one is such a step too, which ``is_last`` prevents."""
+        """Ends that step, if one has begun.
+
+        True where the next one is such a step too, which ``is_last`` prevents.
+        """
         if self._values.is_on:
             with contextlib.suppress(Exception):
                 self._values.stop()
@@ -199,23 +219,32 @@ class Session:
         return not is_last
 
     def _end_repeats(self, *, is_last: bool) -> None:
-        """Ends a step of that look. It goes on in the next one, unless the harness repeats the step with its inputs."""
+        """Ends a step of the look at repeated work.
+
+        It goes on in the next one, unless the harness repeats the step with its inputs.
+        """
         with contextlib.suppress(Exception):
-            found = self._repeats.end_step(is_last=is_last)
-            if found is not None:
-                self.note(repeated_modules=found.modules, repeated_lines=found.lines)
-                self._show_text((*(each.source for each in found.modules), *found.lines))
+            repeats = self._repeats.end_step(is_last=is_last)
+            if repeats is not None:
+                self.note(repeated_modules=repeats.modules, repeated_lines=repeats.lines)
+                self._show_text((*(module.source for module in repeats.modules), *repeats.lines))
 
     def look_at_values(self, step: object = None) -> None:
-        """Looks again at the values of what the program holds, at a step boundary outside of what is measured."""
+        """Looks again at the values of what the program holds.
+
+        Call it at a step boundary outside of what is measured.
+        """
         with contextlib.suppress(Exception):  # the program's variables may be of any kind
             self._values.look_at_rest(sys.modules.get("torch"), step)
             self.note(values=self._values.result())
             if self.notes.values is not None:
-                self._show_text(each.source for each in self.notes.values.odd)
+                self._show_text(tensor.source for tensor in self.notes.values.odd)
 
     def look_at_memory(self, step: object = None) -> None:
-        """Looks at the memory now, at a step boundary outside of what is measured; see ``note_memory_growth``."""
+        """Looks at the memory now.
+
+        Call it at a step boundary outside of what is measured. See ``note_memory_growth``.
+        """
         with contextlib.suppress(Exception):  # the program's variables may be of any kind
             self._memory = MemoryLook(sys.modules.get("torch"), step)
 
@@ -231,22 +260,31 @@ class Session:
                 self._show_text(keeper.source for keeper in self.notes.memory_growth.keepers)
 
     def look_at_threads(self) -> None:
-        """Looks at the program's threads now, at the step boundary from which steps are timed."""
+        """Looks at the program's threads now.
+
+        Call it at the step boundary from which steps are timed.
+        """
         with contextlib.suppress(Exception):
             self._threads = ThreadLook()
 
     def note_other_threads(self) -> None:
-        """Adds what other threads have computed since that look. Call it outside of what is measured."""
+        """Adds what other threads have computed since that look.
+
+        Call it outside of what is measured.
+        """
         before, self._threads = self._threads, None
         if before is None:
             return
         with contextlib.suppress(Exception):  # threads may end meanwhile
             self.note(other_threads=threads_between(before, ThreadLook()))
             if self.notes.other_threads is not None:
-                self._show_text(each.source for each in self.notes.other_threads.threads)
+                self._show_text(thread.source for thread in self.notes.other_threads.threads)
 
     def save(self) -> None:
-        """Leaves the notes on disk; a full or vanished disk must not disturb the program."""
+        """Saves the notes to disk.
+
+        A full or vanished disk does not disturb the program.
+        """
         if self.is_here and self._files is not None:
             for lost in losses():
                 self.warn(lost)
@@ -256,7 +294,10 @@ class Session:
                 return
 
     def finish_measuring(self) -> None:
-        """Tells the supervisor that nothing more will be measured: it may report while the program goes on."""
+        """Tells the supervisor that nothing more will be measured.
+
+        It may report while the program goes on.
+        """
         if not self.notes.is_measured:
             self.note(is_measured=True)
             self.save()
@@ -277,7 +318,10 @@ class Session:
         self.save()
 
     def offer(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
-        """Keeps the window if its steps are the quickest yet; whether they were free of foreign disturbance."""
+        """Keeps the window if its steps are the quickest yet.
+
+        Tells whether they were free of foreign disturbance.
+        """
         if stopwatch.is_clock_set:
             self.warn("the machine's clock was set while steps were profiled: that window was thrown away")
             return False
@@ -303,7 +347,10 @@ class Session:
 
     @property
     def wanted_steps(self) -> int:
-        """The steps to profile; left to us, more of them where they are short, since a stall spoils more of those."""
+        """Number of steps to profile.
+
+        Left to us, there are more of them where they are short, since a stall spoils more of those.
+        """
         return self._filling(PROFILED_US, PROFILED_STEPS_AT_MOST)
 
     @property
@@ -312,16 +359,20 @@ class Session:
         return self._filling(LIGHT_US, LIGHT_STEPS_AT_MOST)
 
     def _filling(self, us: float, most: int) -> int:
-        """The steps that were asked for; left to us, as many more as fill this time, up to ``most``."""
+        """Gives the number of steps that were asked for.
+
+        Left to us, as many more as fill this time, up to ``most``.
+        """
         timing, wanted = self.notes.unprofiled, self.options.wanted_steps
         if self.options.steps is not None or timing is None or not timing.median > 0:
             return wanted
         return max(wanted, min(math.ceil(us / timing.median), most))
 
     def light_steps(self, detail: Detail, most: int) -> int:
-        """Steps of a second window with the fewest options; 0 where the first, with this detail, is as good.
+        """Gives the number of steps of a second, light window.
 
-        Long steps that the first window made hardly longer are not repeated.
+        It has the fewest options. 0 where the first, with this detail, is as good. Long steps that the first window
+        made hardly longer are not repeated.
         """
         timing, profiled = self.notes.unprofiled, self.notes.profiled
         if timing is None or profiled is None or not self.has_trace or detail == detail.least:
@@ -332,7 +383,10 @@ class Session:
         return max(1, min(most, _LONG_STEPS if is_long else most))
 
     def offer_light(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
-        """Keeps the window with the fewest options if it has more or quicker steps; whether they were undisturbed."""
+        """Keeps the window with the fewest options if it is better.
+
+        It is with more or quicker steps. Tells whether they were undisturbed.
+        """
         profiled = stopwatch.timing()
         if stopwatch.is_clock_set or profiled is None:
             return False
@@ -344,7 +398,10 @@ class Session:
         return not is_disturbed(stopwatch.durations_us(), self._undisturbed_us)
 
     def keep(self, window: ProfilerWindow, stopwatch: Stopwatch) -> None:
-        """Exports a stopped window as the trace of this recording, with the steps that were marked in it."""
+        """Exports a stopped window as the trace of this recording.
+
+        The steps that were marked in it go along.
+        """
         if not self._export(window, self.files.partial, stopwatch):
             return
         self.step_lines = lines_of_steps(window.lines, stopwatch.marks_ns)
@@ -360,7 +417,10 @@ class Session:
         self.save()
 
     def _export(self, window: ProfilerWindow, path: Path, stopwatch: Stopwatch) -> bool:
-        """True if the trace of the window is there now, and beside it the kernels that the program compiled."""
+        """Exports the window's trace and tells whether it is there now.
+
+        The kernels that the program compiled lie beside it.
+        """
         fresh = self.files.fresh
         kernels = fresh.with_name(f".fresh.{self.files.compiled.name}")
         try:
@@ -390,17 +450,20 @@ def _working_folder() -> str:
 
 @contextlib.contextmanager
 def silenced(*descriptors: int) -> Iterator[None]:
-    """While it lasts, what goes to these file descriptors is lost; one that is closed is left alone."""
+    """Discards what goes to these file descriptors while it lasts.
+
+    One that is closed is left alone.
+    """
     _flush()
-    kept = {descriptor: copy for descriptor in descriptors if (copy := _copy(descriptor)) is not None}
+    copies = {descriptor: copy for descriptor in descriptors if (copy := _copy(descriptor)) is not None}
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in kept:
+    for descriptor in copies:
         os.dup2(nowhere, descriptor)
     try:
         yield
     finally:
         _flush()
-        for descriptor, copy in kept.items():
+        for descriptor, copy in copies.items():
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(nowhere)

@@ -1,4 +1,7 @@
-"""Times steps in the program's process: marks at their ends, warming up, and whether times have settled."""
+"""Times steps in the program's process.
+
+Marks their ends, warms up, and tells whether times have settled.
+"""
 
 import itertools
 import statistics
@@ -28,7 +31,9 @@ def within(step: Step, context: Callable[[], AbstractContextManager[Any]]) -> St
 
 
 def is_disturbed(profiled_us: Sequence[float], undisturbed_us: Sequence[float]) -> bool:
-    """True if something besides the profiler slowed the profiled steps down: another program, as a rule.
+    """Tells whether something besides the profiler slowed the profiled steps down.
+
+    It is another program, as a rule.
 
     The profiler makes a step of many tiny ops up to three times as long and hits each alike. Steps that vary by
     themselves show it without the profiler too.
@@ -60,7 +65,9 @@ _CLOCKS = Clocks()
 
 
 class Stopwatch:
-    """Marks at step boundaries; on a GPU that the program already uses, also on the device's own clock.
+    """Marks at step boundaries.
+
+    On a GPU that the program already uses, also on the device's own clock.
 
     The wall clock, which the trace is written by, is read at the first mark only: it may be set at any time, by the
     system or by a program that plays with its own.
@@ -89,7 +96,10 @@ class Stopwatch:
         return self._clocks.tick_ns()
 
     def own_since(self, began_ns: int) -> None:
-        """Notes that the time since then, by ``now_ns``, was our own and none of the program's."""
+        """Notes that the time since then was our own, not the program's.
+
+        ``began_ns`` is a time by ``now_ns``.
+        """
         self._own.append((began_ns, self._clocks.tick_ns()))
 
     @property
@@ -120,7 +130,10 @@ class Stopwatch:
             del marks[: -steps - 1]
 
     def wait(self) -> None:
-        """Waits until the GPU has done all that it was given, so that no work crosses a boundary."""
+        """Waits until the GPU has done all that it was given.
+
+        So no work crosses a boundary.
+        """
         if self._on_gpu:
             self._torch.cuda.synchronize()
 
@@ -136,13 +149,19 @@ class Stopwatch:
 
     @property
     def is_clock_set(self) -> bool:
-        """True if the wall clock was set since the first mark; the times of a trace recorded meanwhile are wrong."""
+        """True if the wall clock was set since the first mark.
+
+        The times of a trace recorded meanwhile are wrong.
+        """
         if self._offset_ns is None:
             return False
         return abs(self._read_offset_ns() - self._offset_ns) > _JUMP_NS
 
     def _read_offset_ns(self) -> int:
-        """The wall clock less the monotonic one; between two readings a busy machine may run another program."""
+        """Reads the wall clock less the monotonic one.
+
+        Between two readings a busy machine may run another program.
+        """
         return min(-self._clocks.tick_ns() + self._clocks.wall_ns() for _ in range(_READINGS))
 
     @property
@@ -155,7 +174,10 @@ class Stopwatch:
         return [(end - begin) / 1e3 for begin, end in itertools.pairwise(self._ticks_ns)]
 
     def durations_us(self) -> list[float]:
-        """Microseconds of each step by the clock of the GPU where there is one; waits for it."""
+        """Gives the microseconds of each step, and waits for the GPU.
+
+        They are by the clock of the GPU where there is one.
+        """
         if not (self._on_gpu and self._events):
             return self.host_durations_us()
         self._events[-1].synchronize()
@@ -178,7 +200,9 @@ _STEADY = 1.05
 
 
 def has_settled(durations_us: Sequence[float]) -> bool:
-    """True when the last four steps lie within 10 %, or the medians of the last ten and the ten before within 5 %.
+    """Tells whether step times have settled.
+
+    The last four steps lie within 10 %, or the medians of the last ten and the ten before within 5 %.
 
     The first rule suits calm steps, the second those that scatter without a trend: steps of two kinds in turns, or a
     machine that others use.
@@ -194,9 +218,10 @@ def has_settled(durations_us: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Bounds of warming up a step: it ends once times have settled, after ``seconds`` at the latest.
+    """Bounds of warming up a step.
 
-    From ``many`` steps on it ends after ``seconds_for_many``. Times count as settled after ``least_s`` only.
+    It ends once times have settled, after ``seconds`` at the latest. From ``many`` steps on it ends after
+    ``seconds_for_many``. Times count as settled after ``least_s`` only.
     """
 
     seconds: float
@@ -212,7 +237,10 @@ class WarmUp:
 
 
 def warm_up(step: Step, torch: Any, until: WarmUp | None, least: int = 0) -> Stopwatch:
-    """Repeats a step until it is warm, at least so many times; exactly so many without bounds."""
+    """Repeats a step until it is warm, at least ``least`` times.
+
+    Exactly so many times without bounds.
+    """
     stopwatch = Stopwatch(torch)
     stopwatch.mark()
     while stopwatch.steps < least or not (until is None or until.is_over(stopwatch)):
@@ -222,7 +250,10 @@ def warm_up(step: Step, torch: Any, until: WarmUp | None, least: int = 0) -> Sto
 
 
 def mark_steps(step: Step, stopwatch: Stopwatch, steps: int) -> None:
-    """Marks so many steps, after one that does not count; no work of the GPU crosses the first or the last mark."""
+    """Marks so many steps, after one that does not count.
+
+    No work of the GPU crosses the first or the last mark.
+    """
     step()
     stopwatch.wait()
     stopwatch.mark()
@@ -252,7 +283,9 @@ def time_steps(step: Step, torch: Any, steps: int, lead: int) -> list[float]:
 
 
 def find_trend(durations_us: Sequence[float]) -> str | None:
-    """Says that the second half of the steps differs from the first beyond chance and by over 10 %; null if not.
+    """Describes the trend from the first half of the steps on.
+
+    Null unless they differ beyond chance and by over 10 %.
 
     Beyond chance: the intervals of the two medians do not touch.
     """

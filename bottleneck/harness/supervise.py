@@ -1,4 +1,6 @@
-"""Runs commands as children of this process: the user's program with its terminal and signals, others quietly.
+"""Runs commands as children of this process.
+
+The user's program gets its terminal and signals, others run quietly.
 
 ``supervise`` lends the user's program the terminal and passes signals on; ``run_quietly`` runs a command whose output
 goes into a log. Every process is a ``Child`` of ``system.child_process``.
@@ -41,7 +43,9 @@ _TAIL_BYTES, _LONGEST_LINE = 20_000, 200
 
 
 class _LeaderlessGroup:
-    """A process group of which no program is the leader: only a process that is not the leader can call `setsid`.
+    """A process group of which no program is the leader.
+
+    Only a process that is not the leader can call `setsid`.
 
     Its leader ends as soon as the program is in the group, and is waited for at ``close``: until then the number of the
     group cannot become another's, wherever the program goes.
@@ -73,13 +77,18 @@ class _LeaderlessGroup:
 
 
 def child_command(plan: Plan, entry: str = _RUN_CHILD) -> list[str]:
-    """The command line of the process that is the user's program; ``entry`` is the function that runs it."""
+    """Gives the command line of the process that is the user's program.
+
+    ``entry`` is the function that runs it.
+    """
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing uses
     return [sys.executable, *flags, CHILD, entry, *plan.words]
 
 
 def supervise(command: list[str], started: Callable[[Child], None]) -> End:
-    """The end of the program; ``started`` is told as soon as it runs, and must return at once.
+    """Runs the program to its end, and gives that.
+
+    ``started`` is told as soon as it runs, and must return at once.
 
     Signals are taken one by one from a blocked set: each reaches the program exactly once, whether it came from the
     terminal, to this process or to its group. Threads that ``started`` makes take none: they inherit the blocked set,
@@ -134,7 +143,10 @@ def _watch(child: Child, terminal: "_Terminal") -> End:
 
 
 def _ended(child: Child, terminal: "_Terminal") -> End | None:
-    """The end of the child. If it was only stopped, this process stops too until it is resumed."""
+    """Gives the end of the child, null while it runs.
+
+    If it was only stopped, this process stops too until it is resumed.
+    """
     while child.end is None and child.change() is not None:
         if child.end is None:
             terminal.take_back_from(child.group)
@@ -143,13 +155,19 @@ def _ended(child: Child, terminal: "_Terminal") -> End | None:
 
 
 def _forget_pending() -> None:
-    """Takes the signals that came for the program after it had ended: it would not have seen them either."""
+    """Takes the signals that came for the program after it had ended.
+
+    It would not have seen them either.
+    """
     while signal.sigtimedwait(_FORWARDED, 0) is not None:
         pass
 
 
 class _Terminal:
-    """The terminal on stdin, lent to the program while it runs, if this process is in its foreground."""
+    """The terminal on stdin, lent to the program while it runs.
+
+    Only if this process is in its foreground.
+    """
 
     def __init__(self) -> None:
         self._own_group = os.getpgrp()
@@ -191,7 +209,10 @@ _MEANINGS: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class MemoryKills:
-    """The kills for lack of memory that the program's control group counted before it began; null where unknown."""
+    """Memory kills in the program's control group before it began.
+
+    Null where the count is unknown.
+    """
 
     before: int | None
 
@@ -202,13 +223,16 @@ class MemoryKills:
 
 
 def describe_end(end: End, steps: int | None, memory_kills: int | None) -> str:
-    """One sentence without a full stop; ``steps`` are those that were seen, null where they were not counted."""
+    """Describes the end of a program in one sentence.
+
+    It has no full stop. ``steps`` are those that were seen, null where they were not counted.
+    """
     after = f" after {steps} step{'s' * (steps != 1)}" if steps is not None else ""
     if end.signal is None:
         return f"the program ended with status {end.status}{after}"
-    told = f"the program ended by signal {end.signal} ({end.signal_name}){after}"
+    ending = f"the program ended by signal {end.signal} ({end.signal_name}){after}"
     meaning = _killed(end, memory_kills) if end.signal == signal.SIGKILL else _MEANINGS.get(end.signal)
-    return f"{told}: {meaning}" if meaning else told
+    return f"{ending}: {meaning}" if meaning else ending
 
 
 def _killed(end: End, memory_kills: int | None) -> str:
@@ -222,7 +246,10 @@ def _killed(end: End, memory_kills: int | None) -> str:
 
 @dataclass(frozen=True)
 class QuietRun:
-    """The end of a program whose output goes into a log, and the last that it wrote to stderr."""
+    """The end of a program whose output goes into a log.
+
+    Also the last that it wrote to stderr.
+    """
 
     end: End
     stderr: str
@@ -235,7 +262,9 @@ def run_quietly(
     folder: Path | None = None,
     started: Callable[[int], None] | None = None,
 ) -> QuietRun:
-    """The end of the command; what it writes to stderr goes into ``log``, the rest nowhere.
+    """Runs a command quietly to its end, and gives that.
+
+    What it writes to stderr goes into ``log``, the rest nowhere.
 
     It starts in ``folder``, or where we are, without a terminal, so that Ctrl-C reaches us alone. ``started`` is called
     with the number of its process, with all signals blocked: threads that it makes take none, so that they still
@@ -282,7 +311,10 @@ _LAUNCH_RANKS = "bottleneck.harness.supervise:launch_ranks"
 
 
 def program_command(plan: Plan) -> list[str]:
-    """The command line of the process that is the user's program, or of torchrun with it as each rank."""
+    """Gives the command line of the program's process.
+
+    It is that of torchrun with the program as each rank, where there are ranks.
+    """
     ranks, program = plan.options.nproc_per_node, plan.program
     if ranks is None:
         return child_command(plan)
@@ -293,7 +325,9 @@ def program_command(plan: Plan) -> list[str]:
 
 
 def launch_ranks(ranks: str, kind: str, *words: str) -> None:
-    """The process that starts the ranks: torchrun itself, with our child in place of the script that each rank runs.
+    """Starts the ranks by torchrun itself, in this process.
+
+    Our child stands in place of the script that each rank runs.
 
     ``words`` start that child (its file, entry and plan), then name the program and its arguments. Torchrun says, sets
     and does what it would without us, and calls the program by the user's target.

@@ -1,4 +1,7 @@
-"""Finds the form of a program (script, workload or model) from its syntax tree, and checks its settings."""
+"""Finds the form of a program and checks its settings.
+
+The form (script, workload or model) comes from the syntax tree.
+"""
 
 import ast
 import shlex
@@ -11,7 +14,9 @@ from bottleneck.schema.recording import Form
 
 
 def find_form(path: Path) -> Form:
-    """'workload' if the file defines that function, 'model' if all it does is to make `model` and `inputs`.
+    """Finds the form of a program: 'workload', 'model' or 'script'.
+
+    'workload' if the file defines that function, 'model' if all it does is to make `model` and `inputs`.
 
     Else 'script': many a training script has variables of these names, and would not be itself if it were imported. A
     file that cannot be read or parsed is one too: running it shows Python's own message.
@@ -33,7 +38,9 @@ def make_program(
     seed: int | None = 0,
     module: bool = False,
 ) -> Program:
-    """The program of a file or a module, whose form is found; UsageError where its parts do not go together.
+    """Makes the program of a file or a module.
+
+    Finds its form. UsageError where its parts do not go together.
 
     ``settings`` are the NAME=VALUE texts of ``--set``, ``arguments`` stand after the target: only a script has any.
     """
@@ -59,7 +66,10 @@ def make_program(
 
 
 def check_source(path: Path) -> None:
-    """UsageError unless this is a file of Python, as one is whose step can be made anew."""
+    """Raises UsageError unless this is a file of Python.
+
+    Only the step of such a file can be made anew.
+    """
     if path.is_dir():
         raise UsageError(f"{path} is a folder", fix="name the file in it that defines workload()")
     if not path.exists():
@@ -78,7 +88,10 @@ def _split_setting(text: str) -> tuple[str, str]:
 
 
 def check_settings(path: Path, form: Form, settings: Sequence[tuple[str, str]]) -> None:
-    """UsageError unless each setting names a parameter of the workload and each parameter gets a value."""
+    """Raises UsageError unless the settings fit the workload's parameters.
+
+    Each setting has to name a parameter, and each parameter to get a value.
+    """
     if form != "workload":
         if settings:
             raise UsageError(
@@ -91,12 +104,12 @@ def check_settings(path: Path, form: Form, settings: Sequence[tuple[str, str]]) 
     function = _find_workload(tree) if tree is not None else None
     if function is None:
         return
-    required, known, takes_any = _parameters(function)
+    required, parameters, takes_any = _parameters(function)
     for name, _ in settings:
-        if name not in known and not takes_any:
+        if name not in parameters and not takes_any:
             raise UsageError(
                 f"workload() in {path} has no parameter {name!r}",
-                why=f"its parameters are: {', '.join(known) or 'none'}",
+                why=f"its parameters are: {', '.join(parameters) or 'none'}",
                 fix="name one of these",
             )
     missing = [name for name in required if name not in dict(settings)]
@@ -124,7 +137,10 @@ def _find_workload(tree: ast.Module) -> ast.FunctionDef | None:
 
 
 def _works(tree: ast.Module) -> bool:
-    """True if running the file does more than to prepare a model: it trains, calls it, or has a main part."""
+    """Tells whether running the file does more than prepare a model.
+
+    It does where it trains, calls the model, or has a main part.
+    """
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     busy = {name for name, function in defined.items() if any(_is_training(node) for node in ast.walk(function))}
     return any(_is_main_part(node, set(defined)) or _does(node, busy) for node in tree.body)
@@ -140,20 +156,21 @@ def _is_main_part(node: ast.stmt, defined: Set[str]) -> bool:
 
 
 def _does(node: ast.stmt, busy: Set[str]) -> bool:
-    """True if a statement trains, calls the model or hands one of the busy functions to something, a thread perhaps.
+    """Tells whether a statement does more than prepare a model.
 
-    What it only defines does not count.
+    It does where it trains, calls the model, or hands one of the busy functions to something, a thread perhaps. What it
+    only defines does not count.
     """
     waiting: list[ast.AST] = [node]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        current = waiting.pop()
+        if isinstance(current, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if _is_training(each) or (isinstance(each, ast.Name) and each.id in busy):
+        if _is_training(current) or (isinstance(current, ast.Name) and current.id in busy):
             return True
-        if isinstance(each, ast.Call) and getattr(each.func, "id", None) == "model":
+        if isinstance(current, ast.Call) and getattr(current.func, "id", None) == "model":
             return True
-        waiting += ast.iter_child_nodes(each)
+        waiting += ast.iter_child_nodes(current)
     return False
 
 

@@ -1,4 +1,6 @@
-"""Reaches what PyTorch keeps private and changes from version to version: the only module that names any of it.
+"""Reaches what PyTorch keeps private and changes between versions.
+
+It is the only module that names any of it.
 
 ``PRIVATE`` lists every such name with what nobody can tell without it. Names are looked up where the program has
 imported their module already. What a torch does not have, or has in another form, is null to its caller and one caveat
@@ -77,25 +79,28 @@ _lost: dict[str, str] = {}
 
 
 def private(path: str) -> Any:
-    """The thing of this name in ``PRIVATE``; null where torch has no such name or its module is not imported."""
+    """Looks up the thing of this name in ``PRIVATE``.
+
+    Null where torch has no such name or its module is not imported.
+    """
     module, name = path.rpartition(".")[::2]
     parts = list[str]()
     while module.startswith("torch._C.") and module not in sys.modules:  # a class in a module of C++
         module, _, part = module.rpartition(".")
         parts.insert(0, part)
     # Torch imports some of its modules when they are first asked for: only those that are there are asked.
-    found: Any = sys.modules.get(module)
-    if found is None:
+    thing: Any = sys.modules.get(module)
+    if thing is None:
         return None
     for part in parts:
-        found = getattr(found, part, None)
-    return _get(found, name, path)
+        thing = getattr(thing, part, None)
+    return _get(thing, name, path)
 
 
 def _attribute(thing: Any, name: str, default: Any = None) -> Any:
     """An attribute of an object of torch, by its name in ``PRIVATE``."""
-    found = _get(thing, name[1:], name)
-    return default if found is None else found
+    value = _get(thing, name[1:], name)
+    return default if value is None else value
 
 
 def _get(thing: Any, name: str, path: str) -> Any:
@@ -107,10 +112,13 @@ def _get(thing: Any, name: str, path: str) -> Any:
 
 
 def _of_kind(path: str, kind: type) -> Any:
-    """The thing of this name; null where there is none, or it is of another kind by now."""
-    found = private(path)
-    if found is None or isinstance(found, kind):
-        return found
+    """Looks up the thing of this name and kind.
+
+    Null where there is none, or it is of another kind by now.
+    """
+    thing = private(path)
+    if thing is None or isinstance(thing, kind):
+        return thing
     _lose(path)
     return None
 
@@ -122,7 +130,10 @@ def _lose(path: str) -> None:
 
 
 def _answer(path: str, function: Any, *arguments: Any, default: Any = None) -> Any:
-    """The answer of the function of this name; the default where there is none, or it is another by now."""
+    """Gives the answer of the function of this name.
+
+    The default where there is none, or it is another by now.
+    """
     if function is None:
         return default
     try:
@@ -133,13 +144,19 @@ def _answer(path: str, function: Any, *arguments: Any, default: Any = None) -> A
 
 
 def losses() -> tuple[str, ...]:
-    """One caveat for each thing that was asked for in this process and that this torch does not tell."""
+    """Gives a caveat for each thing that this torch does not tell.
+
+    It lists what was asked for in this process.
+    """
     version = getattr(sys.modules.get("torch"), "__version__", "of this version")
     return tuple(f"torch {version} does not tell {lost}" for lost in dict.fromkeys(_lost.values()))
 
 
 def refuse_old(torch: Any) -> str | None:
-    """The reason why this torch cannot be measured, which is its age; null where it can, and for one that is null."""
+    """Gives the reason why this torch is too old to be measured.
+
+    Null where it can be measured, and for a torch that is null.
+    """
     numbers = re.match(r"(\d+)\.(\d+)", str(getattr(torch, "__version__", "")))
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:
         return None
@@ -163,39 +180,57 @@ PROFILER_STARTS: Mapping[str, Sequence[str]] = {
 
 
 def profiler_config(**options: bool) -> Any:
-    """The profiler's unstable options, those of them that this torch knows; null where it takes none at all."""
+    """Makes the profiler's unstable options that this torch has.
+
+    Null where it takes none at all.
+    """
     path = "torch._C._profiler._ExperimentalConfig"
     kind = private(path)
     wanted = {**options, "record_python_gc_info": True}
-    known = getattr(getattr(kind, "__init__", None), "__doc__", None) or ""
-    chosen = {name: True for name, is_on in wanted.items() if is_on and f"{name}:" in known}
+    signature = getattr(getattr(kind, "__init__", None), "__doc__", None) or ""
+    chosen = {name: True for name, is_on in wanted.items() if is_on and f"{name}:" in signature}
     return _answer(path, None if kind is None else lambda: kind(**chosen))
 
 
 def leave_unparsed(profiler: Any) -> None:
-    """Has the profiler's stop leave the events as they are: torch before 2.5 makes objects of all, at 0.1 ms each."""
+    """Has the profiler's stop leave the events as they are.
+
+    Torch before 2.5 makes objects of all, at 0.1 ms each.
+    """
     profiler._parse_kineto_results = lambda *_: []
 
 
 def event_tree(results: Any) -> Sequence[Any]:
-    """The roots of the profiler's tree of events, which alone tells the line of a call; empty where torch has none."""
+    """Gives the roots of the profiler's tree of events.
+
+    The tree alone tells the line of a call. Empty where torch has none.
+    """
     path = ".experimental_event_tree"
     return _answer(path, _attribute(results, path), default=())  # type: ignore[no-any-return]
 
 
 def activities(results: Any) -> Any:
-    """The activities that the exporter in Python writes; null in torch before 2.13, which has none."""
+    """Gives the activities that the exporter in Python writes.
+
+    Null in torch before 2.13, which has none.
+    """
     path = ".trace_activities"
     return _answer(path, _attribute(results, path))
 
 
 def has_python_export(torch: Any) -> bool:
-    """True if torch can write a trace from Python, by a module that it imports only then."""
+    """Tells whether torch can write a trace from Python.
+
+    It does so by a module that it imports only then.
+    """
     return (Path(torch.__file__).parent / "profiler" / "_chrome_trace_export.py").is_file()
 
 
 def process_groups(distributed: Any) -> dict[str, Any]:
-    """The groups that this rank is in, as torch's own profiler writes them; nothing from a torch that lists none."""
+    """Gives the process groups of this rank, as torch's profiler writes them.
+
+    Empty from a torch that lists none.
+    """
     path = "torch.distributed.distributed_c10d._get_all_pg_configs"
     configs = _answer(path, private(path))
     return {} if configs is None else {"pg_count": distributed.get_pg_count(), "pg_config": configs}
@@ -217,7 +252,10 @@ def count_modes() -> int | None:
 
 
 def function_modes() -> int | None:
-    """The number of modes that see every function of torch; null where this torch does not count them."""
+    """Counts the modes that see every function of torch.
+
+    Null where this torch does not count them.
+    """
     path = "torch._C._len_torch_function_stack"
     return _answer(path, private(path))  # type: ignore[no-any-return]
 
@@ -235,14 +273,20 @@ def without_functions(torch: Any) -> AbstractContextManager[Any]:
 
 
 def is_transformed() -> bool | None:
-    """True where `torch.func` answers for torch, as in a mapped model; null where this torch does not tell."""
+    """Tells whether `torch.func` answers for torch, as in a mapped model.
+
+    Null where this torch does not tell.
+    """
     path = "torch._C._functorch.peek_interpreter_stack"
     peek = private(path)
     return None if peek is None else _answer(path, lambda: peek() is not None)
 
 
 def version_of(tensor: Any) -> int:
-    """The number of times that a tensor was written; 0 where that is not counted."""
+    """Gives the number of times that a tensor was written.
+
+    0 where that is not counted.
+    """
     return 0 if tensor.is_inference() else int(_attribute(tensor, "._version", 0))
 
 
@@ -257,18 +301,24 @@ def storage_key(storage: Any) -> int:
 
 
 def schema_of(op: Any) -> Any:
-    """The name and arguments of an overload of an op, null for what is none."""
+    """Gives the name and arguments of an overload of an op.
+
+    Null for what is none.
+    """
     return _attribute(op, "._schema")
 
 
 def is_written(argument: Any) -> bool:
-    """True if an op writes into what it is given as this argument of its schema."""
-    known = getattr(argument, "is_write", None)  # from torch 2.5 on
-    return bool(argument.alias_info is not None and argument.alias_info.is_write if known is None else known)
+    """Tells whether an op writes into this argument of its schema."""
+    flag = getattr(argument, "is_write", None)  # from torch 2.5 on
+    return bool(argument.alias_info is not None and argument.alias_info.is_write if flag is None else flag)
 
 
 def current_node() -> Any:
-    """The node of the graph of gradients that is at work; null outside a backward pass."""
+    """Gives the node of the graph of gradients that is at work.
+
+    Null outside a backward pass.
+    """
     return _answer("torch._C._current_autograd_node", private("torch._C._current_autograd_node"))
 
 
@@ -278,7 +328,10 @@ def newest_number() -> int:
 
 
 def network_function(name: str) -> Any:
-    """An op of networks that torch has under no other name, such as `gelu`; null where there is none."""
+    """Gives a private op of networks by its name, such as `gelu`.
+
+    Torch has it under no other name. Null where there is none.
+    """
     return getattr(private("torch._C._nn"), name, None)
 
 
@@ -311,7 +364,10 @@ def without_modes() -> AbstractContextManager[Any]:
 
 
 def replace_scaled_step(torch: Any, take_step: Callable[..., Any]) -> None:
-    """Has `GradScaler` call this in place of the function that looks whether a gradient overflowed."""
+    """Has `GradScaler` call ``take_step`` in its step.
+
+    It replaces the function that looks whether a gradient overflowed.
+    """
     torch.amp.GradScaler._maybe_opt_step = take_step
 
 
@@ -333,7 +389,10 @@ def is_enabled(autocast: Any) -> bool:
 
 
 def use_foreach_for(kind: type) -> None:
-    """Has optimizers and gradient clipping take all tensors of this class in one call, those of the CPU too."""
+    """Has optimizers and gradient clipping take tensors of this class together.
+
+    They take all of them in one call, those of the CPU too.
+    """
     # By its name: torch.optim deletes this one from its namespace.
     optimizer: Any = importlib.import_module("torch.optim.optimizer")
     foreach: Any = importlib.import_module("torch.utils._foreach_utils")
@@ -346,7 +405,10 @@ def use_foreach_for(kind: type) -> None:
 
 
 def compile_counters() -> Mapping[str, Mapping[str, int]] | None:
-    """The counts of the compiler by name, as unique graphs and graph breaks; null where it does not tell."""
+    """Gives the compiler's counts by name, as graphs and graph breaks.
+
+    Null where it does not tell.
+    """
     return _of_kind("torch._dynamo.utils.counters", Mapping)  # type: ignore[no-any-return]
 
 
@@ -361,9 +423,12 @@ def compiler_settings() -> Any:
 
 
 def own_cache(torch: Any) -> Mapping[str, bool]:
-    """The option of `torch.compile` by which a compiled thing keeps entries of its own; none in torch before 2.13."""
-    known = inspect.signature(torch.compile).parameters
-    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+    """Gives the `torch.compile` option for a cache of its own.
+
+    A compiled thing then keeps its own entries. Empty in torch before 2.13.
+    """
+    parameters = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in parameters else {}
 
 
 def graphs_compiled() -> int:
@@ -372,7 +437,10 @@ def graphs_compiled() -> int:
 
 
 def backend_failure() -> type[Exception]:
-    """The exception in which the compiler wraps one of a backend, as its ``inner_exception``. Imports the compiler."""
+    """Gives the exception in which the compiler wraps one of a backend.
+
+    The backend's is its ``inner_exception``. Imports the compiler.
+    """
     return importlib.import_module("torch._dynamo.exc").BackendCompilerFailed  # type: ignore[no-any-return]
 
 
@@ -392,23 +460,35 @@ def optimized_module() -> Any:
 
 
 def exported_module() -> Any:
-    """The class of the modules of exported programs; null until the program has imported it."""
+    """Gives the class of the modules of exported programs.
+
+    Null until the program has imported it.
+    """
     return _of_kind("torch.export._unlift._StatefulGraphModule", type)
 
 
 def compiled_frames() -> Mapping[Any, int]:
-    """Times that torch's compiler has compiled each frame; empty where it never ran. It is not imported for this."""
+    """Counts how often torch's compiler has compiled each frame.
+
+    Empty where it never ran. It is not imported for this.
+    """
     return _of_kind(_FRAME_COUNTS, Mapping) or {}
 
 
 def may_trace_hooks() -> bool:
-    """True if the compiler has compiled something, or may have where it does not tell: it would trace our hooks."""
+    """Tells whether the compiler may trace our hooks.
+
+    It would once it has compiled something, or may have where it does not tell.
+    """
     counts = _of_kind(_FRAME_COUNTS, Mapping)
     return bool(counts) if counts is not None else _FRAME_COUNTS.rpartition(".")[0] in sys.modules
 
 
 def note_untold_kernels() -> None:
-    """Keeps the caveat of a torch that compiles without the module by which kernels are described (before 2.6)."""
+    """Keeps a caveat where this torch does not describe compiled kernels.
+
+    Torch before 2.6 compiles without the module that describes them.
+    """
     if INDUCTOR_GRAPHS not in sys.modules and INDUCTOR_CONFIG in sys.modules:
         _lost[INDUCTOR_GRAPHS] = "which ops are in the kernels of compiled code"
 
@@ -420,7 +500,10 @@ def is_compiled(module: Any) -> bool:
 
 
 def is_constant_input(value: Any) -> bool:
-    """True if the compiler takes an input of a graph for one that stays at its place, as a parameter does."""
+    """Tells whether the compiler takes a graph's input for a constant.
+
+    Such an input stays at its place, as a parameter does.
+    """
     return hasattr(value, "_dynamo_static_input_type")
 
 
@@ -428,7 +511,10 @@ def is_constant_input(value: Any) -> bool:
 
 
 def loader_iterator() -> Any:
-    """The class of the iterators of data loaders; null until the program has imported them."""
+    """Gives the class of the iterators of data loaders.
+
+    Null until the program has imported them.
+    """
     return _of_kind("torch.utils.data.dataloader._BaseDataLoaderIter", type)
 
 
@@ -438,9 +524,12 @@ def dataset_of(iterator: Any) -> Any:
 
 
 def batches_given(iterator: Any) -> int | None:
-    """The batches that a loader's iterator has given; null where it does not count them."""
-    found = _attribute(iterator, "._num_yielded")
-    return found if isinstance(found, int) else None
+    """Counts the batches that a loader's iterator has given.
+
+    Null where it does not count them.
+    """
+    batches = _attribute(iterator, "._num_yielded")
+    return batches if isinstance(batches, int) else None
 
 
 def workers_of(iterator: Any) -> Sequence[Any]:
@@ -504,9 +593,9 @@ def takes_scaled_gradients(optimizer: Any, like: Any) -> None:
 
 
 def gpu_function(torch: Any, name: str) -> Any:
-    """A function that calibration needs and that torch keeps private: 'sleep', 'int8 product', 'fp8 product', 'jit'.
+    """Gives a private function of torch that calibration needs.
 
-    Raises RuntimeError where this torch has none.
+    Its name is 'sleep', 'int8 product', 'fp8 product' or 'jit'. Raises RuntimeError where this torch has none.
     """
     owner, attribute = {
         "sleep": (torch.cuda, "_sleep"),
@@ -514,7 +603,7 @@ def gpu_function(torch: Any, name: str) -> Any:
         "fp8 product": (torch, "_scaled_mm"),
         "jit": (torch.cuda.jiterator, "_create_jit_fn"),
     }[name]
-    found = getattr(owner, attribute, None)
-    if found is None:
+    function = getattr(owner, attribute, None)
+    if function is None:
         raise RuntimeError(f"torch {torch.__version__} has no {attribute}")
-    return found
+    return function

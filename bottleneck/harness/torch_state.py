@@ -23,14 +23,18 @@ _LONGEST_REASON = 200
 
 
 def is_pytorch(module: Any) -> bool:
-    """True for PyTorch itself; false for another module called torch, a file beside the script perhaps."""
+    """Tells whether a module is PyTorch itself.
+
+    Another module called torch may be a file beside the script.
+    """
     return all(hasattr(module, name) for name in ("__version__", "Tensor", "autograd", "nn"))
 
 
 def describe_compilation(folder: str) -> Compilation | None:
-    """The sums until now; all zero where the program never brought in torch's compiler, null where it tells nothing.
+    """Sums what torch's compiler has done until now.
 
-    Names of files are relative to ``folder`` where they lie in it.
+    All zero where the program never brought in the compiler, null where it tells nothing. Names of files are relative
+    to ``folder`` where they lie in it.
     """
     if DYNAMO not in sys.modules:
         return Compilation(0, 0, 0)
@@ -55,26 +59,38 @@ def _describe(folder: str) -> Compilation:
 
 
 def _breaks(reasons: Any, folder: str) -> tuple[GraphBreak, ...]:
-    """The lines of the program at which graphs broke, as far as dynamo tells them."""
-    found = Counter(_place(each, folder) for each in reasons if getattr(each, "graph_break", False))
-    return tuple(GraphBreak(*place, count) for place, count in sorted(found.items()) if place[0])
+    """Counts the graph breaks at lines of the program.
+
+    Only as far as dynamo tells them.
+    """
+    counts = Counter(_place(reason, folder) for reason in reasons if getattr(reason, "graph_break", False))
+    return tuple(GraphBreak(*place, count) for place, count in sorted(counts.items()) if place[0])
 
 
 def _place(reason: Any, folder: str) -> tuple[str, int, str]:
-    """File, line and the first line of the reason; the innermost frame that is the program's own."""
+    """Gives file, line and the first line of a reason's text.
+
+    The line is that of the innermost frame of the program's own.
+    """
     stack = [frame for frame in getattr(reason, "user_stack", None) or () if is_program(frame.filename)]
     text = (str(getattr(reason, "reason", "")).strip().splitlines() or [""])[0][:_LONGEST_REASON]
     return (relative_to(folder, stack[-1].filename), int(stack[-1].lineno or 0), text) if stack else ("", 0, text)
 
 
 def relative_to(folder: str, path: str) -> str:
-    """The path from the folder on where it lies inside, else only its last part: where people keep files is theirs."""
+    """Gives the path relative to the folder where it lies inside.
+
+    Else only its last part: where people keep files is theirs.
+    """
     inside = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
     return os.path.basename(path) if inside.startswith("..") else inside  # noqa: PTH119 - as plain text
 
 
 def search_path(folder: str) -> tuple[str, ...]:
-    """The entries of sys.path inside the folder, relative to it, longest first: the profiler cuts the longest off."""
+    """Gives the entries of sys.path inside the folder, relative to it.
+
+    The longest come first, since the profiler cuts the longest off.
+    """
     entries = {os.path.realpath(entry or folder) for entry in sys.path if isinstance(entry, str)}
     inside = (os.path.relpath(entry, os.path.realpath(folder)) for entry in entries)
     own = {entry for entry in inside if not entry.startswith("..") and "site-packages" not in entry}
@@ -97,7 +113,10 @@ _FIELDS = (
 
 
 def describe_torch(torch: Any) -> dict[str, Any]:
-    """Fields of the notes: version, threads, and the facts of each GPU that the program can see."""
+    """Describes torch as fields of the notes.
+
+    These are version, threads, and the facts of each GPU that the program can see.
+    """
     return {
         "framework": f"PyTorch {torch.__version__}",
         "threads": torch.get_num_threads(),
@@ -107,7 +126,10 @@ def describe_torch(torch: Any) -> dict[str, Any]:
 
 
 def _libraries(torch: Any) -> dict[str, str | int | bool]:
-    """Versions and abilities of what torch computes with; those of a GPU where the program uses one."""
+    """Gives versions and abilities of what torch computes with.
+
+    Those of a GPU where the program uses one.
+    """
     facts: dict[str, Any] = {
         "isa": ask(lambda: str(torch.backends.cpu.get_cpu_capability())),
         "onednn": ask(lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
@@ -138,7 +160,9 @@ def _device_facts(torch: Any) -> Iterator[dict[str, str | int | float | None]]:
 
 
 class TorchHook:
-    """An import finder that finds nothing itself; it calls back around the import of the modules that it watches.
+    """An import finder that calls back around the import of watched modules.
+
+    It finds nothing itself.
 
     ``after`` holds what to call with a module once it is loaded, ``before`` what to call as its import begins.
     """
@@ -159,7 +183,10 @@ class TorchHook:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Null, or for a watched module the spec of the finder that has it, with a loader that calls back."""
+        """Gives a watched module's spec with a loader that calls back.
+
+        The spec is that of the finder that has the module. Null for any other module.
+        """
         if name in self._before:
             self._before[name]()
         if name not in self._after:
@@ -175,7 +202,10 @@ class TorchHook:
 
 
 def _call_back_after(loader: Any, call_back: Callable[[Any], None]) -> None:
-    """Wraps the loader's work for one call; the module keeps its own loader and spec."""
+    """Wraps the loader's work for one call.
+
+    The module keeps its own loader and spec.
+    """
     load = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:

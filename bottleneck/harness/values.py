@@ -1,4 +1,6 @@
-"""Looks at values of tensors in the host's memory: subnormal numbers, NaN, zeros, and gradients that nobody uses.
+"""Looks at values of tensors in the host's memory.
+
+It looks for subnormal numbers, NaN, zeros, and gradients that nobody uses.
 
 It looks in and after one step that is not measured, at what the program's frames, modules and optimizers hold. Nothing
 of the program is called or changed, and a bound on the time ends the look.
@@ -70,7 +72,10 @@ class ValueLook:
         return bool(self._removals)
 
     def start(self, torch: Any) -> None:
-        """Begins, but where a device or torch.compile is in use: the one does not mind, the other would trace hooks."""
+        """Starts the look.
+
+        Does nothing where a device or torch.compile is in use: the one does not mind, the other would trace hooks.
+        """
         if torch is None or may_trace_hooks() or is_on_gpu(torch) or self._removals:
             return
         self._torch, self._left_s = torch, _MOST_SECONDS
@@ -108,15 +113,15 @@ class ValueLook:
             self._see("gradient", name, getattr(tensor, "grad", None))
         for optimizer in optimizers:
             for state in list(optimizer.state.values())[:_MOST_VARIABLES]:
-                for name, each in list(state.items()) if type(state) is dict else ():
-                    self._see("state", f"{type(optimizer).__name__}.{name}", each)
+                for name, entry in list(state.items()) if type(state) is dict else ():
+                    self._see("state", f"{type(optimizer).__name__}.{name}", entry)
 
     def result(self) -> ValuesLook | None:
         """The finds so far; null where no tensor was looked at."""
         if not self._numbers:
             return None
-        zeros = sorted(self._zeros.values(), key=lambda each: -math.prod(each.sizes))
-        odd = sorted(self._odd.values(), key=lambda each: (-each.nan_share, -each.subnormal_share))
+        zeros = sorted(self._zeros.values(), key=lambda tensor: -math.prod(tensor.sizes))
+        odd = sorted(self._odd.values(), key=lambda tensor: (-tensor.nan_share, -tensor.subnormal_share))
         return ValuesLook(
             self._numbers, _flushes(self._torch), tuple(odd[:_MOST_ODD]), self._spare, tuple(zeros[:_MOST_ODD])
         )
@@ -139,7 +144,7 @@ class ValueLook:
             return
         kind = type(module).__name__
         given = arguments if isinstance(arguments, tuple) else ()
-        needs_gradient = any(self._is_plain(each) and each.requires_grad for each in given)
+        needs_gradient = any(self._is_plain(argument) and argument.requires_grad for argument in given)
         self._calls[id(module)] = _ModuleCall(weakref.ref(module), f"{kind}_{self._counts[kind]}", line, needs_gradient)
         self._counts[kind] += 1
 
@@ -157,17 +162,17 @@ class ValueLook:
 
     def _own_frames(self, frame: FrameType | None) -> list[FrameType]:
         """The innermost frames of the program's own files."""
-        found: list[FrameType] = []
+        frames: list[FrameType] = []
         for _ in range(_MOST_FRAMES):
-            if frame is None or len(found) >= _MOST_OWN_FRAMES:
+            if frame is None or len(frames) >= _MOST_OWN_FRAMES:
                 break
             file = frame.f_code.co_filename
             if file not in self._own:
                 self._own[file] = is_own_file(file)
             if self._own[file]:
-                found.append(frame)
+                frames.append(frame)
             frame = frame.f_back
-        return found
+        return frames
 
     def _tensors_in(self, name: str, value: object) -> Iterator[tuple[str, Any]]:
         """The tensors that a variable is or holds, one level deep, with names."""
@@ -175,14 +180,17 @@ class ValueLook:
         if kind is self._torch.Tensor:
             yield name, value
         elif isinstance(value, list | tuple) and kind in (list, tuple):
-            yield from ((name, each) for each in value[:_MOST_PARTS])
+            yield from ((name, part) for part in value[:_MOST_PARTS])
         elif isinstance(value, dict) and kind is dict:
-            yield from ((name, each) for each in list(value.values())[:_MOST_PARTS])
+            yield from ((name, part) for part in list(value.values())[:_MOST_PARTS])
         elif _is_own_class(kind) and self._torch.nn.Module not in kind.__mro__:
-            yield from ((f"{name}.{key}", each) for key, each in fields_of(value))
+            yield from ((f"{name}.{key}", part) for key, part in fields_of(value))
 
     def _see(self, place: ValuePlace, name: str, tensor: Any, source: Callable[[], str | None] = lambda: None) -> None:
-        """Counts the odd numbers of a tensor in the host's memory, once; whatever goes wrong is left."""
+        """Counts the odd numbers of a tensor in the host's memory, once.
+
+        Errors are ignored.
+        """
         if self._left_s <= 0 or not self._is_plain(tensor) or self._is_busy:
             return
         began, self._is_busy = self._clock(), True
@@ -212,23 +220,29 @@ class ValueLook:
             filled = int(torch.count_nonzero(numbers))
         count = numbers.numel()
         self._numbers += count
-        sizes = tuple(int(each) for each in tensor.shape)
+        sizes = tuple(int(size) for size in tensor.shape)
         is_matrix = len(sizes) == 2 and tensor.numel() >= _LEAST_MATRIX and place in _MATRICES
         if is_matrix and 0 < filled <= (1 - _LEAST_ZEROS) * count:
             held = OddTensor(place, name, sizes=sizes, source=source(), zero_share=1 - filled / count)
             self._zeros.setdefault((place, name), held)
-        known = self._odd.get((place, name))
-        is_more = known is None or subnormal / count > known.subnormal_share
+        earlier = self._odd.get((place, name))
+        is_more = earlier is None or subnormal / count > earlier.subnormal_share
         if (subnormal < _LEAST_SHARE * count and not nan) or not is_more:
             return
         self._odd[place, name] = OddTensor(place, name, subnormal / count, nan / count, sizes, source())
 
     def _is_watched(self) -> bool:
-        """True if a mode would see what we compute, or if this torch does not tell whether one would."""
+        """Tells whether a mode would see what we compute.
+
+        True as well if this torch does not tell.
+        """
         return count_modes() != 0
 
     def _note_gradients(self, named: list[tuple[str, Any]], optimizers: Iterable[Any]) -> None:
-        """Notes parameters with a gradient that no optimizer has, and at a later look which stayed as they were."""
+        """Notes parameters with a gradient that no optimizer has.
+
+        A later look notes which of them stayed as they were.
+        """
         now = _Gradients.of(named, optimizers, self._is_plain)
         if self._before is not None:
             self._spare = now.spare_since(self._before, tuple(self._calls.values()))
@@ -238,7 +252,10 @@ class ValueLook:
 
 @dataclass(frozen=True)
 class _ModuleCall:
-    """The first call of a module: its name in a trace, the line, and whether an input of it needs a gradient."""
+    """The first call of a module.
+
+    Holds its name in a trace, the line, and whether an input of it needs a gradient.
+    """
 
     module: Callable[[], Any]
     label: str
@@ -248,7 +265,10 @@ class _ModuleCall:
 
 @dataclass(frozen=True)
 class _Loose:
-    """A parameter with a gradient that no optimizer has: its address, its size, and samples of both."""
+    """A parameter with a gradient that no optimizer has.
+
+    Holds its address, its size, and samples of both.
+    """
 
     address: int
     numbers: int
@@ -258,7 +278,10 @@ class _Loose:
 
 @dataclass(frozen=True)
 class _Gradients:
-    """The parameters with gradients that no optimizer has, by name, and the names of those that one has."""
+    """The parameters with gradients that no optimizer has, by name.
+
+    ``trained`` names those that one has.
+    """
 
     loose: Mapping[str, _Loose]
     trained: frozenset[str]
@@ -269,7 +292,7 @@ class _Gradients:
     ) -> "_Gradients":
         """Those of the parameters of these names that have a gradient now."""
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        held = {id(each) for group in groups for each in group["params"]}
+        held = {id(parameter) for group in groups for parameter in group["params"]}
         loose, trained = {}, set()
         for name, tensor in named:
             if id(tensor) in held:
@@ -281,22 +304,25 @@ class _Gradients:
         return cls(loose, frozenset(trained))
 
     def spare_since(self, before: "_Gradients", calls: Sequence[_ModuleCall]) -> SpareGradients | None:
-        """The parameters that are as they were, while their gradients changed; null where there are none."""
+        """Finds the parameters that stayed as they were while their gradients changed.
+
+        Null where there are none.
+        """
         both = [name for name in self.loose if name in before.loose and self.trained]
         still = [name for name in both if self.loose[name].values == before.loose[name].values]
         fresh = [name for name in still if self.loose[name].gradient != before.loose[name].gradient]
         if not still or 2 * len(fresh) < len(still):
             return None
         spare = {self.loose[name].address for name in still}
-        found = list(_calls_of(spare, calls))
+        spare_calls = list(_calls_of(spare, calls))
         return SpareGradients(
             parameters=len(still),
             numbers=sum(self.loose[name].numbers for name in still),
             trained=len(self.trained),
             modules=_outermost(still, self.trained | (self.loose.keys() - set(still))),
-            calls=tuple(call.label for call in found[:_MOST_NAMES]),
-            source=next((call.line for call in found), None),
-            passes_on=any(call.needs_gradient for call in found),
+            calls=tuple(call.label for call in spare_calls[:_MOST_NAMES]),
+            source=next((call.line for call in spare_calls), None),
+            passes_on=any(call.needs_gradient for call in spare_calls),
         )
 
 
@@ -304,7 +330,9 @@ def _calls_of(spare: Collection[int], calls: Sequence[_ModuleCall]) -> Iterator[
     """The calls of the outermost modules all of whose parameters with gradients are these."""
     inside: set[int] = set()
     for call in calls:
-        held = {id(each) for _, each in tensors_of(call.module()) if each.requires_grad} if call.module() else set()
+        held = (
+            {id(tensor) for _, tensor in tensors_of(call.module()) if tensor.requires_grad} if call.module() else set()
+        )
         if held and held <= set(spare) and not held <= inside:
             inside |= held
             yield call
@@ -313,8 +341,8 @@ def _calls_of(spare: Collection[int], calls: Sequence[_ModuleCall]) -> Iterator[
 def _outermost(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
     """The shortest beginnings of these dotted names that begin none of the others."""
     taken = {prefix for name in others for prefix in _prefixes(name)}
-    found = (next((prefix for prefix in _prefixes(name) if prefix not in taken), name) for name in names)
-    return tuple(sorted(set(found), key=lambda name: (name.count("."), name))[:_MOST_NAMES])
+    beginnings = (next((prefix for prefix in _prefixes(name) if prefix not in taken), name) for name in names)
+    return tuple(sorted(set(beginnings), key=lambda name: (name.count("."), name))[:_MOST_NAMES])
 
 
 def _prefixes(name: str) -> list[str]:
@@ -329,7 +357,10 @@ def _strided(tensor: Any) -> Any:
 
 
 def _sample(tensor: Any) -> Any:
-    """All numbers of a tensor in a row, or evenly spaced stretches of a large one."""
+    """Gives all numbers of a tensor in a row.
+
+    Of a large one, evenly spaced stretches.
+    """
     count = tensor.numel()
     if not tensor.is_contiguous():
         rows = max(1, math.ceil(tensor.shape[0] * min(1.0, _MOST_NUMBERS / count)))
@@ -342,7 +373,10 @@ def _sample(tensor: Any) -> Any:
 
 
 def _odd_numbers(torch: Any, numbers: Any) -> tuple[int, int]:
-    """Counts of subnormal numbers and of NaN among these; as integers, so that no arithmetic meets them."""
+    """Counts subnormal numbers and NaN.
+
+    It reads them as integers, so that no arithmetic meets them.
+    """
     kind, magnitude, exponent = _BITS[str(numbers.dtype)]
     bits = numbers.view(getattr(torch, kind)) & magnitude
     subnormal = int(torch.count_nonzero(bits)) - int(torch.count_nonzero(bits & exponent))
@@ -350,7 +384,10 @@ def _odd_numbers(torch: Any, numbers: Any) -> tuple[int, int]:
 
 
 def _flushes(torch: Any) -> bool:
-    """True if the processor takes subnormal numbers for 0, as this thread has it set."""
+    """Tells whether the processor takes subnormal numbers for 0.
+
+    As this thread has it set.
+    """
     return bool((torch.tensor([1e-30]) * torch.tensor([1e-10])).view(torch.int32).item() == 0)
 
 
@@ -368,13 +405,19 @@ def _line_of(frame: FrameType) -> str:
 
 
 def line_that_makes(file: str, name: str) -> str | None:
-    """The first line of a file of the program that assigns to a variable, 'train.py:34'; null where none does."""
+    """Finds the first line of a program's file that assigns a variable.
+
+    'train.py:34', null where none does.
+    """
     owner, _, attribute = name.rpartition(".")
     return _first_line(lambda node: _assigns(node, owner, attribute or name), file)
 
 
 def line_of_buffer(name: str) -> str | None:
-    """The first line of the program that makes a parameter or buffer of this name in a module; null where none does."""
+    """Finds the program's first line that makes this parameter or buffer.
+
+    A module holds it by this name. Null where no line does.
+    """
     return _first_line(lambda node: _registers(node, name) or _assigns(node, "self", name))
 
 
@@ -406,5 +449,5 @@ def _assigns(node: ast.AST, owner: str, name: str) -> bool:
     if not isinstance(node, ast.Assign | ast.AnnAssign):
         return False
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    parts = [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
-    return any(ast.unparse(each) == (f"{owner}.{name}" if owner else name) for each in parts)
+    parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return any(ast.unparse(part) == (f"{owner}.{name}" if owner else name) for part in parts)

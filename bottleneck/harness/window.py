@@ -1,4 +1,6 @@
-"""One profiler window around part of the user's program: opened where that is safe, counted, closed and exported.
+"""One profiler window around part of the user's program.
+
+It is opened where that is safe, counted, closed and exported.
 
 The profiler is used through ``torch.autograd.profiler.profile``: the class above it imports the compiler stack (two
 seconds) when it starts. Its two entry points are watched so that a profiler of the program's own finds ours stopped:
@@ -42,7 +44,9 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 @dataclass(frozen=True)
 class Detail:
-    """The detail that a window records, in the thread that opens it and the backward threads that this thread starts.
+    """The detail that a window records.
+
+    It is recorded in the thread that opens the window and the backward threads that this thread starts.
 
     ``all_threads`` records the others too; memory events then vanish (torch 2.13). Such a window can be stopped by any
     thread, but an op that another is in the middle of would end under the next window, in memory that is freed.
@@ -62,14 +66,20 @@ class Detail:
 
 
 def detail_of(options: RecordOptions, default: Detail) -> Detail:
-    """The detail that the user requested, with the default of the form for what they left open."""
+    """Gives the detail that the user requested.
+
+    The default of the form stands for what they left open.
+    """
     wanted = {"shapes": options.shapes, "stacks": options.stacks, "memory": options.memory}
     default = dataclasses.replace(default, lines=options.counting)
     return dataclasses.replace(default, **{name: choice for name, choice in wanted.items() if choice is not None})
 
 
 class Guard:
-    """Knows the window that is open in this process, and closes it when the program starts a profiler of its own."""
+    """Guards the window that is open in this process.
+
+    Closes it when the program starts a profiler of its own.
+    """
 
     def __init__(self) -> None:
         self.window: ProfilerWindow | None = None
@@ -112,7 +122,10 @@ class Guard:
         return not self._scopes
 
     def open(self, window: "ProfilerWindow") -> bool:
-        """Starts a window unless the program profiles itself, another window is open, or it would be unsafe."""
+        """Starts a window and tells whether it did.
+
+        It does not where the program profiles itself, another window is open, or it would be unsafe.
+        """
         if self.yielded or self.window is not None or not self.is_clear() or torch_private.is_profiling():
             return False
         self._starting = self.used = True
@@ -129,20 +142,24 @@ class Guard:
         return True
 
     def closed(self, window: "ProfilerWindow") -> None:
-        """Told by a window that it has stopped; a scope is open as long as its object lives.
+        """Notes that a window has stopped, and which scopes it left open.
+
+        A scope is open as long as its object lives.
 
         Each object refers to its class. To follow that takes half the time of a look at the class of every object.
         """
         self.window = None
         kind = window.torch.autograd.profiler.record_function
-        self._scopes += [weakref.ref(found) for found in gc.get_referrers(kind) if type(found) is kind]
+        self._scopes += [weakref.ref(scope) for scope in gc.get_referrers(kind) if type(scope) is kind]
 
 
 GUARD = Guard()
 
 
 class ProfilerWindow:
-    """A stretch of the program under the profiler. ``stop`` may be called at any time and more than once.
+    """A stretch of the program under the profiler.
+
+    ``stop`` may be called at any time and more than once.
 
     One that ``is_only_timed`` is not exported, and the modules of the program are not looked for when it stops.
     """
@@ -186,7 +203,10 @@ class ProfilerWindow:
             self._tracer.start()
 
     def stop(self) -> None:
-        """Stops the profiler if it runs here; one that was left running would crash the interpreter at exit."""
+        """Stops the profiler if it runs in this process.
+
+        One that was left running would crash the interpreter at exit.
+        """
         if not (self._running and os.getpid() == self._process):
             return
         if self.is_mine:
@@ -213,7 +233,10 @@ class ProfilerWindow:
 
     @property
     def is_running(self) -> bool:
-        """True if it has been started and not been stopped, here or by the thread that was asked to."""
+        """True if it has been started and not been stopped.
+
+        It may be stopped here or by the thread that was asked to.
+        """
         return self._running
 
     def event_count(self) -> int:
@@ -221,8 +244,8 @@ class ProfilerWindow:
         results = self._profiler.kineto_results if self._profiler is not None else None
         if results is None:
             return 0
-        found = torch_private.activities(results)
-        return native_export.count_events(results) if found is None else len(found)
+        events = torch_private.activities(results)
+        return native_export.count_events(results) if events is None else len(events)
 
     def export(self, path: Path, own_ns: Sequence[tuple[int, int]] = ()) -> None:
         """Writes the trace, once; OSError when the disk cannot take it.
@@ -274,7 +297,10 @@ class ProfilerWindow:
 
 @contextlib.contextmanager
 def _kept_profile_hook() -> Iterator[None]:
-    """Gives the program back a profile hook that it set while ours was at work: torch removes whichever there is."""
+    """Gives the program back its profile hook after torch removed it.
+
+    The program set it while ours was at work, and torch removes whichever there is.
+    """
     hook: Any = sys.getprofile()
     try:
         yield
@@ -319,7 +345,10 @@ class Bounds:
         self._usual_bytes = max(peak_bytes(), resident_bytes())
 
     def passed(self) -> str | None:
-        """The bound that the window has reached, in words; null while there is none. Reads the memory at a period."""
+        """Gives the bound that the window has reached, in words.
+
+        Null while there is none. Reads the memory at a period.
+        """
         now_s = time.perf_counter()
         if now_s - self._read_s >= _READING_SECONDS:
             self._read_s = now_s

@@ -1,4 +1,6 @@
-"""Measures a repeatable step: warms it up, times it unprofiled, then profiles a few steps.
+"""Measures a repeatable step.
+
+Warms it up, times it unprofiled, then profiles a few steps.
 
 Variants of the step are timed in turns with it: twice the batch, and each option of the profiler.
 """
@@ -39,7 +41,10 @@ _NO_TORCH = "the workload never imported torch: there is nothing to profile"
 
 @dataclass(frozen=True)
 class Doubling:
-    """Makes the step at another batch size; ``start_s`` is the time to make the first and call it once."""
+    """Makes the step at another batch size.
+
+    ``start_s`` is the time to make the first and call it once.
+    """
 
     batch_size: object
     make: Callable[[int], Step]
@@ -51,7 +56,9 @@ class Doubling:
 
 
 def measure(step: Step, session: Session, doubling: Doubling | None = None, change_s: float = 0.0) -> None:
-    """Repeats the step through its phases; what the step raises comes through, and what was measured is kept.
+    """Repeats the step through its phases and measures it.
+
+    What the step raises comes through, and what was measured is kept.
 
     ``doubling`` makes the step at twice its batch size; null where it has none. ``change_s`` is how long applying
     changes to the step took. Ends the process with a reason where torch is too old to be measured.
@@ -93,7 +100,10 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
 
 
 def note_debug_modes(step: Step, session: Session) -> None:
-    """Adds the aids to debugging that are on, with their time in one more step, and looks at values in another."""
+    """Adds the aids to debugging that are on.
+
+    Their time is taken in one more step. Another step looks at values.
+    """
     session.note_debug_modes()
     session.begin_debugged_step()
     try:
@@ -105,7 +115,10 @@ def note_debug_modes(step: Step, session: Session) -> None:
 
 
 def _count(step: Step, session: Session) -> None:
-    """Profiles steps for what they do, not for how long it takes; none is timed without the profiler."""
+    """Profiles steps for what they do, not for their time.
+
+    None is timed without the profiler.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is not None and session.options.numerics:
         session.note(numerics=take_numerics(step, torch, session.options.least_warmup))
@@ -133,7 +146,10 @@ def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:
 
 
 def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
-    """Profiles one step to count its events, then as many as are wanted and the event budget allows."""
+    """Profiles as many steps as are wanted and the event budget allows.
+
+    One step before them counts its events.
+    """
     pilot, stopwatch = _profile_steps(step, torch, 1, detail)
     if pilot is None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
@@ -152,7 +168,10 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
 
 
 def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -> None:
-    """Profiles steps with the fewest options, which tell how long what takes and not where it is."""
+    """Profiles steps with the fewest options.
+
+    They tell how long what takes and not where it is.
+    """
     wanted = session.light_steps(detail, session.wanted_light_steps)
     # As many as the other window had are within the budget, which without frames may allow more.
     steps = min(wanted, max(1, len(session.notes.step_marks_ns) - 1))
@@ -165,7 +184,10 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
 
 
 def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[ProfilerWindow | None, Stopwatch]:
-    """A stopped window with its marks. One step goes before the first mark: the profiler itself has to warm up."""
+    """Profiles steps and gives the stopped window with its marks.
+
+    One step goes before the first mark, since the profiler itself has to warm up. The window is null where none opened.
+    """
     window, stopwatch = ProfilerWindow(torch, detail), Stopwatch(torch)
     if not window.open():
         return None, stopwatch
@@ -195,7 +217,9 @@ _RANKS = "the ranks of a job take steps together"
 
 
 def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling | None, kept: Detail) -> None:
-    """Adds the costs of the profiler's options and the test of twice the batch to the notes, without ever raising.
+    """Measures the profiler's options and the doubled batch into the notes.
+
+    Never raises.
 
     ``kept`` is what the window recorded whose trace was kept; ``doubling`` is null where there is no batch size.
     """
@@ -228,7 +252,9 @@ START_SECONDS_AT_MOST = 15.0
 
 
 def run_batch_test(step: Step, torch: Any, doubling: Doubling, usual_us: float, *, is_asked: bool) -> BatchTest:
-    """The times of both sizes, or the reason why not; what the doubled step raises is that reason.
+    """Times the step at both batch sizes.
+
+    The result may be the reason why not, such as what the doubled step raises.
 
     ``usual_us`` is the time of the step at its own size. A test that would take long is left out unless it ``is_asked``
     for by the user.
@@ -252,7 +278,9 @@ def run_batch_test(step: Step, torch: Any, doubling: Doubling, usual_us: float, 
 
 
 def summarise_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> BatchTest:
-    """The test that pairs of blocks make: step times in microseconds of a block and of its neighbour at twice the size.
+    """Summarises pairs of blocks as a batch test.
+
+    A pair holds step times in microseconds of a block and of its neighbour at twice the size.
 
     The ratio is the median over the pairs of the ratios of the medians of their blocks, with the 95 % interval of the
     median by order statistics: it assumes no shape, and what drifts slowly cancels within each pair.
@@ -270,7 +298,10 @@ def summarise_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 def _pairs(
     once: Step, twice: Step, torch: Any, once_us: float, twice_us: float
 ) -> list[tuple[list[float], list[float]]]:
-    """Step times by pair; every other pair begins with the doubled step, so that steady drift cancels."""
+    """Gives step times by pair.
+
+    Every other pair begins with the doubled step, so that steady drift cancels.
+    """
     steps = max(1, min(math.ceil(BLOCK_US / max(once_us, 1e-3)), BLOCK_STEPS_AT_MOST))
     lead = 1 if once_us < LONG_US else 0
     pair_s = (steps + lead) * (once_us + twice_us) / 1e6
@@ -300,7 +331,10 @@ def _too_long(start_s: float, usual_us: float) -> str | None:
 
 
 def _too_large() -> str | None:
-    """Why memory may not suffice: the doubled step beside the first takes at most twice what all takes now."""
+    """Gives the reason why memory may not suffice for the doubled step.
+
+    The doubled step beside the first takes at most twice what all takes now. Null where memory suffices.
+    """
     peak, available = peak_resident_bytes(), available_bytes()
     if peak is None or available is None or 2 * peak <= available:
         return None
@@ -310,7 +344,10 @@ def _too_large() -> str | None:
 
 @contextlib.contextmanager
 def _without_dynamic_shapes() -> Iterator[None]:
-    """Has torch.compile make static code for the doubled step, as it did for the first; else the two would differ."""
+    """Has torch.compile make static code for the doubled step.
+
+    It did so for the first step; else the two would differ.
+    """
     config = compiler_settings()
     if config is None:
         yield
@@ -334,7 +371,9 @@ _PLAIN = Detail(shapes=False, stacks=False, memory=False)
 
 
 def run_option_costs(step: Step, torch: Any, times_us: tuple[float, float], kept: Detail) -> OptionCosts:
-    """The ratios of each option and of all those that the kept window had on, or the reason why not.
+    """Measures what each option of the profiler costs, as ratios.
+
+    Also all those that the kept window had on together. The result may be the reason why not.
 
     ``times_us`` are those of the unprofiled step and of one in the kept window. Windows open until 1.5 s are over.
     """
@@ -366,7 +405,10 @@ def _is_enough(rounds: int, elapsed_s: float) -> bool:
 
 
 def windows_to_open(kept: Detail) -> Mapping[ProfilerOption, Detail]:
-    """The details of the windows of a round: ops alone, each option besides them, and all that the kept window had."""
+    """Gives the details of the windows of a round.
+
+    These are ops alone, each option besides them, and all that the kept window had.
+    """
     return {
         "ops": _PLAIN,
         "shapes": dataclasses.replace(_PLAIN, shapes=True),
@@ -377,10 +419,13 @@ def windows_to_open(kept: Detail) -> Mapping[ProfilerOption, Detail]:
 
 
 def summarise_rounds(rounds: Sequence[Mapping[ProfilerOption, float]]) -> OptionCosts:
-    """The median over the rounds of each option's ratio, with the interval of that median by order statistics."""
+    """Summarises each option's ratio by its median over the rounds.
+
+    The interval of that median is by order statistics.
+    """
     costs = []
     for option in rounds[0] if rounds else ():
-        ratio = summarise_durations([each[option] for each in rounds])
+        ratio = summarise_durations([ratios[option] for ratios in rounds])
         assert ratio is not None
         costs.append(OptionCost(option, Ratio(**dataclasses.asdict(ratio))))
     return OptionCosts(tuple(costs))
@@ -389,9 +434,10 @@ def summarise_rounds(rounds: Sequence[Mapping[ProfilerOption, float]]) -> Option
 def _round(
     step: Step, torch: Any, steps: int, details: Mapping[ProfilerOption, Detail]
 ) -> Mapping[ProfilerOption, float]:
-    """Profiled over unprofiled step time for each option; the unprofiled steps stand before and after the windows.
+    """Gives profiled over unprofiled step time for each option.
 
-    Each is the quickest of its steps: what the profiler costs is in all of them, what other programs cost is not.
+    The unprofiled steps stand before and after the windows. Each is the quickest of its steps: what the profiler costs
+    is in all of them, what other programs cost is not.
     """
     before_us = _quickest_us(step, torch, steps)
     profiled_us = {option: _window_us(step, torch, steps, detail) for option, detail in details.items()}

@@ -1,4 +1,6 @@
-"""The accounts of the ledger: one row each with group, texts and default advice, for analysis, advice and reports.
+"""Accounts of the ledger, for analysis, advice and reports.
+
+Each is one row with its group, texts and default advice.
 
 A new cause of idle time is a row here and the rule that finds it (``analysis/host.py`` by names of events, or
 ``analysis/idle.py``); nothing else lists the accounts.
@@ -57,18 +59,24 @@ class Account:
 
     @property
     def cause(self) -> str | None:
-        """The cause of idle time that this account collects; null where it holds the time of kernels."""
+        """Cause of idle time that this account collects.
+
+        Null where it holds the time of kernels.
+        """
         is_idle = self.key.startswith(IDLE) and self.bound in {None, "dispatch"}
         return self.key.removeprefix(IDLE) if is_idle else None
 
 
 def _idle(cause: str, meaning: str, phrase: str, advice: str, **more: str) -> Account:
-    """The account of a cause of idle time that events of a host thread show."""
+    """Makes the account of an idle cause that host events show."""
     return Account(f"{IDLE}{cause}", meaning, phrase, advice, **more, is_host_state=True)  # type: ignore[arg-type]
 
 
 def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -> Account:
-    """The account of unmodelled work whose kind follows from the names of kernels and ops."""
+    """Makes the account of one kind of unmodelled work.
+
+    The kind follows from the names of kernels and ops.
+    """
     return Account(
         f"{UNMODELLED}.{kind}",
         meaning=f"unmodelled {words}",
@@ -272,15 +280,24 @@ IDLE_CAUSES = tuple(row.cause for row in _ROWS if row.cause is not None)
 
 
 def label_of(account: str) -> str:
-    """The name of an account beside its group; of one that this version does not know, the last part of its key."""
+    """Returns the name of an account beside its group.
+
+    For an account that this version does not know, it is the last part of the key.
+    """
     return ACCOUNTS[account].label if account in ACCOUNTS else account.partition(".")[2] or account
 
 
 def meaning_of(account: str) -> str:
-    """The meaning of an account's time; empty for an account that this version does not know."""
+    """Returns the meaning of an account's time.
+
+    Empty for an account that this version does not know.
+    """
     return ACCOUNTS[account].meaning if account in ACCOUNTS else ""
 
 
 def phrase_of(account: str) -> str:
-    """An account in words that continue a sentence; its key where this version does not know it."""
+    """Returns an account in words that continue a sentence.
+
+    For an account that this version does not know, it is the key.
+    """
     return ACCOUNTS[account].phrase if account in ACCOUNTS else account

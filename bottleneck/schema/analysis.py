@@ -1,4 +1,4 @@
-"""Frozen records of one analysis: device, ledger, kernels, findings and verdict (the contract of ``analysis.json``).
+"""Frozen records of one analysis: device, ledger, kernels, findings and verdict.
 
 ``Analysis`` is the contract of ``analysis.json``: its fields are the file's keys. Durations are microseconds per step,
 shares lie in 0-1, and null means unknown.
@@ -49,10 +49,11 @@ class LiveAllocations(Struct, frozen=True):
 
 
 class MemoryUse(Struct, frozen=True):
-    """Memory over the window by the events of the allocator, and what lives at the instant of its peak.
+    """Memory over the window by allocator events, with its peak.
 
-    Of several devices it is the one with the highest peak. The total of a device counts all of its memory that torch
-    allocated, that of the host only what was allocated since recording began.
+    It lists what lives at the instant of the peak. Of several devices it is the one with the highest peak. The total of
+    a device counts all of its memory that torch allocated, that of the host only what was allocated since recording
+    began.
     """
 
     device: Annotated[int | None, Doc("device index; null for memory of the host")]
@@ -85,7 +86,10 @@ Confidence = Literal["high", "medium", "low"]
 
 
 class RoofBand(Struct, frozen=True):
-    """A band of closeness to the roof: from ``least`` of its time on that the largest floor explains (0-1)."""
+    """Band of closeness to the roof, by its lowest explained share.
+
+    ``least`` is the smallest share of the time (0-1) that the largest floor explains in this band.
+    """
 
     least: float
     words: str
@@ -149,9 +153,9 @@ _ROUNDING = 1e-6
 
 
 class Caveat(Struct, frozen=True):
-    """A limit of this analysis: a stable slug, the share of the step that it affects, and a sentence.
+    """Limit of this analysis, with the share of the step it affects.
 
-    One with a share below 0 or above 1, but for rounding, cannot be built (ValueError).
+    ``slug`` is a stable key. One with a share below 0 or above 1, but for rounding, cannot be built (ValueError).
     """
 
     slug: Annotated[str, Doc("stable name of the caveat")]
@@ -177,7 +181,10 @@ class LedgerEntry(Struct, frozen=True):
 
 
 class Ledger(Struct, frozen=True):
-    """A partition of the step's wall time. One that does not add up cannot be built (AssertionError)."""
+    """Partition of the step's wall time.
+
+    One that does not add up cannot be built (AssertionError).
+    """
 
     wall_us: float
     entries: tuple[LedgerEntry, ...]
@@ -196,7 +203,10 @@ class Ledger(Struct, frozen=True):
 
 
 def share_tenths(entries: Iterable[LedgerEntry]) -> dict[LedgerEntry, int]:
-    """Tenths of a per cent per account that has time: those of a group add up to the group's, and all to the step's."""
+    """Gives tenths of a per cent per account that has time.
+
+    Those of a group add up to the group's, and all add up to the step's.
+    """
     held = sorted((entry for entry in entries if entry.us > 0), key=lambda entry: -entry.us)
     groups = [[entry for entry in held if entry.group == group] for group in GROUPS]
     groups.sort(key=lambda members: -math.fsum(entry.us for entry in members))
@@ -243,7 +253,10 @@ ClauseRole = Literal[
 
 
 class Clause(Struct, frozen=True):
-    """One part of a verdict in words, without a full stop; ``joiner`` is what stands between it and the one before."""
+    """One part of a verdict in words, without a full stop.
+
+    ``joiner`` is the text between it and the part before.
+    """
 
     role: Annotated[ClauseRole, Doc("what it tells: the bound, its place, a doubt, the first action …")]
     text: Annotated[str, Doc("the words")]
@@ -257,7 +270,10 @@ def join_clauses(clauses: Sequence[Clause]) -> str:
 
 
 class Verdict(Struct, frozen=True):
-    """The resource that limits the step, with its share, and the conclusion as clauses, and as the text they make."""
+    """Resource that limits the step, its share, and the conclusion in words.
+
+    The conclusion is there as clauses and as the text that they make.
+    """
 
     bound: Annotated[Bound, Doc("resource that limits the step; 'device' where only its being busy is known")]
     regime: Annotated[Regime | None, Doc("how close the kernels of this bound together are to their roof")]
@@ -309,7 +325,10 @@ class UnknownWork(Struct, frozen=True):
 
 
 class Coverage(Struct, frozen=True):
-    """Shares of the busy time that are linked to ops and modelled (0-1), and the unmodelled work."""
+    """Shares of the busy time linked to ops and modelled (0-1).
+
+    The unmodelled work is listed beside them.
+    """
 
     linked_share: Annotated[
         float | None, Doc("of the busy time that is linked to an op; null where nothing ran", "share")
@@ -373,9 +392,10 @@ PhaseName = Literal["data", "forward", "backward", "optimizer", "communication",
 
 
 class Phase(Struct, frozen=True):
-    """Time of the step that one phase caused, work and idle time alike; ``shares`` splits it by group.
+    """Time of the step that one phase caused, busy and idle.
 
-    Device work belongs to the phase in which it was launched. ``kernels`` and ``other_us`` add up to ``us``.
+    ``shares`` splits it by group. Device work belongs to the phase in which it was launched. ``kernels`` and
+    ``other_us`` add up to ``us``.
     """
 
     name: Annotated[PhaseName, Doc("phase of training; 'other' is what no mark tells")]
@@ -391,10 +411,10 @@ class Phase(Struct, frozen=True):
 
 
 class UserRange(Struct, frozen=True):
-    """A range that the program marked (``record_function``): the step's time while it was open, idle time included.
+    """Time of the step in a range that the program marked (``record_function``).
 
-    Device work belongs to the range in which it was launched. Ranges nest, so that their times do not add up;
-    ``self_us``, without the ranges inside it, does.
+    It includes the idle time while the range was open. Device work belongs to the range in which it was launched.
+    Ranges nest, so that their times do not add up; ``self_us``, without the ranges inside it, does.
     """
 
     name: Annotated[str, Doc("as the program spells it")]
@@ -406,7 +426,10 @@ class UserRange(Struct, frozen=True):
 
 
 class IdleCause(Struct, frozen=True):
-    """Time in which the device (CPU: the step's threads) did no work, by cause and source line."""
+    """Time without work on the device, by cause and source line.
+
+    On a CPU it is the time in which the step's threads did no work.
+    """
 
     cause: Annotated[str, Doc("account of the ledger without 'overhead.'")]
     us: Annotated[float, Doc("per step", "us")]
@@ -430,7 +453,10 @@ class IdleCause(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """Queue depth: launches issued less kernels finished. ``curve`` holds (us from the window's start, depth) pairs."""
+    """Queue depth over time: launches issued less kernels finished.
+
+    ``curve`` holds pairs of the time since the window's start in us and the depth.
+    """
 
     empty_idle_share: Annotated[
         float | None,
@@ -445,10 +471,11 @@ class Queue(Struct, frozen=True):
 
 
 class CollectiveSummary(Struct, frozen=True):
-    """Collectives of one kind and size, per step: traffic on the link, and how much of the time is transfer.
+    """Collectives of one kind and size, per step.
 
-    ``transfer_us`` is the time of the quickest call of this size (over the ranks where they are known) for all calls,
-    ``wait_us`` the rest: waiting for ranks that come later, or sharing the device.
+    It holds the traffic on the link and how much of the time is transfer. ``transfer_us`` is the time of the quickest
+    call of this size (over the ranks where they are known) for all calls, ``wait_us`` the rest: waiting for ranks that
+    come later, or sharing the device.
     """
 
     name: Annotated[str, Doc("kind of collective, else the kernel's name")]
@@ -483,22 +510,25 @@ _LEAST_CERTAIN = 0.95
 
 
 def is_certain(speedup: Interval) -> bool:
-    """True if a predicted speedup tells what to expect: its ends are near one another, and it may hardly cost time."""
+    """Returns whether a predicted speedup is certain.
+
+    Its ends must be near one another, and it may cost hardly any time.
+    """
     return speedup.low >= _LEAST_CERTAIN and speedup.high <= _WIDEST * speedup.low
 
 
 class Finding(Struct, frozen=True):
-    """One piece of advice with its predicted gain per step, if nothing else is changed.
+    """One piece of advice with its predicted gain if nothing else changes.
 
-    ``predicted_speedup`` is what the rule states, ``stated_speedup``, as wide as earlier trials of such evidence showed
-    that it has to be; below 1 where it may cost time. ``predicted_gain_us`` is the same in time per step.
-    ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds once those
-    ranked above it are done: over all findings it does not add up to more than the step. ``claims`` is the time that
-    the gain would come from; without any it is the whole step. No gain exceeds the time of the accounts, the phase or
-    the lines that it comes from. ``tries`` names the changes
-    that `bottleneck verify` applies for it, ``verify`` is the command. ``within_noise`` marks a gain that is smaller
-    than what the step times of this recording can tell apart. Where ``per`` is "sample", the gain is that of as many
-    samples as the recorded step had, in a step that takes longer.
+    The gain is per step. ``predicted_speedup`` is what the rule states, ``stated_speedup``, as wide as earlier trials
+    of such evidence showed that it has to be; below 1 where it may cost time. ``predicted_gain_us`` is the same in time
+    per step. ``gain_reason`` is why no gain is predicted; null where one is. ``added_gain_us`` is what this one adds
+    once those ranked above it are done: over all findings it does not add up to more than the step. ``claims`` is the
+    time that the gain would come from; without any it is the whole step. No gain exceeds the time of the accounts, the
+    phase or the lines that it comes from. ``tries`` names the changes that `bottleneck verify` applies for it,
+    ``verify`` is the command. ``within_noise`` marks a gain that is smaller than what the step times of this recording
+    can tell apart. Where ``per`` is "sample", the gain is that of as many samples as the recorded step had, in a step
+    that takes longer.
     """
 
     slug: Annotated[str, Doc("stable name of the rule")]
@@ -604,10 +634,10 @@ NoGainCode = Literal[
 
 
 class NoGain(Struct, frozen=True):
-    """A change that people try first, that no finding advises, and that would bring next to nothing here.
+    """Change that people try first, but would bring next to nothing.
 
-    ``cause`` and ``numbers`` are why; times among the numbers are microseconds per step. ``tries`` names the changes
-    that `bottleneck verify --no-gain` applies, none where it has none of the kind.
+    No finding advises it. ``cause`` and ``numbers`` are why; times among the numbers are microseconds per step.
+    ``tries`` names the changes that `bottleneck verify --no-gain` applies, none where it has none of the kind.
     """
 
     code: Annotated[NoGainCode, Doc("the change")]
@@ -637,7 +667,9 @@ class RankSummary(Struct, frozen=True):
 
 
 class TelemetrySummary(Struct, frozen=True):
-    """Sensor readings while the steps ran: medians, except energy (per step) and processors (a mean).
+    """Sensor readings while the steps ran, mostly as medians.
+
+    Energy is per step, and processors are a mean.
 
     The first fields and those up to ``dram_activity`` are the device's, of one where several were used (energy: of
     all); the rest are the host's. ``energy_error_j`` is the size of two updates of the counter.
@@ -681,7 +713,12 @@ class TelemetrySummary(Struct, frozen=True):
 
 
 class PathPart(Struct, frozen=True):
-    """A part of the critical path: the time per step in one kind of work, or without any."""
+    """Part of the critical path in one kind of work.
+
+    The time without any work is a part too.
+
+    Its time is per step.
+    """
 
     what: Annotated[
         Literal["device", "host", "wait"], Doc("where the time passes; 'wait' is time in which neither of both works")
@@ -693,7 +730,7 @@ class PathPart(Struct, frozen=True):
 
 
 class ReplayCheck(Struct, frozen=True):
-    """The error of a replay of the recorded steps, without a change, against what was measured."""
+    """Error of an unchanged replay of the recorded steps against the measurement."""
 
     error: Annotated[float, Doc("replayed / measured - 1")]
     held_share: Annotated[
@@ -706,7 +743,10 @@ class ReplayCheck(Struct, frozen=True):
 
 
 class CriticalPath(Struct, frozen=True):
-    """The chain of work that sets the time of the step: its parts add up to ``step_us``, the longest first."""
+    """Chain of work that sets the time of the step.
+
+    Its parts add up to ``step_us``, the longest first.
+    """
 
     check: Annotated[ReplayCheck, Doc("how well the replay that it comes from reproduces the step")]
     step_us: Annotated[float, Doc("time of the step", "us")]
@@ -714,7 +754,7 @@ class CriticalPath(Struct, frozen=True):
 
 
 class StepAnalysis(Struct, frozen=True):
-    """The partition of a step's time and the work in it, before findings and verdict are derived from them."""
+    """Partition of a step's time and its work, before findings and verdict."""
 
     recording: Annotated[RecordingInfo, Doc("source of the analysis")]
     device: Annotated[Device, Doc("the device and its ceilings")]
@@ -775,7 +815,10 @@ class StepAnalysis(Struct, frozen=True):
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = ""
 
     def text_of(self, source: str | None) -> str | None:
-        """The text of the line that a source names; null where that is not known, or it names a function."""
+        """Returns the text of the line that a source names.
+
+        Null where the text is not known, or where the source names a function.
+        """
         place = None if source is None else place_of(source)
         return None if place is None or place.is_function else self.source_texts.get(f"{place.file}:{place.line}")
 

@@ -35,7 +35,7 @@ class Check(Struct, frozen=True):
 
 
 class Checkup(Struct, frozen=True):
-    """All rows about one subject, the machine or a trace, and what they come to."""
+    """All rows about the machine or a trace, with their overall result."""
 
     kind: Literal["environment", "trace"]
     subject: str

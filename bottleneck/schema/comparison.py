@@ -24,7 +24,10 @@ IsTouched = Annotated[bool | None, Doc("whether the diff to the base touches tha
 
 @dataclass(frozen=True)
 class CompareSide:
-    """One of the two sides: its name, path and step time (null for a lock-file)."""
+    """One of the two sides: its name, path and step time.
+
+    The time is null for a lock-file.
+    """
 
     label: Annotated[str, Doc("short name of the side")]
     path: Annotated[str, Doc("path of the side")]
@@ -36,7 +39,10 @@ class CompareSide:
 
 @dataclass(frozen=True)
 class Condition:
-    """A difference besides the code, which makes times or counts hard to compare; reported before all else."""
+    """Difference besides the code that makes times or counts hard to compare.
+
+    It is reported before all else.
+    """
 
     what: Annotated[str, Doc("what differs: the device, a dtype, a setting")]
     before: Annotated[str, Doc("value in the base")]
@@ -67,9 +73,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """Work of one or both sides: busy time and calls per step, and the cause of the change.
+    """Work of one or both sides, with the cause of its change.
 
-    ``count_us`` and ``mean_us`` together are the change.
+    It holds busy time and calls per step. ``count_us`` and ``mean_us`` together are the change.
     """
 
     name: Annotated[str, Doc("op or kernel")]
@@ -114,7 +120,10 @@ FloorBasis = Literal["turns", "steps", "windows", "measured elsewhere", "measure
 
 @dataclass(frozen=True)
 class TimeFloor:
-    """The difference of step times that two recordings of the same code may show, and what that rests on."""
+    """Step-time difference that two recordings of the same code may show.
+
+    It says what the figure rests on.
+    """
 
     share: Annotated[float, Doc("difference up to which times do not tell a change of the code", "share")]
     basis: Annotated[FloorBasis, Doc("evidence for it")]
@@ -124,7 +133,9 @@ class TimeFloor:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides, the differences besides the code, and the change of the step, by account and by op.
+    """Comparison of two sides: the step's change, by account and by op.
+
+    It also holds the differences besides the code.
 
     Counters come before times, since they are exact. ``bars`` add up to the change of the step. So do ``rows`` with
     ``idle`` (the bars of no busy time): ``rows`` are all busy work, most change first. ``modules`` are the rows folded

@@ -1,4 +1,6 @@
-"""The file beside the trace of a compiled program that lists what each generated kernel reads, writes and computes.
+"""Records of what each generated kernel of a compiled program does.
+
+The file lies beside the trace and lists what each kernel reads, writes and computes.
 
 A trace shows the C++ kernels of torch.compile by name only. The harness notes the rest while they are generated.
 """
@@ -19,7 +21,9 @@ _SIZE_LIMIT = 2**63  # torch keeps sizes in 64-bit integers
 
 @dataclass(frozen=True)
 class CompiledBuffer:
-    """One buffer of a kernel. ``type`` is spelled as in a trace; ``dims`` and ``strides`` count elements.
+    """One buffer of a kernel.
+
+    ``type`` is spelled as in a trace, and ``dims`` and ``strides`` count elements.
 
     ``read`` and ``written`` are the fewest and the most elements that the kernel touches, null where it does not. They
     differ where the place in memory depends on data.
@@ -34,7 +38,9 @@ class CompiledBuffer:
 
 @dataclass(frozen=True)
 class CompiledOp:
-    """An op of the captured graph that a kernel fuses: its arguments as JSON, spelled as a trace spells those of an op.
+    """Op of the captured graph that a kernel fuses.
+
+    Its arguments are JSON, spelled as a trace spells those of an op.
 
     The kernel does it ``calls`` times, and each time for the part ``share`` of the op's elements.
     """
@@ -50,9 +56,10 @@ class CompiledOp:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One kernel by the name that the trace has for it; ``reason`` says why nothing else is known of it.
+    """One kernel by the name that the trace has for it.
 
-    ``is_template`` tells a matrix product with what was fused to it from plain loops.
+    ``reason`` says why nothing else is known of it. ``is_template`` tells a matrix product with what was fused to it
+    from plain loops.
     """
 
     name: str
@@ -64,9 +71,10 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The kernels of one process. Every C++ kernel that it ran is named in its trace, those of other makes are not.
+    """The kernels of one process.
 
-    ``problem`` says what kept the harness from noting them.
+    Every C++ kernel that it ran is named in its trace. Kernels of other makes are not. ``problem`` says what kept the
+    harness from noting them.
     """
 
     kernels: tuple[CompiledKernel, ...] = ()
@@ -90,7 +98,10 @@ def as_text(compiled: Compiled) -> str:
 
 
 def read_compiled(path: Path) -> Compiled | None:
-    """The kernels in a file; null when there is no file, TraceError when it holds something else."""
+    """Reads the kernels in a file.
+
+    Null when there is no file. Raises TraceError when it holds something else.
+    """
     import msgspec  # noqa: PLC0415 - the user's program shares a process with this module, not with msgspec
 
     try:

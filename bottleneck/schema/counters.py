@@ -1,4 +1,6 @@
-"""The counters that a gate can lock: their names, units and tiers, and the records that hold their values.
+"""Counters that a gate can lock, and the records of their values.
+
+Each has a name, a unit and a tier.
 
 A counter is a whole number per step that every measured step agrees on. Those of tier ``portable`` depend on the
 program and on torch, those of tier ``backend`` on the device and its libraries too (gate statistics, section 4).
@@ -19,9 +21,10 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True)
 class Counter:
-    """A kind of count: its tier, its words in a sentence ("3 more syncs"), and what is counted.
+    """Kind of count: its tier, its words and its meaning.
 
-    ``must_exist``: a step that does less than half as much as before has lost its measurement, not its work.
+    The words stand in a sentence ("3 more syncs"). ``must_exist``: a step that does less than half as much as before
+    has lost its measurement, not its work.
     """
 
     name: str
@@ -86,7 +89,9 @@ MODULE_COUNTERS = ("ops", "launches", "syncs", "copies")
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Facts that the counts depend on: counters of a tier are compared where this tier's facts are equal.
+    """Facts that the counts depend on.
+
+    Counters of a tier are compared where this tier's facts are equal.
 
     ``host`` is information only and never refuses a comparison.
     """
@@ -102,7 +107,7 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Site:
-    """A line of the user's program, with the counters of the calls from it per step.
+    """Line of the user's program with its calls' counters per step.
 
     ``file`` is relative to the working folder, ``text`` the line without its indent (empty where the file is not at
     hand), by which a line is known again after it has moved; lock-files keep the text alone, and ``line`` is 0.
@@ -123,7 +128,9 @@ class Site:
 
 @dataclass(frozen=True)
 class Counts:
-    """All counters of one step, with ops, modules, kernels and lines that explain a change.
+    """All counters of one step, with the work that explains a change.
+
+    That work is by op, module, kernel and line.
 
     ``values`` holds the counters by name; one that cannot be known of this recording is missing there, and has its
     reason in ``unknown``. ``unstable`` holds those whose steps, or whose calibration runs, disagree, with the range and
@@ -162,7 +169,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A change of a counter that somebody accepted, and why. ``date`` is a day, ``commit`` empty where unknown."""
+    """Change of a counter that somebody accepted, and the reason.
+
+    ``date`` is a day. ``commit`` is empty where unknown.
+    """
 
     date: str
     commit: str
@@ -174,7 +184,10 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The release that a creep budget counts from: its commit (or tag), and the counters then."""
+    """Release that a creep budget counts from.
+
+    It has the commit (or tag) and the counters at that time.
+    """
 
     commit: str
     values: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""The record of a device and its ceilings: measured by calibration, or from the table of devices."""
+"""Record of a device and its ceilings.
+
+They are measured by calibration, or come from the table of devices.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
-"""Gives facts of boards and generations beside their ceilings, from the CSV files of ``bottleneck/devices``.
+"""Reads facts of boards and generations beside their ceilings.
 
-A new board or generation is rows there; no module of the package names one.
+They come from the CSV files of ``bottleneck/devices``. A new board or generation is rows there; no module of the
+package names one.
 """
 
 import csv
@@ -37,7 +38,9 @@ class Generation(Struct, frozen=True):
 
 
 class Board(Struct, frozen=True):
-    """Public facts about a board beside its data sheet; they do not come from the timings of the rates.
+    """Public facts about a board beside its data sheet.
+
+    They do not come from the timings of the rates.
 
     ``memory_share`` and ``lanes_share`` are the shares of bandwidth and of the fp32 peak that it sustains, the latter
     in large products with torch. ``year`` is that of its servers; programs were timed on the parts in ``timed``.
@@ -50,7 +53,10 @@ class Board(Struct, frozen=True):
 
 
 class AttentionKernel(Struct, frozen=True):
-    """A kind of attention kernel that has a quicker successor on a generation, which reaches so much of the peak."""
+    """Kind of attention kernel that has a quicker successor on a generation.
+
+    ``reached`` is the share of the peak that it gets to.
+    """
 
     kernel: re.Pattern[str]
     words: str
@@ -93,7 +99,10 @@ def _boards() -> dict[str, Board]:
 
 
 def board_of(name: str) -> Board:
-    """Returns the facts of the board whose row begins like this name, by the longest."""
+    """Returns the facts of the board whose row begins like this name.
+
+    The longest match counts. A board without a row gets the usual facts.
+    """
     begin = max((begin for begin in _boards() if name.startswith(begin)), key=len, default="")
     return _boards().get(begin, _UNLISTED)
 

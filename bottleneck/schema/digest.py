@@ -1,4 +1,4 @@
-"""Records of one rank of a job of many: the digest that its trace is reduced to.
+"""Records of one rank of a job: the digest of its trace.
 
 A digest holds what the ranks must be compared by and nothing that grows with the trace but its collectives. Ranks are
 mapped to digests one by one, in any process and any order; the reduction needs the digests alone.
@@ -17,7 +17,10 @@ from bottleneck.schema.reasons import Reason
 
 
 class Message(Struct, frozen=True):
-    """Identity of a collective: kind or kernel name, element type, ranks, payload in bytes (null: unknown)."""
+    """Identity of a collective: kind or kernel name, element type, ranks, payload.
+
+    The payload is in bytes, null where unknown.
+    """
 
     name: str
     dtype: str | None
@@ -27,7 +30,10 @@ class Message(Struct, frozen=True):
 
 @runtime_checkable
 class Calls(Protocol):
-    """The collectives of one rank, in memory or in a file: of many ranks they take more than memory has."""
+    """The collectives of one rank, in memory or in a file.
+
+    Those of many ranks may not fit in memory.
+    """
 
     def read(self) -> "CollectiveCalls":
         """The collectives in memory."""
@@ -35,7 +41,7 @@ class Calls(Protocol):
 
 
 class CollectiveCalls(Struct, frozen=True, eq=False):
-    """The collectives of one rank in order of their start, one entry of each column per call.
+    """Collectives of one rank in order of start, in columns by call.
 
     ``start_us`` and ``end_us`` are on the clock of the rank's own trace; ``is_inside`` tells those in its window.
     ``message`` and ``group`` are positions in ``messages`` and in ``groups`` (names of process groups; "" where the
@@ -56,7 +62,9 @@ class CollectiveCalls(Struct, frozen=True, eq=False):
 
 
 class RankDigest(Struct, frozen=True, eq=False):
-    """One rank reduced to what a job is judged by: some kB, and 33 bytes for each of its collectives.
+    """One rank reduced to what a job is judged by.
+
+    It takes some kB, and 33 bytes for each collective.
 
     ``rank`` and ``world_size`` come from the file's own metadata, null where it states none; ``host`` from the folder
     or the file name of the profiler's handler, null where neither tells. ``start_unix_ns`` is the wall clock of
@@ -87,7 +95,10 @@ class RankDigest(Struct, frozen=True, eq=False):
 
     @property
     def stretch(self) -> float:
-        """Factor from times in its trace to those of the step that its ledger is of: 1 but for what profiling took."""
+        """Factor from times in its trace to times of its ledger's step.
+
+        It is 1 unless profiling lengthened the step.
+        """
         profiled = self.steps.profiled_us
         if profiled is None or self.steps.unprofiled_us is None or not profiled.median > 0:
             return 1.0
@@ -99,7 +110,7 @@ StepSharing = Literal["same", "none", "unknown"]
 
 
 class SharedSteps(Struct, frozen=True):
-    """The steps that the ranks of a job are judged over, as far as they share any.
+    """Steps that the ranks of a job are judged over.
 
     ``set_aside`` has an entry for each rank: why each of its steps does not count, null where it does; null as a whole
     where the rank explains these steps already, or none are shared.

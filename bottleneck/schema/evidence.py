@@ -1,4 +1,7 @@
-"""The evidence behind an analysis: the tables of its stages and the recording, as advice and counters read them."""
+"""Evidence behind an analysis, as advice and counters read it.
+
+It is the tables of the stages and the recording.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,15 +44,18 @@ def remembered(make: "Callable[[Evidence], T]") -> "Callable[[Evidence], T]":
     def recall(evidence: "Evidence") -> T:
         if make not in evidence.cache:
             evidence.cache[make] = make(evidence)
-        found: T = evidence.cache[make]  # type: ignore[assignment]
-        return found
+        result: T = evidence.cache[make]  # type: ignore[assignment]
+        return result
 
     return recall
 
 
 @dataclass(frozen=True)
 class OpSum:
-    """Calls per step, and microseconds per profiled step in them: in full, and less that of ops directly inside."""
+    """Calls and time per step of one op.
+
+    The time is in microseconds per profiled step, in full and less that of ops directly inside.
+    """
 
     calls: float
     us: float
@@ -58,7 +64,9 @@ class OpSum:
 
 @dataclass(frozen=True)
 class TwoSided:
-    """The moment that parts the window, as a share of it, and the share of each side in which the device was busy.
+    """Moment that parts the window, with the busy share of each side.
+
+    The moment is a share of the window, and busy means that the device was.
 
     ``is_one_step`` is True where both sides belong to each step of the program, so that one verdict holds for both.
     """
@@ -131,12 +139,18 @@ class Evidence:
 
     @property
     def is_broken(self) -> bool:
-        """True if the trace is incomplete or was disturbed, so that its waits are not the program's own."""
+        """True if the trace is incomplete or was disturbed.
+
+        Its waits are then not the program's own.
+        """
         return any(caveat.slug in BROKEN_TRACE_SLUGS for caveat in self.analysis.caveats)
 
     @property
     def is_incomplete(self) -> bool:
-        """True if the trace lacks a part of what ran; one that was only disturbed is broken, and complete."""
+        """True if the trace lacks a part of what ran.
+
+        A trace that was only disturbed is broken, but complete.
+        """
         return any(caveat.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS for caveat in self.analysis.caveats)
 
     @property
@@ -146,13 +160,19 @@ class Evidence:
 
     @property
     def host_scale(self) -> float:
-        """Factor from host times of the tables to those of the unprofiled step; 1 where unknown."""
+        """Factor from host times of the tables to those unprofiled.
+
+        1 where unknown.
+        """
         profiled_us = self.linked.window.wall_us / self.steps
         return min(self.step_us / profiled_us, 1.0) if profiled_us > 0 and self.step_us > 0 else 1.0
 
     @property
     def kernels_in_window(self) -> "npt.NDArray[np.bool_]":
-        """Mask of the rows of KERNELS issued in a step of the window, or run in it if it has no steps."""
+        """Mask of the KERNELS rows issued in steps of the window.
+
+        If the window has no steps, the rows that ran in it.
+        """
         kernels, window = self.linked.kernels, self.linked.window
         if window.steps:
             return kernels["step"].notna().to_numpy()
@@ -172,7 +192,10 @@ class Evidence:
         return math.fsum(entry.us for entry in self.analysis.ledger if entry.group == group)
 
     def idle_us(self, *causes: str) -> float:
-        """Microseconds per step that the device waited for these causes; all where none is named."""
+        """Returns microseconds per step that the device waited for these causes.
+
+        All waits count where no cause is named.
+        """
         return math.fsum(row.us for row in self.analysis.idle if not causes or row.cause in causes)
 
     @property
@@ -187,7 +210,10 @@ class Evidence:
     @property
     @remembered
     def mark_sums(self) -> Mapping[str, OpSum]:
-        """The same of annotations (optimizer steps, loaders, garbage collection …); their self time is the full one."""
+        """Sums over the annotations of the window, by name.
+
+        They are optimizer steps, loaders, garbage collection and others. Their self time is the full one.
+        """
         events = self.linked.trace.events
         rows = np.flatnonzero((events["category"] == "annotation").to_numpy())
         rows = rows[_inside(self, events["ts_us"].to_numpy()[rows])]
@@ -197,7 +223,10 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class ShorterKernels:
-    """A step whose rows of KERNELS take so much less, in the trace's time; the host does not launch ``spared`` ones."""
+    """Step whose rows of KERNELS take less time, in the trace's time.
+
+    The host does not launch the ``spared`` ones.
+    """
 
     less_us: "npt.NDArray[np.float64]"
     spared: "npt.NDArray[np.bool_] | None" = None
@@ -205,9 +234,10 @@ class ShorterKernels:
 
 @dataclass(frozen=True, eq=False)
 class AtAnyPace:
-    """Changes together whose largest gain is asked for: with the host as recorded, or as quick as without the profiler.
+    """Changes together whose largest gain at any host pace is asked for.
 
-    ``changes`` are in words that `bottleneck whatif` takes.
+    The host is as recorded, or as quick as without the profiler. ``changes`` are in words that `bottleneck whatif`
+    takes.
     """
 
     changes: tuple[str, ...] = ()
@@ -227,7 +257,10 @@ class Explanation(Evidence):
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """One trace, its evidence, and the ledger in time (TIMELINE), which an export adds to the trace."""
+    """One trace, its evidence and its timeline, for an export.
+
+    The ledger in time is a TIMELINE, which the export adds to the trace.
+    """
 
     trace: Path
     evidence: Evidence
@@ -235,9 +268,9 @@ class Annotations:
 
 
 def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:
-    """The evidence with the verdict and the findings in its analysis, and the text of the lines that it names.
+    """Adds the verdict and the findings to the analysis of the evidence.
 
-    The findings come in the order in which they are read.
+    The analysis also gets the text of the lines that it names. The findings come in the order in which they are read.
     """
     findings = put_in_reading_order(findings, evidence.step_us, verdict.bound)
     step = {**structs.asdict(evidence.analysis), "version": version}
@@ -246,19 +279,22 @@ def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...]
         sampled = {line.source: line.text for line in analysis.run.lines if line.text} if analysis.run else {}
         texts = {**sampled, **evidence.recording.source_texts}
         analysis = replace(analysis, source_texts=_named_texts(analysis, texts))
-    parts = {each.name: getattr(evidence, each.name) for each in fields(evidence) if each.init}
+    parts = {part.name: getattr(evidence, part.name) for part in fields(evidence) if part.init}
     return Explanation(**{**parts, "analysis": analysis})
 
 
 def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of the texts whose lines the analysis names, cut: the recording may be a stranger's."""
+    """Returns the texts of the lines that the analysis names, cut.
+
+    They are cut because the recording may be a stranger's.
+    """
     sources = (fold.name for fold in analysis.lines), (row.source for row in analysis.kernels)
     waits = (row.source for row in analysis.idle)
     places = [place for source in chain(*sources, waits) if source is not None and (place := place_of(source))]
     named = dict.fromkeys(f"{place.file}:{place.line}" for place in places if not place.is_function)
     for finding in analysis.findings:
-        told = map(place_of, lines_in(" ".join((finding.title, *finding.evidence, finding.advice))))
-        named.update(dict.fromkeys(f"{place.file}:{place.line}" for place in told if place is not None))
+        text_places = map(place_of, lines_in(" ".join((finding.title, *finding.evidence, finding.advice))))
+        named.update(dict.fromkeys(f"{place.file}:{place.line}" for place in text_places if place is not None))
     return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
 
 
@@ -268,7 +304,10 @@ def _inside(evidence: Evidence, at_us: "npt.NDArray[np.float64]") -> "npt.NDArra
 
 
 def _until_the_end(evidence: Evidence, table: pd.DataFrame, rows: "npt.NDArray[np.int64]") -> "npt.NDArray[np.float64]":
-    """Durations of these rows, cut at the window's end: what is open there may reach to the end of the trace."""
+    """Returns durations of these rows, cut at the window's end.
+
+    An event that is open there may reach to the end of the trace.
+    """
     start, dur = (table[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     return np.asarray(np.minimum(dur, evidence.linked.window.host_us[1] - start))
 
@@ -283,6 +322,6 @@ def _sums(
         np.bincount(codes, weights=us, minlength=size),
         np.bincount(codes, weights=self_us, minlength=size),
     )
-    found = np.flatnonzero(columns[0])
-    values = np.stack(columns, axis=1)[found] / evidence.steps
-    return {str(labels[code]): OpSum(*row) for code, row in zip(found.tolist(), values.tolist(), strict=True)}
+    used_codes = np.flatnonzero(columns[0])
+    values = np.stack(columns, axis=1)[used_codes] / evidence.steps
+    return {str(labels[code]): OpSum(*row) for code, row in zip(used_codes.tolist(), values.tolist(), strict=True)}

@@ -1,6 +1,7 @@
-"""Puts findings in the order in which people read them: the verdict's first step and the reports' first finding agree.
+"""Puts findings in the order in which people read them.
 
-Reports and verdict may not import one another, so that the order lies here.
+So the verdict's first step and the reports' first finding agree. Reports and verdict may not import one another, so
+that the order lies here.
 """
 
 from collections.abc import Sequence
@@ -42,32 +43,37 @@ LITTLE = 0.02
 
 
 def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> tuple[Finding, ...]:
-    """The findings that the run's own noise does not hide, the first to read first; ``found`` is in order of rank.
+    """Returns the findings that noise does not hide, in reading order.
 
-    Those that add to the ones above come first, then other ways to save the same time and gains that may be losses,
-    then what adds too little of the step to be worth a place before those, then those without a gain.
+    ``found`` is in order of rank. Those that add to the ones above come first, then other ways to save the same time
+    and gains that may be losses, then what adds too little of the step to be worth a place before those, then those
+    without a gain.
     """
     seen = (finding for finding in beyond_noise(found, wall_us) if not finding.on_request)
     return tuple(sorted(seen, key=lambda finding: _place(finding, wall_us, bound)))
 
 
 def put_in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> tuple[Finding, ...]:
-    """All findings: those to read in their order, then those that noise hides or that are shown on request."""
+    """Returns all findings, those to read first in their order.
+
+    Those that noise hides or that are shown on request follow.
+    """
     first = in_reading_order(found, wall_us, bound)
-    return (*first, *(finding for finding in found if not any(finding is each for each in first)))
+    return (*first, *(finding for finding in found if not any(finding is listed for listed in first)))
 
 
 def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
-    """The findings that the run's own noise does not hide; where it hides every gain, the first large one is kept.
+    """Returns the findings that the run's own noise does not hide.
 
-    It is still the best that is known to do. Noise does not hide that results are wrong.
+    Where noise hides every gain, the first large one is kept. It is still the best that is known to do. Noise does not
+    hide that results are wrong.
     """
-    seen = [each for each in found if each.corrects_results or each.comes_first or not each.within_noise]
+    seen = [advice for advice in found if advice.corrects_results or advice.comes_first or not advice.within_noise]
     if any(finding.predicted_gain_us is not None for finding in seen):
         return seen
-    gains = ((each, each.predicted_gain_us) for each in found)
+    gains = ((advice, advice.predicted_gain_us) for advice in found)
     first = next(
-        (each for each, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us), None
+        (advice for advice, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us), None
     )
     return [finding for finding in found if not finding.within_noise or finding is first]
 

@@ -1,4 +1,7 @@
-"""Frozen records of a gate: limits, counter changes, time results, and the verdict on each workload."""
+"""Frozen records of a gate: limits, changes, times and verdicts.
+
+The changes are of counters, and each workload has a verdict.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +38,9 @@ EXIT_CODES: Mapping[GateVerdict, int] = {"pass": 0, "fail": 1, "failed": 4, "und
 
 @dataclass(frozen=True)
 class Limit:
-    """The allowed growth of a metric: a share ('+3%'), an amount ('+2'), and the amount below which nothing counts.
+    """Allowed growth of a metric: a share ('+3%') or an amount ('+2').
+
+    Below the floor nothing counts.
 
     ``metric`` is a counter, ``step_us``, or a counter of modules ("module:decoder.*.launches"). ``relative`` is a share
     (0.03), ``absolute`` an amount in the metric's unit; a metric is within its limit where it is within either that is
@@ -84,7 +89,10 @@ class GateSettings:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A cause of a counter's change: an op, kernel or module, its change per step, and its source line, where known."""
+    """Cause of a counter's change: an op, kernel or module.
+
+    It has its change per step and, where known, its source line.
+    """
 
     what: Annotated[str, Doc("op, kernel or module")]
     change: Annotated[int, Doc("how many more (negative: fewer) per step")]
@@ -95,7 +103,10 @@ class Culprit:
 
 @dataclass(frozen=True)
 class CounterChange:
-    """One counter compared with its baseline; null values where a side lacks it, with ``reason``."""
+    """One counter compared with its baseline.
+
+    Values are null where a side lacks the counter, and ``reason`` says why.
+    """
 
     metric: Annotated[str, Doc("a counter, or one of modules: 'module:decoder.*.launches'")]
     before: Annotated[
@@ -156,7 +167,7 @@ class TimeResult:
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause of a verdict: a sentence, and the line of code that it names."""
+    """Cause of a verdict, as a sentence and a line of code."""
 
     sentence: Annotated[str, Doc("what did it, with its place")]
     code: Annotated[str, Doc("line of code at that place; empty where it is not known")] = ""
@@ -169,7 +180,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Fix:
-    """A way to mend or accept what failed: a sentence, and the command that it ends in."""
+    """Way to mend or accept what failed, with its command.
+
+    It is a sentence that ends in the command.
+    """
 
     sentence: Annotated[str, Doc("what to do; empty for a pass")] = ""
     command: Annotated[str, Doc("command that does it, to be copied whole; empty where there is none")] = ""
@@ -182,7 +196,9 @@ class Fix:
 
 @dataclass(frozen=True)
 class WorkloadResult:
-    """The verdict on one workload, with the counters, times and messages that it rests on.
+    """Verdict on one workload, with the figures and messages behind it.
+
+    The figures are counters and times.
 
     ``what``, ``why`` and ``fix`` are the three lines of a failure; ``base`` names the baseline ("merge-base
     1a2b3c4", "the lock-file").

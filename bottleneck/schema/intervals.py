@@ -23,7 +23,10 @@ def tally(codes: Codes, weights: Floats, size: int) -> Floats:
 
 
 def grouped(codes: Codes) -> Iterator[tuple[int, Integers]]:
-    """Each distinct code with the positions that hold it, in order; one sort, however many codes there are."""
+    """Yields each distinct code with its positions, in order.
+
+    It takes one sort, however many codes there are.
+    """
     order = np.argsort(codes, kind="stable")
     if order.size:
         for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
@@ -36,7 +39,9 @@ FEW = 2**16
 
 
 def numbered(*keys: Codes) -> tuple[Integers, Integers]:
-    """The number of each distinct combination of codes, in sorted order, and the first row of each.
+    """Numbers the distinct combinations of codes, in sorted order.
+
+    The second array is the first row of each combination.
 
     Codes are at least -1. Hashing beats the sort of ``np.unique`` where many rows hold few combinations.
     """
@@ -86,8 +91,8 @@ class Spans(Struct, frozen=True):
         length = self.end - self.start
         before = np.concatenate(([0.0], np.cumsum(length)[:-1]))
         span = np.searchsorted(self.start, points, side="right") - 1
-        known = np.maximum(span, 0)
-        inside = before[known] + np.clip(points - self.start[known], 0.0, length[known])
+        clipped = np.maximum(span, 0)
+        inside = before[clipped] + np.clip(points - self.start[clipped], 0.0, length[clipped])
         return np.where(span < 0, 0.0, inside)
 
     def covered_between(self, start: Floats, end: Floats) -> Floats:
@@ -117,7 +122,7 @@ def union(start: Floats, end: Floats) -> Spans:
 
 
 def hold_on_tracks(track: Codes, start: Floats, end: Floats, at_track: Codes, at: Floats) -> Flags:
-    """Mask of the instants of tracks that lie in an interval of the same track."""
+    """Marks the instants that lie in an interval of the same track."""
     held = np.zeros(at.size, dtype=bool)
     asked = dict(grouped(at_track)) if track.size else {}
     for code, mine in grouped(track):
@@ -135,7 +140,10 @@ def join(one: Spans, other: Spans) -> Spans:
 
 
 def gaps(spans: Spans, low: float, high: float) -> tuple[Floats, Floats, Integers]:
-    """Starts and ends of what the spans leave open in [low, high), and the span that ends each (-1: none does)."""
+    """Returns starts and ends of the gaps between spans in [low, high).
+
+    The third array is the span that ends each gap, -1 where none does.
+    """
     starts = np.concatenate(([low], spans.end))
     ends = np.concatenate((spans.start, [high]))
     following = np.concatenate((np.arange(spans.start.size), [-1]))
@@ -144,7 +152,9 @@ def gaps(spans: Spans, low: float, high: float) -> tuple[Floats, Floats, Integer
 
 
 def shared_charge(start: Floats, end: Floats, layer: Integers) -> Floats:
-    """Exclusive time of each interval: an instant belongs to the lowest layer active, in equal parts to its members.
+    """Returns the exclusive time of each interval.
+
+    An instant belongs to the lowest layer active, in equal parts to its members.
 
     The charge is the integral of 1/n(t) over the interval, n counting the active intervals of the lowest layer that is
     active at all, so the charges add up to the union. O(n log n).
@@ -194,19 +204,22 @@ class Segments(Struct, frozen=True):
             return np.full(times.shape, -1, dtype=np.int64)
         if times.size > _MANY_TIMES * self.start.size and bool((times[1:] >= times[:-1]).all()):
             return self._at_sorted(times)
-        found = np.searchsorted(self.start, times, side="right") - 1
-        held = (found >= 0) & (times < self.end[np.maximum(found, 0)])
-        return np.where(held, self.row[found], -1)
+        span = np.searchsorted(self.start, times, side="right") - 1
+        held = (span >= 0) & (times < self.end[np.maximum(span, 0)])
+        return np.where(held, self.row[span], -1)
 
     def _at_sorted(self, times: Floats) -> Integers:
-        """The same for instants in order, by where each stretch begins and ends among them."""
+        """Returns the row that holds each instant, for sorted instants.
+
+        It looks up where each stretch begins and ends among them.
+        """
         low, high = np.searchsorted(times, self.start), np.searchsorted(times, self.end)
         count = high - low
-        found = np.full(times.shape, -1, dtype=np.int64)
+        rows = np.full(times.shape, -1, dtype=np.int64)
         place = np.repeat(low - np.cumsum(count) + count, count)
         place += np.arange(place.size)
-        found[place] = np.repeat(self.row, count)
-        return found
+        rows[place] = np.repeat(self.row, count)
+        return rows
 
 
 NOTHING = Segments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
@@ -217,28 +230,29 @@ _AT_ONCE = 2**18
 
 
 def outermost(start: Floats, end: Floats, row: Integers, chosen: Integers | None = None) -> Segments:
-    """Each instant to the interval that began first of those that are open; the longest of equals.
+    """Gives each instant to the open interval that began first.
 
-    Of all intervals, or of those at the positions ``chosen``.
+    The longest of equals gets it. Of all intervals, or of those at the positions ``chosen``.
     """
     chosen = np.arange(start.size) if chosen is None else chosen
     bounds = range(0, chosen.size, _AT_ONCE)
     if not all(_are_sorted(start[some], end[some]) for some in (chosen[low : low + _AT_ONCE + 1] for low in bounds)):
         chosen = chosen[longest_first(start[chosen], end[chosen])]
-    found, reach = [NOTHING], -np.inf
+    parts, reach = [NOTHING], -np.inf
     for some in (chosen[low : low + _AT_ONCE] for low in bounds):
         ends = end[some]
         begin = np.maximum(np.maximum.accumulate(np.append(reach, ends[:-1])), start[some])
-        kept = np.flatnonzero(ends > begin)
-        found.append(Segments(begin[kept], ends[kept], row[some[kept]]))
+        visible = np.flatnonzero(ends > begin)
+        parts.append(Segments(begin[visible], ends[visible], row[some[visible]]))
         reach = max(reach, float(ends.max()))
-    return joined(found)
+    return joined(parts)
 
 
 def longest_first(start: Floats | Integers, end: Floats | Integers) -> Integers:
-    """The order of intervals by start, the longest of those that begin at once first; equals stay as they are.
+    """Orders intervals by start, the longest of equal starts first.
 
-    Events come in order of time, so that only those that begin at once are left to sort.
+    Equal intervals stay as they are. Events come in order of time, so that only those that begin at once are left to
+    sort.
     """
     order = np.argsort(start, kind="stable")
     starts = start[order]
@@ -251,7 +265,9 @@ def longest_first(start: Floats | Integers, end: Floats | Integers) -> Integers:
 
 
 def by_track(track: Codes, start: Floats | Integers, *ties: Floats | Integers) -> Integers:
-    """The order of intervals by track, then start, then the ``ties``, the first of them first; equals stay as they are.
+    """Orders intervals by track, then start, then the ``ties``.
+
+    The first tie counts before the others. Equal intervals stay as they are.
 
     Times come nearly in order, and tracks are few, so that only those that begin at once are left to sort: a third of
     the time of ``np.lexsort``.
@@ -263,12 +279,15 @@ def by_track(track: Codes, start: Floats | Integers, *ties: Floats | Integers) -
     np.logical_and(starts[1:] == starts[:-1], tracks[1:] == tracks[:-1], out=same[1:-1])
     tied = np.flatnonzero(same[1:] | same[:-1])
     some = order[tied]
-    order[tied] = some[np.lexsort((*(each[some] for each in ties[::-1]), starts[tied], tracks[tied]))]
+    order[tied] = some[np.lexsort((*(tie[some] for tie in ties[::-1]), starts[tied], tracks[tied]))]
     return order
 
 
 def narrow(codes: Codes) -> Codes:
-    """The same numbers from -1 on, in 16 bits where they fit: NumPy sorts those by radix, in linear time."""
+    """Narrows numbers from -1 on to 16 bits where they fit.
+
+    NumPy sorts those by radix, in linear time.
+    """
     return codes.astype(np.int16, copy=False) if codes.max(initial=0) < 2**15 else codes
 
 
@@ -278,7 +297,9 @@ def _are_sorted(start: Floats, end: Floats) -> bool:
 
 
 def innermost(mine: Integers, start: Floats, end: Floats, parent: Integers, times: Floats) -> Integers:
-    """The innermost of the nested intervals that is open at each time, -1 where none is (nor at an unknown time).
+    """Returns the innermost nested interval that is open at each time.
+
+    -1 where none is open, and at an unknown time.
 
     ``mine`` are the rows that may be open, in order of their starts; ``parent`` is the row around each, -1: none.
     """
@@ -290,7 +311,7 @@ def innermost(mine: Integers, start: Floats, end: Floats, parent: Integers, time
 
 
 class Cuts(Struct, frozen=True):
-    """Pieces of intervals: the interval that each is part of, its start and its end."""
+    """Pieces of intervals, each with its interval, start and end."""
 
     interval: Integers
     start: Floats
@@ -298,7 +319,10 @@ class Cuts(Struct, frozen=True):
 
 
 def cut(start: Floats, end: Floats, points: Sequence[Floats]) -> Cuts:
-    """Intervals cut at every point inside them; the pieces of each add up to it. O((n + points) log points)."""
+    """Cuts intervals at every point inside them.
+
+    The pieces of each interval add up to it. O((n + points) log points).
+    """
     inner = np.rint(np.concatenate([np.zeros(0), *points]) * 1e3)
     # The points come in order, one sequence after another: a sort that merges them takes a sixth of np.unique's time.
     inner.sort(kind="stable")
@@ -315,7 +339,10 @@ def cut(start: Floats, end: Floats, points: Sequence[Floats]) -> Cuts:
 
 
 def shared_us(kernels: pd.DataFrame) -> Floats:
-    """Microseconds of each row of KERNELS during which at least one more row runs on its device. O(n log n)."""
+    """Returns microseconds that each row of KERNELS shares its device with others.
+
+    At least one more row runs then. O(n log n).
+    """
     start = kernels["ts_us"].to_numpy()
     end = start + kernels["dur_us"].to_numpy()
     shared = np.zeros(len(kernels))

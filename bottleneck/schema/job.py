@@ -1,4 +1,7 @@
-"""Records of what the ranks of a job say together: which are slow, and where its time goes in collectives."""
+"""Records of what the ranks of a job say together.
+
+They tell which ranks are slow and where time goes in collectives.
+"""
 
 from typing import Annotated
 
@@ -44,7 +47,10 @@ class SlowRank(Struct, frozen=True):
 
 
 class SlowLink(Struct, frozen=True):
-    """A process group whose transfers take longer than those of equal groups, though its ranks come in time."""
+    """Process group whose transfers take longer than those of equal groups.
+
+    Its ranks come in time.
+    """
 
     name: Annotated[str, Doc("name of the process group")]
     ranks: Annotated[tuple[int, ...], Doc("its ranks")]
@@ -58,7 +64,10 @@ class SlowLink(Struct, frozen=True):
 
 
 class GroupUse(Struct, frozen=True):
-    """The collectives of one process group (or of equal groups side by side), per step and averaged over its ranks."""
+    """Collectives of one process group, per step and averaged over its ranks.
+
+    Equal groups side by side count as one.
+    """
 
     name: Annotated[str, Doc("the program's name for it, else its number")]
     kind: Annotated[str | None, Doc("'data', 'tensor', 'pipeline' or 'expert' parallel; null where it cannot be told")]

@@ -35,13 +35,16 @@ _LONGEST_IN_SENTENCE = 60
 def plain_name(name: str) -> str:
     """The name without return type, argument list, namespaces and the inner names of lambdas."""
     text = _RETURN_TYPE.sub("", _ANONYMOUS.sub("", name))
-    text = _LAMBDA.sub(lambda found: f"({found['types']})" if found["types"] else "", _without_arguments(text))
+    text = _LAMBDA.sub(lambda match: f"({match['types']})" if match["types"] else "", _without_arguments(text))
     text = _without_namespaces(text)
     return re.sub(r"\s+>", ">", text).strip() or name
 
 
 def essential_name(name: str) -> str:
-    """The name with only those template arguments that name functors or types; tuned GEMMs by layout and tile."""
+    """Reduces a name to the template arguments that name functors or types.
+
+    Tuned GEMMs are named by layout and tile.
+    """
     tensile = _TENSILE.match(name)
     if tensile:
         return f"{tensile[1]}_{tensile[2]}"
@@ -56,33 +59,47 @@ def essential_name(name: str) -> str:
 
 
 def terse_name(name: str) -> str:
-    """The essential name without words that distinguish no kernels, such as '_kernel', 'Functor' and '_execute'."""
+    """Strips the essential name of words that distinguish no kernels.
+
+    They are words such as '_kernel', 'Functor' and '_execute'.
+    """
     return _CODE_WORDS.sub("", essential_name(name)).replace("tilesize", "") or name
 
 
 def name_in_sentence(name: str) -> str:
-    """A name short enough for a sentence: of a long one what distinguishes it, else its beginning."""
+    """Shortens a name for a sentence.
+
+    A long name is reduced to what distinguishes it, and then to its beginning.
+    """
     short = name if len(name) <= _LONGEST_IN_SENTENCE else essential_name(name)
     return short if len(short) <= _LONGEST_IN_SENTENCE else f"{short[: _LONGEST_IN_SENTENCE - 1]}…"
 
 
 def between(before: str | None, after: str | None, *, is_waited_for: bool) -> str:
-    """', for gemm to end, before aten::add': the work around idle time; that before only where it is waited for."""
+    """Words the work around idle time.
+
+    For example ', for gemm to end, before aten::add'.
+
+    The work before is named only where it is waited for.
+    """
     waited = f", for {name_in_sentence(before)} to end" if before is not None and is_waited_for else ""
     return f"{waited}, before {name_in_sentence(after)}" if after is not None else waited
 
 
 def _without_namespaces(text: str) -> str:
-    """The text without 'a::b::' before names; of a name that is just 'kernel' the last namespace stays."""
+    """Strips 'a::b::' before names.
+
+    The last namespace of a name that is just 'kernel' stays.
+    """
     return re.sub(
         r"\b((?:[A-Za-z_]\w*::)+)(?=([A-Za-z_]\w*))",
-        lambda found: found[1].split("::")[-2] + "::" if found[2] == "kernel" else "",
+        lambda match: match[1].split("::")[-2] + "::" if match[2] == "kernel" else "",
         text,
     )
 
 
 def _without_arguments(text: str) -> str:
-    """The text up to a final '(...)' that follows a name or a template list directly."""
+    """Strips a final '(...)' that directly follows a name or template list."""
     if not text.endswith(")"):
         return text
     depth = 0
@@ -95,7 +112,10 @@ def _without_arguments(text: str) -> str:
 
 
 def _parse(text: str) -> tuple[str, list[str]]:
-    """Head and arguments of a template such as 'f<a, g<b>>'; a text that is none is all head."""
+    """Splits a template such as 'f<a, g<b>>' into head and arguments.
+
+    A text that is no template is all head.
+    """
     head, opening, rest = re.sub(r">\([^()<>]*\)$", ">", text).partition("<")
     if not opening or not head or not rest.endswith(">"):
         return text, []
@@ -110,7 +130,10 @@ def _parse(text: str) -> tuple[str, list[str]]:
 
 
 def _words(argument: str, depth: int) -> list[str]:
-    """The words of a template argument: none, its own name with its arguments, or those of its arguments."""
+    """Returns the words of a template argument.
+
+    They are none, its own name with its arguments, or those of its arguments.
+    """
     head, inner = _parse(argument)
     if depth > _DEEPEST or _NOISE.match(head) or not head or _PLAIN.match(head):
         return []
@@ -120,20 +143,23 @@ def _words(argument: str, depth: int) -> list[str]:
 
 
 def _joined(head: str, arguments: list[str], depth: int) -> str:
-    """Head and the words of its arguments, each once; element types only where there are no others."""
+    """Joins a head and the words of its arguments, each once.
+
+    Element types are used only where there are no other words.
+    """
     words = list(dict.fromkeys(word for argument in arguments for word in _words(argument, depth)))
     named = [word for word in words if not _DTYPE.match(word)]
-    kept = named or words
-    return f"{head}<{', '.join(kept)}>" if kept else head
+    chosen = named or words
+    return f"{head}<{', '.join(chosen)}>" if chosen else head
 
 
 def _demangled(name: str) -> str:
-    """The function of a mangled name, and the first type that it is made for."""
+    """Returns the function of a mangled name, and its first type."""
     parts: list[str] = []
     position = 2 + (name[2:3] == "N")
-    while found := _MANGLED_PART.match(name, position):
-        parts.append(found[2][: int(found[1])])
-        position = found.start(2) + len(parts[-1])
+    while part := _MANGLED_PART.match(name, position):
+        parts.append(part[2][: int(part[1])])
+        position = part.start(2) + len(parts[-1])
     if not parts:
         return ""
     types = re.search(r"\d([A-Z][a-z]+[A-Z][a-z]+(?:[A-Z][a-z]+)*)", name[position:])

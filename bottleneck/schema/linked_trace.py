@@ -1,4 +1,7 @@
-"""Records of the trace stage: a trace as columns, its steps, and its device work tied to ops."""
+"""Records of the trace stage: columns of a trace, steps, linked work.
+
+The device work is tied to ops.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -24,7 +27,10 @@ LONGEST_ISSUE_US = 500.0
 
 
 class DeviceProperties(Struct, frozen=True):
-    """Properties of a device as a trace or the device itself reports them; every field may be missing."""
+    """Properties of a device as a trace or the device reports them.
+
+    Every field may be missing.
+    """
 
     index: int = 0
     name: str = ""
@@ -67,11 +73,12 @@ class Step(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """The stretch of the trace that the ledger partitions, the steps in it, and how they were found.
+    """Stretch of the trace that the ledger partitions, with its steps.
 
-    Where the device is behind the host, the stretch is that of the device's work on the steps, which the host did
-    earlier. ``set_aside`` holds the other steps that were found, in order, each with the reason for leaving it out.
-    ``lead_in_us`` is the time cut from its beginning, in which work from before the recording held the device.
+    ``source`` says how the steps were found. Where the device is behind the host, the stretch is that of the device's
+    work on the steps, which the host did earlier. ``set_aside`` holds the other steps that were found, in order, each
+    with the reason for leaving it out. ``lead_in_us`` is the time cut from its beginning, in which work from before the
+    recording held the device.
     """
 
     start_us: float
@@ -88,12 +95,15 @@ class Window(Struct, frozen=True):
 
     @property
     def host_us(self) -> tuple[float, float]:
-        """When the host began the first step and ended the last one; the window itself where it has no steps."""
+        """Host's begin of the first step and end of the last one.
+
+        The window itself where it has no steps.
+        """
         return (self.steps[0].start_us, self.steps[-1].end_us) if self.steps else (self.start_us, self.end_us)
 
 
 class Trace(Struct, frozen=True):
-    """A trace as columns: the tables of ``trace.read`` and what the file says about itself.
+    """Trace as columns: the tables of ``trace.read`` and facts of the file.
 
     ``flavour`` is a vendor of trace/vendors.tsv, 'cpu' without device work.
 
@@ -160,7 +170,10 @@ class LaunchCounts(Struct, frozen=True):
 
 
 class GraphReplays(Struct, frozen=True):
-    """Graph replays that were compared, those that are ``short`` of kernels, and kernels ``lost`` of the ``whole``."""
+    """Graph replays that were compared, and kernels missing from them.
+
+    ``short`` counts the replays that miss kernels, ``lost`` the kernels missing of the ``whole``.
+    """
 
     count: int
     short: int
@@ -211,5 +224,8 @@ class Linked(Struct, frozen=True):
 
     @property
     def is_host_only(self) -> bool:
-        """True if the trace has no device work, so that ``kernels`` holds ops of the host."""
+        """True if the trace has no device work.
+
+        ``kernels`` then holds ops of the host.
+        """
         return self.trace.device_args.empty

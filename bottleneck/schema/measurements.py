@@ -1,4 +1,7 @@
-"""Frozen records of what is measured on a program: step times, compilation, results, profiler options, pieces."""
+"""Frozen records of what is measured on a program.
+
+They hold step times, compilation, results, profiler options and pieces.
+"""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +37,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step of the recording: its wall time, and why it is excluded; null where it counts."""
+    """One step of the recording, with its wall time.
+
+    ``set_aside`` says why it does not count, null where it counts.
+    """
 
     name: Annotated[str, Doc("number or name given by the program or the profiler")]
     us: Annotated[float, Doc("wall time while profiled", "us")]
@@ -44,7 +50,9 @@ class StepTime:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Steps of the window: mean wall time, spread, and the time without the profiler where it was measured.
+    """Steps of the window: mean wall time, spread, and unprofiled time.
+
+    The unprofiled time is there where it was measured.
 
     ``windows_us`` is the mean step of each window that was recorded; this one was the fastest. ``boundary`` is the
     event that ended a step of the program, ``seen`` its number while the program was observed.
@@ -81,7 +89,10 @@ def tell_step(name: str, seen: int) -> str:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A line of the program at which torch.compile broke a graph, why, and how often until the window ended."""
+    """Line of the program at which torch.compile broke a graph.
+
+    It has the reason, and how often it happened until the window ended.
+    """
 
     file: str
     line: int
@@ -141,7 +152,9 @@ class DebugMode:
 
 @dataclass(frozen=True)
 class Padding:
-    """The part of the ids in the inputs of embeddings that are the same id, repeated at one end of their row.
+    """Part of the ids in embedding inputs that is padding.
+
+    Padding ids are all the same, repeated at one end of their row.
 
     ``rows`` were looked at, the longest of ``columns`` ids.
     """
@@ -156,7 +169,9 @@ ValuePlace = Literal["parameter", "buffer", "gradient", "state", "variable", "in
 
 @dataclass(frozen=True)
 class OddTensor:
-    """A tensor in the host's memory that held subnormal numbers (below the smallest normal one), NaN or zeros.
+    """Host tensor that held subnormal numbers, NaN or zeros.
+
+    Subnormal numbers are below the smallest normal one.
 
     ``name`` is that of the parameter, buffer or variable ('Net.decay', 'trace'), or the class of the module that got or
     gave it. ``source`` is the line that makes it, or that called the module; null where none is known. ``sizes`` are
@@ -174,7 +189,9 @@ class OddTensor:
 
 @dataclass(frozen=True)
 class SpareGradients:
-    """Parameters that get gradients, belong to no optimizer, and are as they were some steps before.
+    """Parameters that get gradients but belong to no optimizer.
+
+    They are as they were some steps before.
 
     ``parameters`` counts them and ``numbers`` what they hold; ``trained`` counts those that optimizers have.
     ``modules`` are the outermost modules that hold no other parameters ('Net.encoder'), ``calls`` the names of those
@@ -193,7 +210,9 @@ class SpareGradients:
 
 @dataclass(frozen=True)
 class ValuesLook:
-    """Finds of a look at the values of tensors in the host's memory, in and after one step that was not measured.
+    """Result of a look at the values of host tensors.
+
+    It covers one step that was not measured, and the time after it.
 
     ``numbers`` were looked at; ``flushes`` tells whether the processor takes subnormal numbers for 0. ``zeros`` are
     large matrices that held next to nothing but zeros.
@@ -208,7 +227,9 @@ class ValuesLook:
 
 @dataclass(frozen=True)
 class RepeatedModule:
-    """A module that had the same inputs and gave the same result in two steps, in which others got new inputs.
+    """Module with equal inputs and results in two steps.
+
+    Others got new inputs in these steps.
 
     ``label`` is its name in a trace, by the order of first calls ('TextTower_0'), ``source`` the line that calls it.
     ``calls`` counts its calls per step; ``repeated`` are the numbers of those that gave the same, empty for all.
@@ -238,7 +259,9 @@ class Keeper:
 
 @dataclass(frozen=True)
 class MemoryGrowth:
-    """Memory of the process at two step boundaries, so many steps apart, before and after the timed steps.
+    """Memory of the process at two step boundaries around the timed steps.
+
+    They are ``steps`` steps apart.
 
     ``host_bytes`` and ``device_bytes`` are the growth per step of resident memory, and of what the allocator of the
     device has handed out; null where not known, 0 where memory became free. ``left_bytes`` were available on the host
@@ -255,7 +278,10 @@ class MemoryGrowth:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of step times: estimate over n pairs of measurements next to each other in time, with its interval."""
+    """Ratio of step times over n pairs of neighbouring measurements.
+
+    It is the estimate with its interval. The two measurements of a pair are next to each other in time.
+    """
 
     median: Annotated[float, Doc("point estimate; 1 is unchanged", "ratio")]
     low: Annotated[float, Doc("lower end of the interval", "ratio")]
@@ -279,7 +305,10 @@ class BatchTest:
 
 @dataclass(frozen=True)
 class BatchProof:
-    """Result of the batch test: t = fixed + proportional x batch, with both parts at the original batch size."""
+    """Result of the batch test: t = fixed + proportional x batch.
+
+    Both parts are at the original batch size.
+    """
 
     batch_size: Annotated[int | None, Doc("samples in a step; null when not known")]
     once_us: Annotated[
@@ -308,7 +337,10 @@ class BatchProof:
 
 @dataclass(frozen=True)
 class OptionCost:
-    """Overhead of one profiler option: profiled / unprofiled step time with this option besides that of ops."""
+    """Overhead of one profiler option besides that of ops.
+
+    It is profiled / unprofiled step time with this option.
+    """
 
     option: Annotated[ProfilerOption, Doc("'ops' alone, 'ops' with one more option, or 'all' options of the recording")]
     ratio: Annotated[
@@ -321,7 +353,10 @@ class OptionCost:
 
 @dataclass(frozen=True)
 class OptionCosts:
-    """Overhead of each profiler option on this step; ``reason`` is why that is not known."""
+    """Overhead of each profiler option on this step.
+
+    ``reason`` is why that is not known.
+    """
 
     costs: Annotated[tuple[OptionCost, ...], Doc("one entry per option")] = ()
     reason: Annotated[str | None, Doc("why there is none; null when there is")] = None
@@ -329,7 +364,9 @@ class OptionCosts:
 
 @dataclass(frozen=True)
 class PageFaults:
-    """Minor page faults of the process per step, of profiled and of unprofiled steps; null where not counted.
+    """Minor page faults per step, of profiled and unprofiled steps.
+
+    They are those of the process, null where not counted.
 
     A minor fault maps a page of ``page_bytes`` that needs no reading from disk: the first touch of new memory.
     """
@@ -341,7 +378,9 @@ class PageFaults:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Most memory in use at once: of a device by its allocator, or resident in the process.
+    """Most memory in use at once, of a device or the process.
+
+    A device's is counted by its allocator, the process's by what is resident.
 
     ``since``: while unprofiled steps ran, or since the program started. ``bytes`` is null where that is not known, and
     ``reason`` says why. ``reserved_bytes`` is what the allocator of that device held at most, used or not.
@@ -359,7 +398,10 @@ BetweenKind = Literal["workers", "input", "checkpoint", "compile"]
 
 @dataclass(frozen=True)
 class BetweenPlace:
-    """A line that held the program between its steps, and the function that it called, if any."""
+    """Line that held the program between its steps.
+
+    It also names the function that the line called, if any.
+    """
 
     source: Annotated[str, Doc("line, 'train.py:88'")]
     share: Annotated[float, Doc("part of the samples of the time between steps", "share")]
@@ -376,7 +418,10 @@ class BetweenPlace:
 
 @dataclass(frozen=True)
 class StepGrowth:
-    """Steps that take longer from one to the next, by the medians of blocks of them."""
+    """Steps that take longer from one to the next.
+
+    They are compared by the medians of blocks of steps.
+    """
 
     slope_us: Annotated[float, Doc("by how much a step takes longer than the one before", "us")]
     first_step: Annotated[int, Doc("number of the step in the middle of the first block")]
@@ -409,7 +454,10 @@ _SCANNED = frozenset({"list", "tuple", "deque"})
 
 @dataclass(frozen=True)
 class SearchedContainer:
-    """A container that a membership test of a line looks through, as it was seen once while the program ran."""
+    """Container that a membership test of a line looks through.
+
+    It is as it was seen once while the program ran.
+    """
 
     name: Annotated[str, Doc("what the line calls it, 'history[u]'")]
     kind: Annotated[str, Doc("its built-in type: list, tuple, deque, set, dict …")]
@@ -427,7 +475,9 @@ class SearchedContainer:
 
 @dataclass(frozen=True)
 class SampledLine:
-    """A line of the program that usual steps were at, by samples of the stack while nothing was timed or profiled.
+    """Line that usual steps were at, by samples of the stack.
+
+    The samples were taken while nothing was timed or profiled.
 
     Samples need the interpreter: Python shorter than its switch interval (5 ms) is sampled at the next op or call that
     lets go of it. They tell where inside a function, or an account, the time is, and not how much there is.
@@ -452,7 +502,9 @@ class SampledLine:
 
 @dataclass(frozen=True)
 class RunSteps:
-    """The steps of a script from the first to the last that was seen to end, less those that were profiled.
+    """The steps of a script, less those that were profiled.
+
+    They reach from the first to the last that was seen to end.
 
     A step that takes more than three times the median of those around it holds something else too, or was held up: what
     it takes longer is ``elsewhere_us`` by the samples at lines that are not in each step, and ``held_us`` by those at
@@ -473,7 +525,9 @@ class RunSteps:
     lines: Annotated[tuple[SampledLine, ...], Doc("lines that usual steps were at, by samples, most first")] = ()
 
     def spread(self, source: str | None, us: float, known_us: Mapping[str, float]) -> dict[SampledLine, float]:
-        """The time of a function, 'step() (model.py:4)', over its sampled lines; empty where none was sampled.
+        """Spreads a function's time over its sampled lines.
+
+        The function is named as 'step() (model.py:4)'. Empty where no line was sampled.
 
         ``known_us`` is what the trace tells of lines already: they get what their samples say beyond it. Lines that
         call torch are left out, since their time is that of ops.
@@ -494,7 +548,7 @@ class RunSteps:
         all_us = us + math.fsum(known_us.get(line.source, 0.0) for line in mine)
         more = {line: max(all_us * line.share / whole - known_us.get(line.source, 0.0), 0.0) for line in mine}
         more_us = math.fsum(more.values())
-        return {line: us * each / more_us for line, each in more.items()} if more_us > 0 else {}
+        return {line: us * line_us / more_us for line, line_us in more.items()} if more_us > 0 else {}
 
     @property
     def elsewhere_share(self) -> float:
@@ -504,7 +558,9 @@ class RunSteps:
 
 @dataclass(frozen=True)
 class BusyThread:
-    """A Python thread of the program besides that of the steps, by the function and the line that it was mostly at.
+    """Python thread besides that of the steps, with its main place.
+
+    The place is the function and the line that it was mostly at.
 
     ``cpu_share`` is its processor time while unprofiled steps ran, as a part of that time.
     """
@@ -529,13 +585,18 @@ class OtherThreads:
 
     @property
     def waiting_share(self) -> float:
-        """Part of the time in which the thread of the steps neither ran nor waited for a processor."""
+        """Part of the time in which the steps' thread was blocked.
+
+        It neither ran nor waited for a processor.
+        """
         return max(1.0 - self.cpu_share - self.queued_share, 0.0)
 
 
 @dataclass(frozen=True)
 class ChildWork:
-    """CPU time of the program's own process, and of the processes that it started and waited for.
+    """CPU time of the program's process and of those it started.
+
+    It counts the processes that the program waited for.
 
     ``processes`` is how many `multiprocessing` made of them; null where it made none.
     """
@@ -578,7 +639,9 @@ class Extras:
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference between original and changed in one kind of result, and how much the change implies.
+    """Largest difference between original and changed in one kind of result.
+
+    It has a measure of how much the change implies.
 
     ``relative`` is the largest difference over the largest magnitude of the original; null where nothing is comparable,
     and ``reason`` says why.
@@ -594,9 +657,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class MeasuredPiece:
-    """One piece of the step, timed as it is and changed, in turns; ``reason`` says why there are no times.
+    """One piece of the step, timed as it is and changed.
 
-    ``at_worst`` is the ratio of the least favourable way to make the change, where a program may need it.
+    The two are timed in turns. ``reason`` says why there are no times. ``at_worst`` is the ratio of the least
+    favourable way to make the change, where a program may need it.
     """
 
     kind: Annotated[str, Doc("kind of piece, such as 'chain' or 'optimizer'")]
@@ -621,7 +685,7 @@ class MeasuredPiece:
 
 @dataclass(frozen=True)
 class MeasuredPieces:
-    """The pieces of a recording that were measured, and those that the time did not suffice for."""
+    """Measured pieces of a recording, and those that found no time."""
 
     budget_s: Annotated[float, Doc("seconds that measuring was allowed to take", "s")]
     spent_s: Annotated[float, Doc("seconds that it took", "s")]
@@ -645,7 +709,10 @@ def missing_pieces(measured: MeasuredPieces) -> tuple[str, ...]:
 
 
 def left_out_words(measured: MeasuredPieces, most: int = _MOST_NAMED) -> tuple[str, ...]:
-    """The line that names the pieces that found no time, and how to measure them; none where all did."""
+    """Gives the line that names the pieces that found no time.
+
+    It also says how to measure them. Empty where all pieces were measured.
+    """
     left = measured.left_out
     if not left:
         return ()

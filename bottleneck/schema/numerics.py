@@ -1,6 +1,7 @@
-"""Digests of the tensors that a step returns and changes: a few numbers each, by which two runs can be compared.
+"""Digests of the tensors that a step returns and changes.
 
-The user's process makes them, so this module loads nothing.
+They are a few numbers each, by which two runs can be compared. The user's process makes them, so this module loads
+nothing.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,9 @@ class TensorDigest:
 
 @dataclass(frozen=True)
 class Numerics:
-    """The digests of a step's outputs after ``steps`` steps from a fixed seed, by name in the order of their making.
+    """Digests of a step's outputs after some steps from a fixed seed.
+
+    They come by name in the order of their making, after ``steps`` steps.
 
     'returned of step 1' and 'returned of step 3' are what the step returned, 'Net.head.weight' is a parameter or buffer
     of a model. ``unstable`` names those on which runs of the same program differ, with the reason; they are in
@@ -54,7 +57,9 @@ class Numerics:
 
 @dataclass(frozen=True)
 class OutputChange:
-    """One output that is not what the lock-file holds, in words, with the difference as a share of its norm.
+    """One output that is not what the lock-file holds, in words.
+
+    It has the difference as a share of the output's norm.
 
     ``difference`` and ``tolerance`` are null where it is not a matter of size: another shape, or a NaN.
     """
@@ -70,9 +75,9 @@ NumericsVerdict = Literal["same", "differs", "new", "not compared"]
 
 @dataclass(frozen=True)
 class NumericsResult:
-    """The outputs of a step held against the lock-file; ``reason`` says why they were not compared.
+    """Comparison of a step's outputs with the lock-file.
 
-    ``unstable`` are outputs that differ from run to run, and are not gated.
+    ``reason`` says why they were not compared. ``unstable`` are outputs that differ from run to run, and are not gated.
     """
 
     verdict: Annotated[NumericsVerdict, Doc("'new': the lock-file holds no outputs")]

@@ -1,4 +1,7 @@
-"""Names of trace events that several stages recognise: step marks, modules, Python frames, in-place ops."""
+"""Names of trace events that several stages recognise.
+
+They are step marks, modules, Python frames and in-place ops.
+"""
 
 import re
 from typing import NamedTuple
@@ -38,13 +41,19 @@ _CELL_FILE = re.compile(r"^(?:<ipython-input-(?P<number>\d{1,9})-\w{1,40}>|.*\bi
 
 
 def numbered_cell(path: str, number: int) -> str | None:
-    """The name for the file of a notebook's cell that tells its number; null where the path is that of no cell."""
-    found = _CELL_FILE.match(path.replace("\\", "/"))
-    return None if found is None else f"<ipython-input-{number}-{found['hash'] or 0}>"
+    """Names the file of a notebook's cell by the cell's number.
+
+    Null where the path is not that of a cell.
+    """
+    cell = _CELL_FILE.match(path.replace("\\", "/"))
+    return None if cell is None else f"<ipython-input-{number}-{cell['hash'] or 0}>"
 
 
 def file_of(path: str) -> str:
-    """The last part of a path; 'cell 3' for a notebook's cell, 'cell #2708535517' where only its hash is known."""
+    """Returns the last part of a path, or a notebook cell's name.
+
+    That is 'cell 3', or 'cell #2708535517' where only its hash is known.
+    """
     path = path.replace("\\", "/")
     cell = _CELL_FILE.match(path)
     if cell is None:
@@ -62,7 +71,10 @@ _CELL = re.compile(r"cell #?\d{1,20}")
 
 
 class Place(NamedTuple):
-    """The file, without its folders, and the line of a source; ``is_function`` where it is that of a definition."""
+    """File, without its folders, and line of a source.
+
+    ``is_function`` is true where the line is that of a definition.
+    """
 
     file: str
     line: int

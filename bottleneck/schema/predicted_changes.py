@@ -1,4 +1,7 @@
-"""Frozen records of `verify --device`: what each change of a program would bring on devices that are not here."""
+"""Frozen records of `verify --device`: gains of changes on other devices.
+
+The devices are not here, so the gains are predicted.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -15,7 +18,7 @@ PredictedVerdict = Literal["helps", "nothing", "hurts", "open"]
 
 @dataclass(frozen=True)
 class PredictedChange:
-    """The gain that is expected of a change on one device, alone or after others.
+    """Gain expected of a change on one device, alone or after others.
 
     ``speedup`` is per sample where the changed step works on several times as many. ``step`` is that of the changed
     program. ``peak_bytes`` is the memory that its step holds at its peak.
@@ -40,7 +43,7 @@ class RefusedChange:
 
 @dataclass(frozen=True)
 class DeviceChanges:
-    """All changes on one device: each alone, and in the order in which they are best made.
+    """All changes on one device, each alone and in the best order.
 
     ``order`` begins with the change that brings most; the figures of each are those after the ones before it, and
     ``total`` is that of all together. It ends where no change is left that brings more than its own error.

@@ -1,4 +1,7 @@
-"""The predicted time of a step on a device: what ``predict`` makes of op calls, and reports show."""
+"""Predicted time of a step on a device.
+
+``predict`` makes it of op calls, and reports show it.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,7 +16,9 @@ PredictedBound = Literal["compute", "memory", "latency", "overhead", "mixed", "i
 
 @dataclass(frozen=True)
 class PredictedKernels:
-    """The kernels of one call, or of the calls that a compiler fuses into one, with their time and their floors.
+    """Kernels of one call, with their time and their floors.
+
+    A compiler may fuse several calls into one.
 
     ``floor_us`` is the larger of the floors set by arithmetic and by bytes, less what the last cache may spare; no
     device of this kind takes less. ``efficiency`` is the share of ``compute_us`` or of ``memory_us``, the larger, in

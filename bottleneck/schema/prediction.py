@@ -1,4 +1,4 @@
-"""The answer to the question what a step would take on other devices, and what would hold it back there."""
+"""Prediction of a step's time and limits on other devices."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,7 +14,10 @@ PREDICT_SCHEMA = "bottleneck/predict/1"
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Device memory of the step at its peak, by what it holds; from the lifetimes of the tensors of the step."""
+    """Device memory of the step at its peak, by its contents.
+
+    It comes from the lifetimes of the step's tensors.
+    """
 
     peak_bytes: Annotated[int, Doc("most memory that tensors hold at once", "B")]
     parameter_bytes: Annotated[int, Doc("parameters and buffers", "B")]
@@ -43,7 +46,10 @@ class PredictedWork:
 
 @dataclass(frozen=True)
 class BackendGain:
-    """The step run in another way, or with another setting, against the step as it is."""
+    """Gain of running the step in another way or setting.
+
+    The base is the step as it is.
+    """
 
     name: Annotated[str, Doc("'compile', 'cudagraphs', 'tf32' …")]
     step: Annotated[PredictedStep, Doc("the step that way; without its kernels")]

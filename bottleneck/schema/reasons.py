@@ -1,4 +1,7 @@
-"""Reasons as codes with numbers: why work has no cost, no op, or takes longer than its floor. Worded here alone."""
+"""Reasons as codes with numbers, and their words.
+
+They say why work has no cost, no op, or takes longer than its floor. Only this module words them.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -35,7 +38,10 @@ class _Words(Formatter):
 
 @cache
 def _number_names(words: str) -> tuple[str, ...]:
-    """The fields of a template, in the order in which the numbers of a reason are given."""
+    """Returns the fields of a template, in order.
+
+    The numbers of a reason are given in this order.
+    """
     return tuple(name for _, name, _, _ in Formatter().parse(words) if name)
 
 
@@ -218,7 +224,9 @@ _CONTEXTS: Mapping[str, str] = {
 
 
 class Reason(Struct, frozen=True):
-    """A code of REASONS with the numbers and names that its words take, in the order of their fields.
+    """Code of REASONS with the numbers and names of its words.
+
+    They are in the order of the words' fields.
 
     ``contexts`` are keys of what surrounds it, from the inside.
     """
@@ -240,7 +248,7 @@ class Reason(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The reason for people, without the numbers of one case where it has a form without them."""
+        """Reason for people, without the numbers of one case where possible."""
         return BRIEF.get(self.code) or self.words
 
     def number(self, name: str) -> float | None:

@@ -1,4 +1,7 @@
-"""The recording on disk, ``recording.json`` with one trace per rank: its records, reader and writer."""
+"""The recording on disk: its records, reader and writer.
+
+It is ``recording.json`` with one trace per rank.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -46,7 +49,10 @@ LONGEST_SOURCE_TEXT = 120
 
 @dataclass(frozen=True)
 class LightWindow:
-    """The trace of a rank's window with the fewest options of the profiler, as a RankTrace; ``profiled`` in us."""
+    """Trace of a rank's window with the fewest profiler options.
+
+    It is like a RankTrace. ``profiled`` is in us.
+    """
 
     file: str
     step_marks_ns: tuple[int, ...]
@@ -55,7 +61,9 @@ class LightWindow:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """The trace of one rank: file name inside the folder, and the wall clock at each step boundary.
+    """Trace of one rank: its file and its step boundaries.
+
+    The file name is that inside the folder. The boundaries are on the wall clock.
 
     ``step_marks_ns`` holds one mark more than there are steps, in nanoseconds since 1970; empty when no step was seen.
     Step times and ``timed_ns`` as in the recording, but of this rank; null in recordings made before ranks had them.
@@ -172,7 +180,10 @@ def light_file(rank: int) -> str:
 
 
 def is_light_file(path: Path) -> bool:
-    """True for the name of such a trace: it is not a rank of its own."""
+    """Returns whether a name is that of a light window's trace.
+
+    Such a trace is not a rank of its own.
+    """
     return path.name.startswith(_LIGHT)
 
 
@@ -195,12 +206,15 @@ def write_recording(folder: Path, recording: Recording) -> Path:
 
 
 def _encodable(value: object) -> object:
-    """The value with texts that JSON can hold: bytes of arguments and paths that are no UTF-8 become escapes."""
+    """Replaces texts that JSON cannot hold.
+
+    Bytes of arguments and paths that are no UTF-8 become escapes.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):
-        return {_encodable(key): _encodable(each) for key, each in value.items()}
-    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_recording(folder: Path) -> Recording:
@@ -227,7 +241,7 @@ def read_recording(folder: Path) -> Recording:
             why=f"this version reads {RECORDING_SCHEMA!r}",
             fix="read it with the version of bottleneck that wrote it, or record again",
         )
-    for file in [each.file for trace in recording.traces for each in (trace, trace.light) if each is not None]:
+    for file in [window.file for trace in recording.traces for window in (trace, trace.light) if window is not None]:
         if Path(file).name != file or file in {"", ".", ".."} or "\0" in file:
             raise TraceError(
                 f"{path} names a trace outside its folder: {file!r}",
@@ -238,7 +252,10 @@ def read_recording(folder: Path) -> Recording:
 
 
 def kept_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that shape performance, without those whose name or value looks like a secret."""
+    """Picks the variables that shape performance.
+
+    Those whose name or value looks like a secret are left out.
+    """
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -248,23 +265,26 @@ def kept_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def kept_command(arguments: Sequence[str]) -> tuple[str, ...]:
     """The command line with the values of secret-looking options replaced."""
-    kept: list[str] = []
+    cleaned: list[str] = []
     secret_follows = False
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         is_option = argument.startswith("-")
         if (secret_follows and not is_option) or _SECRET_VALUE.search(argument):
-            kept.append(_REDACTED)
+            cleaned.append(_REDACTED)
         elif is_option and equals and _SECRET_NAME.search(name):
-            kept.append(f"{name}={_REDACTED}")
+            cleaned.append(f"{name}={_REDACTED}")
         else:
-            kept.append(argument)
+            cleaned.append(argument)
         secret_follows = is_option and not equals and bool(_SECRET_NAME.search(argument))
-    return tuple(kept)
+    return tuple(cleaned)
 
 
 def kept_source(line: str) -> str:
-    """The line of a program in short, without its comment and without strings that look like a secret."""
+    """Shortens a line of a program, without comment and secrets.
+
+    Strings that look like a secret are replaced.
+    """
     names_secret = _SECRET_NAME.search(line) is not None
 
     def keep(found: re.Match[str]) -> str:

@@ -1,4 +1,6 @@
-"""Records of both makes, dataclasses and Structs of msgspec: how their fields are described, copied and checked.
+"""Records of both makes, dataclasses and Structs of msgspec.
+
+The module describes, copies and checks their fields.
 
 A record that the user's process loads is a dataclass, since that process loads no msgspec
 (``tests/architecture/test_imports.py`` holds that). A Struct is defined in a fortieth of the time, because a dataclass
@@ -19,7 +21,10 @@ R = TypeVar("R")
 
 
 class Doc(NamedTuple):
-    """Description of a field and its unit ("us", "share", "B/s"); no unit for a name, a text, a count or a record."""
+    """Description of a field and its unit ("us", "share", "B/s").
+
+    A name, a text, a count or a record has no unit.
+    """
 
     description: str
     unit: str = ""
@@ -31,7 +36,10 @@ def is_record(kind: type) -> bool:
 
 
 def replace(record: R, /, **changes: Any) -> R:
-    """A copy of the record with some fields changed, as ``copy.replace`` of Python 3.13 makes it."""
+    """Copies the record with some fields changed.
+
+    It works as ``copy.replace`` of Python 3.13.
+    """
     if hasattr(record, "__struct_fields__"):
         copied: R = record.__replace__(**changes)  # type: ignore[attr-defined]
         return copied
@@ -56,31 +64,34 @@ _NEAREST_TO_ZERO = 1e-100
 
 
 def check_ranges(record: Any) -> None:
-    """ValueError for a number of a record, or of one inside it, that its unit does not allow: 7.5 as a share."""
+    """Raises ValueError for a number that its unit does not allow.
+
+    An example is 7.5 as a share. Records inside the record are checked too.
+    """
     for why in unsound_fields(record).values():
         raise ValueError(why)
 
 
 def unsound_fields(record: Any) -> Mapping[str, str]:
-    """The fields of a record that hold a number which its unit does not allow, each with the reason."""
-    found = {}
+    """Returns fields whose number its unit does not allow, with reasons."""
+    reasons = {}
     for name, unit in _units(cast("Hashable", type(record))):
         try:
             _check(getattr(record, name), unit, f"{type(record).__name__}.{name}", name in _CEILINGS)
         except ValueError as exc:
-            found[name] = str(exc)
-    return found
+            reasons[name] = str(exc)
+    return reasons
 
 
 def _check(value: Any, unit: str, where: str, is_ceiling: bool) -> None:
     if is_record(type(value)):
         check_ranges(value)
     elif isinstance(value, Mapping):
-        for key, each in value.items():
-            _check(each, unit, f"{where}[{key!r:.80}]", is_ceiling)
+        for key, item in value.items():
+            _check(item, unit, f"{where}[{key!r:.80}]", is_ceiling)
     elif isinstance(value, list | tuple):
-        for each in value:
-            _check(each, unit, where, is_ceiling)
+        for item in value:
+            _check(item, unit, where, is_ceiling)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         low, high = _RANGES.get(unit, _ANY)
         low = _LEAST_CEILING if is_ceiling else low
@@ -94,12 +105,15 @@ def _check(value: Any, unit: str, where: str, is_ceiling: bool) -> None:
 
 @cache
 def _units(record: Hashable) -> tuple[tuple[str, str], ...]:
-    """The fields of a class of records with their units, by description or by the end of the name."""
+    """Returns the fields of a class of records with their units.
+
+    The unit comes from the description or from the end of the name.
+    """
     assert isinstance(record, type)
     hints = get_type_hints(record, include_extras=True)
-    found = []
+    units = []
     for name, hint in hints.items():
-        docs = (each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Doc))
+        docs = (doc for doc in getattr(hint, "__metadata__", ()) if isinstance(doc, Doc))
         ends = (unit for end, unit in _NAMES_END.items() if name.endswith(end))
-        found.append((name, next((each.unit for each in docs if each.unit), next(ends, ""))))
-    return tuple(found)
+        units.append((name, next((doc.unit for doc in docs if doc.unit), next(ends, ""))))
+    return tuple(units)

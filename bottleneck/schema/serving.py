@@ -1,4 +1,7 @@
-"""Recognises a program that waits for requests, from its analysis and trace, for the verdict and the advice rules."""
+"""Recognises a program that waits for requests.
+
+It does so from the analysis and the trace, for the verdict and the advice rules.
+"""
 
 import math
 import re
@@ -24,7 +27,9 @@ _LEAST_IDLE, _MOST_OF_IT = 0.05, 0.5
 
 
 class Serving(Struct, frozen=True):
-    """A program that answers requests: per step, which is a call of its model, the time it waits and the time it works.
+    """Program that answers requests: waiting and working time per step.
+
+    A step is one call of its model.
 
     ``calls_per_s`` is how often the model was called, ``most_per_s`` how often it could be if nothing waited.
     """
@@ -37,7 +42,10 @@ class Serving(Struct, frozen=True):
 
 @remembered
 def serving_of(evidence: Evidence) -> Serving | None:
-    """The program's pace if it waits for requests between the calls of its model; null where it trains or does not."""
+    """Returns the program's pace if it waits for requests between model calls.
+
+    Null where it trains, or does not wait for requests.
+    """
     idle_us, step_us = evidence.account_us(WAIT), evidence.step_us
     rows = [row for row in evidence.analysis.idle if f"overhead.{row.cause}" == WAIT]
     asked = (row for row in rows if _FOR_REQUESTS.search(row.detail or "") and not _is_for_own(evidence, row.source))
@@ -51,7 +59,10 @@ def serving_of(evidence: Evidence) -> Serving | None:
 
 
 def _is_for_own(evidence: Evidence, source: str | None) -> bool:
-    """True for a line that waits for a pool of processes of the program, which looks like a server's wait."""
+    """Returns whether a line waits for the program's own pool of processes.
+
+    Such a wait looks like a server's wait.
+    """
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     text = texts.get(source or "", "")
     return any(pattern.search(text) for pattern in (POOL_CALL, PIPE_CALL, MANAGER_ACCESS))
@@ -64,8 +75,11 @@ def _trains(evidence: Evidence) -> bool:
 
 
 def describe_pace(serving: Serving) -> str:
-    """The pace in words: '12 calls of the model per second, each 20 ms; about 50 would fit'."""
-    calls, most = (_rounded(each) for each in (serving.calls_per_s, serving.most_per_s))
+    """Gives the pace of calls of the model in words.
+
+    '12 calls of the model per second take 20 ms each; about 50 would fit'.
+    """
+    calls, most = (_rounded(rate) for rate in (serving.calls_per_s, serving.most_per_s))
     plural = "call" if calls == "1" else "calls"
     return f"{calls} {plural} of the model per second take {format_us(serving.busy_us)} each; about {most} would fit"
 

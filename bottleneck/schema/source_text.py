@@ -1,4 +1,7 @@
-"""Parses a line of a program's text, for those that look for patterns in it; nothing of the program is run."""
+"""Parses a line of a program's text, without running anything.
+
+It serves those that look for patterns in the line.
+"""
 
 import ast
 import re
@@ -12,7 +15,10 @@ _LONGEST = 2000
 
 @lru_cache(maxsize=4096)
 def parse_line(text: str) -> ast.stmt | None:
-    """The statement of a line, of a compound one its head with an empty block; null where it is a part of one."""
+    """Returns the statement of a line.
+
+    Of a compound statement it is the head with an empty block. Null where the line is only a part of a statement.
+    """
     text = text.strip().removeprefix("el") if text.lstrip().startswith("elif") else text.strip()
     if not text or len(text) > _LONGEST or "\n" in text:
         return None
@@ -26,7 +32,10 @@ def parse_line(text: str) -> ast.stmt | None:
 
 
 def searched_in(statement: ast.AST) -> Iterator[ast.expr]:
-    """The right sides of `in` and `not in` that are a plain name, an attribute of one or an item of one."""
+    """Yields the right sides of `in` and `not in` that are plain.
+
+    A plain one is a name, or an attribute or item of one.
+    """
     for node in ast.walk(statement):
         if not isinstance(node, ast.Compare):
             continue
@@ -36,7 +45,10 @@ def searched_in(statement: ast.AST) -> Iterator[ast.expr]:
 
 
 def is_plain(node: ast.expr) -> bool:
-    """True for a name, and for attributes and items of one whose keys are such too, or constants."""
+    """Returns whether an expression is a name, or its attribute or item.
+
+    Keys of items must be such too, or constants.
+    """
     if isinstance(node, ast.Attribute):
         return is_plain(node.value)
     if isinstance(node, ast.Subscript):

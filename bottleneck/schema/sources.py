@@ -1,4 +1,7 @@
-"""Finds the traces that a path names, each with what a recording states about its rank: the input of the pipeline."""
+"""Finds the traces that a path names: the input of the pipeline.
+
+Each comes with what a recording states about its rank.
+"""
 
 import re
 import shlex
@@ -25,7 +28,9 @@ from bottleneck.system.perfetto import holds_perfetto
 
 
 class TraceSource(Struct, frozen=True):
-    """One rank's trace on disk, the recording that it belongs to, if any, and the kernels that its program compiled.
+    """One rank's trace on disk, with what belongs to it.
+
+    That is the recording that it is part of, if any, and the kernels that its program compiled.
 
     ``marks_ns``, ``unprofiled`` and ``timed_ns`` are what the recording states about this rank; ``extras`` is null but
     for the first rank. ``light`` is the rank's window with the fewest options, where its trace is there. ``host`` is
@@ -49,9 +54,10 @@ class TraceSource(Struct, frozen=True):
 
 
 def find_traces(path: Path) -> list[TraceSource]:
-    """The traces that a path stands for: itself, those of a recording, or every trace in a folder.
+    """Finds the traces that a path stands for.
 
-    A folder without a trace may hold a folder for each host, itself or some levels down; links are not followed.
+    They are the path itself, those of a recording, or every trace in a folder. A folder without a trace may hold a
+    folder for each host, itself or some levels down; links are not followed.
     """
     try:
         return _found(path)
@@ -82,12 +88,18 @@ NO_TRACES_WHY = (
 
 
 def is_trace_file(path: Path) -> bool:
-    """True for a file that is named as traces are, or holds one in Perfetto's protobuf under another name."""
+    """Returns whether a file is named as a trace, or holds one.
+
+    A trace under another name is one in Perfetto's protobuf.
+    """
     return path.name.endswith(TRACE_SUFFIXES) or holds_perfetto(path)
 
 
 def trace_files(folder: Path) -> Iterator[Path]:
-    """The files of a folder that may be traces, in no order; hidden ones by their names alone."""
+    """Yields files of a folder that may be traces, in no order.
+
+    Hidden ones count by their names alone.
+    """
     if is_remote(folder):
         # In a store each file that is opened costs a request.
         yield from (file for suffix in TRACE_SUFFIXES for file in folder.glob(f"*{suffix}"))
@@ -102,15 +114,18 @@ def _in_folder(folder: Path) -> list[TraceSource]:
 
 
 def _of_hosts(job: Path, folder: Path, levels: int) -> list[TraceSource]:
-    """Traces in the folders of a folder, each that of a host unless the name of the file tells another."""
-    found = []
+    """Finds traces in the folders of a folder, one per host.
+
+    The folder names the host unless the file's name tells another.
+    """
+    sources = []
     for inner in sorted(folder.glob("[!.]*")):
         if inner.is_symlink() or not inner.is_dir() or is_recording(inner):
             continue
         host = inner.relative_to(job).as_posix()
         here = [replace(source, host=source.host or host) for source in _in_folder(inner)]
-        found += here or (_of_hosts(job, inner, levels - 1) if levels > 1 else [])
-    return found
+        sources += here or (_of_hosts(job, inner, levels - 1) if levels > 1 else [])
+    return sources
 
 
 def is_saved_analysis(path: Path) -> bool:

@@ -1,4 +1,6 @@
-"""Statistics of step times: the median with its interval, and the paired tests of `verify` and the gate.
+"""Statistics of step times: medians with intervals, and paired tests.
+
+The tests are those of `verify` and the gate.
 
 Sign convention, for the whole package: a pair gives ratio = changed time / original time (for the gate candidate /
 base), so that a ratio above 1, and a positive logarithm, means slower. Only what a person reads as a speedup is the
@@ -60,7 +62,10 @@ class EffectRule:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The Hodges-Lehmann estimate of the typical value with its interval, infinite where there are too few pairs."""
+    """Hodges-Lehmann estimate of the typical value, with its interval.
+
+    The interval is infinite where there are too few pairs.
+    """
 
     middle: float
     low: float
@@ -75,7 +80,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on all pairs so far; ``smallest_visible`` is the smallest change that they would have shown."""
+    """Verdict on all pairs so far.
+
+    ``smallest_visible`` is the smallest change that they would have shown.
+    """
 
     verdict: Verdict
     estimate: Estimate
@@ -84,7 +92,9 @@ class Judgement:
 
 
 def summarise_durations(durations_us: Sequence[float]) -> Timing | None:
-    """The median with its 95 % interval by order statistics (the whole range below 6 values); null without values.
+    """Returns the median of durations with its 95 % interval.
+
+    The interval is by order statistics, and the whole range below 6 values. Null without values.
 
     The interval takes the ranks between which a binomial variable with p = 1/2 lies with at least 95 % probability,
     and so assumes nothing about the shape of the distribution.
@@ -98,7 +108,10 @@ def summarise_durations(durations_us: Sequence[float]) -> Timing | None:
 
 
 def ranks_outside_interval(count: int) -> int:
-    """Number of order statistics outside the 95 % interval of the median at either end."""
+    """Counts order statistics outside the median's interval at either end.
+
+    The interval is the 95 % interval.
+    """
     if count > _EXACT_MEDIAN_UP_TO:
         # 1.96 / 2 standard deviations of sqrt(count).
         return math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1
@@ -111,7 +124,10 @@ def ranks_outside_interval(count: int) -> int:
 
 @lru_cache(maxsize=4096)
 def signed_rank_at_most(total: int, n: int) -> float:
-    """The chance that the positive ranks of n values without an effect add up to at most this total."""
+    """Returns the chance of at most this total of positive ranks.
+
+    They are ranks of n values without an effect.
+    """
     if total < 0:
         return 0.0
     if n > _EXACT_UP_TO:
@@ -126,9 +142,9 @@ def signed_rank_at_most(total: int, n: int) -> float:
 
 @lru_cache(maxsize=1024)
 def critical_rank(n: int, tail: float) -> int:
-    """The rank (1 is the smallest) of the Walsh average that is a lower bound of the true value at error ``tail``.
+    """Returns the rank of the Walsh average that bounds the true value.
 
-    0 where no Walsh average is one.
+    It is a lower bound at error ``tail``, and rank 1 is the smallest. 0 where no Walsh average is one.
     """
     low, high = 0, n * (n + 1) // 2
     while low < high:
@@ -138,7 +154,10 @@ def critical_rank(n: int, tail: float) -> int:
 
 
 def estimate(values: Sequence[float], coverage: float = 0.95) -> Estimate:
-    """The median of the Walsh averages, with the interval of the values that the signed-rank test does not reject."""
+    """Returns the median of the Walsh averages, with its interval.
+
+    The interval holds the values that the signed-rank test does not reject.
+    """
     if not values:
         return Estimate(0.0, -math.inf, math.inf, 0)
     # The Walsh averages: the mean of every two values and of each with itself.
@@ -149,13 +168,14 @@ def estimate(values: Sequence[float], coverage: float = 0.95) -> Estimate:
 
 
 def smallest_visible(values: Sequence[float], rule: EffectRule) -> float:
-    """The smallest effect that the test at ``rule.error`` would show with ``rule.power``, from the interval's width.
+    """Returns the smallest effect that the test would show.
 
-    (z_error + z_power) standard errors, where the interval is 2 z_coverage of them wide.
+    The test is at ``rule.error`` with ``rule.power``, and the effect comes from the interval's width: (z_error +
+    z_power) standard errors, where the interval is 2 z_coverage of them wide.
     """
     normal = statistics.NormalDist()
-    found = estimate(values, rule.coverage)
-    standard_error = found.half_width / normal.inv_cdf((1 + rule.coverage) / 2)
+    estimated = estimate(values, rule.coverage)
+    standard_error = estimated.half_width / normal.inv_cdf((1 + rule.coverage) / 2)
     return (normal.inv_cdf(1 - rule.error) + normal.inv_cdf(rule.power)) * standard_error
 
 
@@ -171,17 +191,18 @@ def look_for_effect(values: Sequence[float], rule: EffectRule) -> Effect:
 
 
 def judge_effect(first: Sequence[float], confirming: Sequence[float], rule: EffectRule) -> Judgement:
-    """The verdict on a first batch of pairs and on a fresh one, which alone has to show the same effect again.
+    """Judges a first batch of pairs and a fresh one.
 
-    Without a fresh batch no effect is reported, only the lack of one.
+    The fresh batch alone has to show the same effect again. Without a fresh batch no effect is reported, only the lack
+    of one.
     """
     pooled = [*first, *confirming]
-    found, visible = estimate(pooled, rule.coverage), smallest_visible(pooled, rule)
+    estimated, visible = estimate(pooled, rule.coverage), smallest_visible(pooled, rule)
     claimed, again = look_for_effect(first, rule), look_for_effect(confirming, rule)
     if claimed == again and (claimed == "faster" or claimed == "slower"):  # noqa: PLR1714 - mypy narrows this one
-        return Judgement(claimed, found, visible, is_confirmed=True)
+        return Judgement(claimed, estimated, visible, is_confirmed=True)
     verdict: Verdict = "no effect" if _shows_none(pooled, rule) else "inconclusive"
-    return Judgement(verdict, found, visible)
+    return Judgement(verdict, estimated, visible)
 
 
 def next_look(n: int) -> int | None:
@@ -191,7 +212,10 @@ def next_look(n: int) -> int | None:
 
 @dataclass(frozen=True)
 class ProcessPair:
-    """Two fresh processes, one per side: the median over turns of log(candidate / base), and their typical steps."""
+    """Two fresh processes, one per side, with their time ratio.
+
+    It holds the median over turns of log(candidate / base), and their typical steps.
+    """
 
     log_ratio: float
     base_us: float
@@ -200,11 +224,11 @@ class ProcessPair:
 
 @dataclass(frozen=True)
 class SlowdownRule:
-    """Thresholds of the gate's verdict: ``budget`` is the growth that is allowed, as a share.
+    """Thresholds of the gate's verdict.
 
-    A growth below ``floor_us`` never counts. ``error`` is the chance that one look at an unchanged step calls it
-    slower, ``pass_error`` that of one look to pass a slowdown as large as the budget, ``power`` the chance to detect
-    what is called visible.
+    ``budget`` is the growth that is allowed, as a share. A growth below ``floor_us`` never counts. ``error`` is the
+    chance that one look at an unchanged step calls it slower, ``pass_error`` that of one look to pass a slowdown as
+    large as the budget, ``power`` the chance to detect what is called visible.
     """
 
     budget: float = 0.03
@@ -214,13 +238,16 @@ class SlowdownRule:
     power: float = 0.8
 
     def allowed(self, base_us: float) -> float:
-        """The growth that is allowed of a step of this length, as a logarithm: the larger of budget and floor."""
+        """Returns the growth allowed of a step of this length.
+
+        It is a logarithm, the larger of budget and floor.
+        """
         return math.log1p(max(self.budget, self.floor_us / base_us))
 
 
 @dataclass
 class Batches:
-    """The pairs that were taken first, and the fresh ones that are to confirm a slowdown.
+    """Pairs taken first, and fresh ones to confirm a slowdown.
 
     ``is_confirming`` turns true once the first pairs have shown a slowdown.
     """
@@ -236,7 +263,9 @@ class Batches:
 
 
 def look_for_slowdown(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> Slowdown:
-    """The result that these pairs alone show; "open" with fewer than seven (gate statistics, section 3.3).
+    """Returns the result that these pairs alone show.
+
+    It is "open" with fewer than seven (gate statistics, section 3.3).
 
     Slower: the lower bound is above zero and the estimate at what is allowed or beyond. Fine: the upper bound is below
     that, and pairs like these would have shown a slowdown of as much. Faster: the upper bound at the same error as for
@@ -255,7 +284,9 @@ def look_for_slowdown(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> Slowd
 def take_batches(
     batches: Batches, take: Callable[[], ProcessPair | None], rule: SlowdownRule, looks: Sequence[int] = GATE_LOOKS
 ) -> None:
-    """Takes pairs from look to look until they decide; then, where they show a slowdown, a fresh batch.
+    """Takes pairs from look to look until they decide.
+
+    A fresh batch follows where they show a slowdown.
 
     ``take`` gives null where there is no time for another pair: then the pairs so far are looked at. Pairs that were
     taken stay in ``batches`` where it raises.
@@ -266,7 +297,7 @@ def take_batches(
 
 
 def judge_slowdown(batches: Batches, rule: SlowdownRule) -> "TimeResult":
-    """The verdict on these pairs, with its bounds and the smallest slowdown that they would have shown."""
+    """Judges these pairs, with bounds and the smallest visible slowdown."""
     from bottleneck.schema.gate_result import TimeResult  # noqa: PLC0415 - the profiled process imports this module too
 
     logs = _logs(batches.pairs)
@@ -322,11 +353,14 @@ def _take_until_decided(
 
 
 def _direction(logs: Sequence[float], error: float, budget: float) -> Literal["faster", "slower"] | None:
-    """The direction of an effect of at least the budget whose one-sided interval excludes zero; null for none."""
-    found = _one_sided(logs, error)
-    if found.low > 0 and found.middle >= budget:
+    """Returns the direction of an effect of at least the budget.
+
+    Its one-sided interval excludes zero. Null for none.
+    """
+    estimated = _one_sided(logs, error)
+    if estimated.low > 0 and estimated.middle >= budget:
         return "slower"
-    if found.high < 0 and found.middle <= -budget:
+    if estimated.high < 0 and estimated.middle <= -budget:
         return "faster"
     return None
 
@@ -337,8 +371,8 @@ def _one_sided(logs: Sequence[float], error: float) -> Estimate:
 
 
 def _shows_none(values: Sequence[float], rule: EffectRule) -> bool:
-    found = estimate(values, rule.coverage)
-    is_within = -rule.budget < found.low and found.high < rule.budget
+    estimated = estimate(values, rule.coverage)
+    is_within = -rule.budget < estimated.low and estimated.high < rule.budget
     return is_within and smallest_visible(values, rule) <= rule.budget
 
 
@@ -355,13 +389,16 @@ def _visible_slowdown(logs: Sequence[float], rule: SlowdownRule) -> float:
 
 
 def _ratio(logs: Sequence[float]) -> Ratio | None:
-    found = _one_sided(logs, _SHOWN_TAIL)
-    low, high = _finite(found.low), _finite(found.high)
-    return None if low is None or high is None else Ratio(math.exp(found.middle), low, high, found.n)
+    estimated = _one_sided(logs, _SHOWN_TAIL)
+    low, high = _finite(estimated.low), _finite(estimated.high)
+    return None if low is None or high is None else Ratio(math.exp(estimated.middle), low, high, estimated.n)
 
 
 def _finite(bound: float) -> float | None:
-    """A bound of the logarithm as one of the ratio; null where it is infinite."""
+    """Turns a bound of the logarithm into one of the ratio.
+
+    Null where it is infinite.
+    """
     return math.exp(bound) if math.isfinite(bound) else None
 
 
@@ -370,7 +407,7 @@ def _share(growth: float) -> float | None:
 
 
 def _with_rank_sum(total: int, n: int) -> list[int]:
-    """Values of the ranks 1 to n whose positive ones add up to this total."""
+    """Makes ranks 1 to n, signed so that positive ones total this."""
     values = []
     for rank in range(n, 0, -1):
         is_in = rank <= total

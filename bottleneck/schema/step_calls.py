@@ -1,4 +1,6 @@
-"""The op calls of one step of a program, without times: the record that a prediction for another device starts from.
+"""Op calls of one step of a program, without times.
+
+A prediction for another device starts from this record.
 
 The harness makes it from a step under fake tensors, the command from the ops of a trace; ``predict`` prices it.
 """
@@ -22,7 +24,9 @@ BEFORE_THE_STEP = -1
 
 @dataclass(frozen=True)
 class TensorUse:
-    """A tensor that a call reads or writes; ``type`` is spelled as in a trace.
+    """Tensor that a call reads or writes.
+
+    ``type`` is spelled as in a trace.
 
     ``storage`` numbers the memory that it lies in (``StepCalls.storages``), which views of one tensor share; null where
     that is not known, as in a trace.
@@ -42,7 +46,9 @@ class TensorUse:
 
 @dataclass(frozen=True)
 class StepCall:
-    """One call of an op that launches work on a device. Views and ops that only call others are left out.
+    """One call of an op that launches work on a device.
+
+    Views and ops that only call others are left out.
 
     ``dims``, ``types``, ``strides`` and ``concrete`` are JSON as the columns of SIGNATURES, so that ``parse_call``
     takes them unchanged; the type of a list of tensors names their item size ('TensorList[2]').
@@ -67,13 +73,18 @@ class StepCall:
 
     @property
     def result(self) -> str | None:
-        """JSON of the sizes of the first result, as ``parse_call`` takes them; null where they are not known."""
+        """Sizes of the first result as JSON, for ``parse_call``.
+
+        Null where they are not known.
+        """
         return str(list(self.outputs[0].dims)) if self.outputs else None
 
 
 @dataclass(frozen=True)
 class Storage:
-    """A piece of device memory of the step: made by one call, freed before another.
+    """Piece of device memory of the step, from making to freeing.
+
+    One call makes it, and it is freed before another.
 
     ``created`` is the position of the call that made it, BEFORE_THE_STEP for what was there; ``freed`` the position of
     the first call before which it is free again, null where it outlives the step.
@@ -87,7 +98,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings of the program that decide which engine of a GPU its arithmetic runs on.
+    """Settings that decide which GPU engine the arithmetic runs on.
+
+    They are the program's.
 
     ``origins`` tells for a setting, by the name of its field, where it was read. ``autocast`` holds the types of the
     autocast regions of the program ('bfloat16'); empty where there were none. ``training`` tells whether the step

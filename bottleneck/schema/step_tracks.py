@@ -1,4 +1,7 @@
-"""The record of one step over time: lanes of the device and of host threads, and the events in them, as arrays."""
+"""Record of one step over time, as lanes and their events.
+
+The lanes are of the device and of host threads, and the events are arrays.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +12,10 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Lane:
-    """A track: its title, and what its events are; ``depth`` is the number of levels on which they nest."""
+    """Track: its title, and what its events are.
+
+    ``depth`` is the number of levels on which the events nest.
+    """
 
     title: str
     kind: Literal["device", "idle", "ranges", "host"]
@@ -18,7 +24,9 @@ class Lane:
 
 @dataclass(frozen=True)
 class Curve:
-    """Readings of a sensor: pairs of the time since the step's beginning in us, and the value in this unit.
+    """Readings of a sensor: pairs of time and value.
+
+    The time is since the step's beginning in us, the value is in this unit.
 
     The first and the last may lie outside the step. ``unit`` is "" for a share or a count.
     """

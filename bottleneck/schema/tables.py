@@ -66,9 +66,10 @@ NARROW_ID = "Int32"
 
 
 class Column(Struct, frozen=True):
-    """A column: numpy or pandas dtype, meaning, unit, and whether null (NaN, NA) is allowed.
+    """Column: numpy or pandas dtype, meaning, unit, and whether null is allowed.
 
-    Ids only join rows and nothing is calculated with them: they have ``NARROW_ID`` where all fit into that.
+    Null is NaN or NA. Ids only join rows and nothing is calculated with them: they have ``NARROW_ID`` where all fit
+    into that.
     """
 
     dtype: str
@@ -79,7 +80,10 @@ class Column(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """A named set of columns that every frame of this name has, in this order."""
+    """Named set of columns that every frame of this name has.
+
+    They come in this order.
+    """
 
     name: str
     columns: Mapping[str, Column]
@@ -386,7 +390,10 @@ def category(
 
 
 def as_integers(column: "pd.Series[int]") -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """A nullable column of integers, such as row references, as a plain array; -1 for null."""
+    """Converts a nullable column of integers to a plain array.
+
+    Examples are row references. Null becomes -1.
+    """
     return np.asarray(column.to_numpy(dtype=np.int64, na_value=-1), dtype=np.int64)
 
 
@@ -396,30 +403,36 @@ def text_matches(
     limit: int | None = None,
     rows: "np.ndarray[tuple[int], np.dtype[np.int64]] | slice" = slice(None),
 ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Mask of ``rows`` (default: all) whose category passes a test, which runs once per distinct text; false for null.
+    """Marks the rows whose category passes a test.
 
-    With a ``limit`` only the beginning of each text is looked at: C++ template arguments can be megabytes long.
+    ``rows`` are all by default. The test runs once per distinct text, and null gives false. With a ``limit`` only the
+    beginning of each text is looked at: C++ template arguments can be megabytes long.
     """
-    found = [bool(holds(str(text)[:limit])) for text in column.cat.categories]
+    matches = [bool(holds(str(text)[:limit])) for text in column.cat.categories]
     codes = column.cat.codes.to_numpy()[rows]
-    if not any(found):
+    if not any(matches):
         return np.zeros(len(codes), dtype=bool)
-    return np.append(np.array(found, dtype=bool), False)[codes]
+    return np.append(np.array(matches, dtype=bool), False)[codes]
 
 
 def are_calls(trace: "Trace", *kinds: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Marks the rows of EVENTS that are calls into the runtime or the driver of one of these kinds."""
-    found = np.zeros(len(trace.events), dtype=bool)
+    """Marks the rows of EVENTS that are calls of these kinds.
+
+    They are calls into the runtime or the driver.
+    """
+    is_call = np.zeros(len(trace.events), dtype=bool)
     column = trace.launch_args["call_kind"]
-    found[trace.launch_args["event"].to_numpy()[text_matches(column, kinds.__contains__)]] = True
-    return found
+    is_call[trace.launch_args["event"].to_numpy()[text_matches(column, kinds.__contains__)]] = True
+    return is_call
 
 
 _KIND_OF_TIME = {"op": 0, "annotation": 1, "python": 1, "runtime": 2}
 
 
 def main_thread(events: pd.DataFrame) -> int:
-    """Code in EVENTS.thread of the thread that runs the program; -1 where the trace has no host events.
+    """Finds the thread that runs the program.
+
+    The result is its code in EVENTS.thread, -1 where the trace has no host events.
 
     It spends the most time in Python frames and annotations among the threads with ops: an autograd thread may spend
     more time in ops, but has next to no frames. Without frames it is the thread with the most time in ops that is none
@@ -446,7 +459,9 @@ def after_backward(
     start: "np.ndarray[tuple[int], np.dtype[np.float64]]",
     end: "np.ndarray[tuple[int], np.dtype[np.float64]]",
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Start of what an optimizer does itself in each of its marks: the end of the last backward node that begins there.
+    """Returns the start of the optimizer's own work in its marks.
+
+    It is the end of the last backward node that begins in the mark.
 
     `optimizer.step(closure)` runs forward and backward inside the mark, and Lightning always calls it so. Marks without
     a backward node, on any thread, keep their start.
@@ -461,9 +476,10 @@ def after_backward(
 def nearest_ancestor(
     parent: "np.ndarray[tuple[int], np.dtype[np.int64]]", chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 ) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Row of the nearest chosen one among each row and its ancestors, -1 where there is none.
+    """Returns the nearest chosen row among each row and its ancestors.
 
-    ``parent`` is a row, -1 at a root. Pointers are doubled, so the number of passes is the logarithm of the depth.
+    -1 where there is none. ``parent`` is a row, -1 at a root. Pointers are doubled, so the number of passes is the
+    logarithm of the depth.
     """
     none = len(parent)
     rows = np.arange(none + 1)

@@ -77,18 +77,19 @@ class Sample:
 
 
 def sound(values: Mapping[str, float | None]) -> dict[str, float]:
-    """The values that can be true: finite, not negative (but for temperatures), no share above 1, no sentinel.
+    """Picks the values that can be true.
 
-    A share up to 1 % above 1 is a rounding of the device's and counts as 1.
+    They are finite, not negative (but for temperatures), no share above 1 and no sentinel. A share up to 1 % above 1 is
+    a rounding of the device's and counts as 1.
     """
-    kept = {}
+    sound_values = {}
     for column, value in values.items():
         if value is None or not math.isfinite(value) or value in NOT_AVAILABLE:
             continue
         if (value < 0 and column != "temperature_c") or (column in _SHARES and value > 1.01):
             continue
-        kept[column] = min(float(value), 1.0) if column in _SHARES else float(value)
-    return kept
+        sound_values[column] = min(float(value), 1.0) if column in _SHARES else float(value)
+    return sound_values
 
 
 def write_samples(folder: Path, samples: Iterable[Sample]) -> Path:
@@ -105,9 +106,10 @@ def _line(sample: Sample) -> str:
 
 
 def read_samples(folder: Path, spans_ns: Sequence[tuple[float, float]] | None = None) -> list[Sample]:
-    """The samples of a recording within any of the spans of the wall clock, all without spans; none without a log.
+    """Reads the samples of a recording within the given spans.
 
-    Lines and values that make no sense are left out. Raises TraceError when the file is no log of ours.
+    The spans are of the wall clock. Without spans all samples count, and without a log there are none. Lines and values
+    that make no sense are left out. Raises TraceError when the file is no log of ours.
     """
     path = folder / TELEMETRY_FILE
     try:
@@ -158,7 +160,7 @@ PROGRAM_PROCESSORS, BUSY_SHARE = "processors of the program", "busy share of all
 
 def readings(samples: Iterable[Sample]) -> dict[tuple[str, str], list[tuple[int, float]]]:
     """Instant and value of all readings that make a curve, by sensor and column."""
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
     last: dict[str, Sample] = {}
     for sample in samples:
         values = {key: value for key, value in sample.values.items() if key not in _GROWING}
@@ -166,12 +168,15 @@ def readings(samples: Iterable[Sample]) -> dict[tuple[str, str], list[tuple[int,
             values |= _rates(before, sample)
         last[sample.sensor] = sample
         for column, value in values.items():
-            found.setdefault((sample.sensor, column), []).append((sample.unix_ns, value))
-    return found
+            curves.setdefault((sample.sensor, column), []).append((sample.unix_ns, value))
+    return curves
 
 
 def _rates(before: Sample, now: Sample) -> dict[str, float]:
-    """Processors that the program kept busy since the sample before, and the busy share of the machine's."""
+    """Computes the processors and busy share since the sample before.
+
+    The processors are those that the program kept busy, the share is that of the machine's.
+    """
     grown = {key: now.values[key] - before.values[key] for key in now.values.keys() & before.values.keys()}
     elapsed_s, total_s = now.elapsed_s - before.elapsed_s, grown.get("total_cpu_s", 0.0)
     rates = {}

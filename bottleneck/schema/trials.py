@@ -49,7 +49,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verification:
-    """All trials of one program; ``best`` is the combination of winners, where that was asked for.
+    """All trials of one program.
+
+    ``best`` is the combination of winners, where that was asked for.
 
     ``combinations`` are those that were tried on the way to it. ``tried`` says where the changes come from: findings or
     the command line, or the list of what would bring nothing. ``seed`` is what the order of turns was drawn with, and
@@ -71,7 +73,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a sweep: values of the parameters, how the step was run, and what was measured.
+    """One point of a sweep: parameters, run conditions and measurements.
 
     ``step_us`` is the unprofiled step; ``bytes_low`` is what has to move at least, ``bytes_high`` what usual kernels
     move, the rates are those of the unprofiled step. ``peak`` names the ceiling of arithmetic that most of the FLOPs
@@ -100,7 +102,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Roof:
-    """The ceilings that points of a series are held against: arithmetic (by the name of the peak) and memory traffic.
+    """Ceilings that points of a series are held against.
+
+    They are of arithmetic (by the name of the peak) and of memory traffic.
 
     ``memory_bytes`` is how much memory there is for it: of a GPU all, of the host what was free as the sweep began.
     """
@@ -115,7 +119,9 @@ class Roof:
 
 @dataclass(frozen=True)
 class Fit:
-    """The step time of one series as a line of a parameter: t = fixed + each x value, or the larger of both parts.
+    """Step time of one series as a line of a parameter.
+
+    t = fixed + each x value, or the larger of both parts.
 
     ``model`` is "sum" where one part follows the other, "max" where they overlap. ``fixed_us`` and ``each_us`` are 95 %
     intervals around ``fixed_mid_us`` and ``each_mid_us``. It was made over the ``points`` points of ``over``.
@@ -142,7 +148,10 @@ class Fit:
     largest_reason: str | None = None
 
     def step_us(self, value: float) -> float | None:
-        """The step time that the fit predicts at a value of the parameter; null where there is no fit."""
+        """Returns the step time that the fit predicts at a value.
+
+        The value is that of the parameter. Null where there is no fit.
+        """
         if self.fixed_mid_us is None or self.each_mid_us is None:
             return None
         parts = (self.fixed_mid_us, self.each_mid_us * value)
@@ -151,7 +160,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All points of a sweep, in the order in which they were asked for, and the fit of each series.
+    """All points of a sweep in order, and their fits.
+
+    The order is that in which they were asked for, and each series has a fit.
 
     ``settings`` are the parameters that were the same for all points, ``how`` the device, number of threads
     and rounds of turns, where one was asked for.

@@ -1,4 +1,4 @@
-"""The answer to the question what the step would take if the program were changed."""
+"""Answer to the question of the step's time after changes."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +11,10 @@ WHATIF_SCHEMA = "bottleneck/whatif/1"
 
 @dataclass(frozen=True)
 class ChangedStep:
-    """The step with changes; the ends of the intervals are those of the host's pace."""
+    """Step with changes, in intervals.
+
+    Their ends are those of the host's pace.
+    """
 
     changes: Annotated[tuple[str, ...], Doc("the changes, in words that `bottleneck whatif` takes")]
     step_us: Annotated[Interval, Doc("predicted time of the step", "us")]

@@ -1,4 +1,7 @@
-"""The changes that can be tried on a step, by name. A new one is one function and one line in its module's table."""
+"""The changes that can be tried on a step, by name.
+
+A new one is one function and one line in its module's table.
+"""
 
 import sys
 import time

@@ -1,4 +1,7 @@
-"""The change that replaces attention written out as product, softmax and product by one fused call."""
+"""The change that fuses attention written out in single ops.
+
+It replaces product, softmax and product by one fused call.
+"""
 
 import operator
 from dataclasses import dataclass, field
@@ -23,16 +26,18 @@ _TYPES = {"torch.float32", "torch.float16", "torch.bfloat16"}
 
 
 def _fuse(subject: Subject) -> Step:
-    """The step with its outermost modules captured by torch.compile, and run op by op with fused attention.
+    """Makes the step run with its written-out attention fused.
+
+    torch.compile captures the outermost modules, which then run op by op with fused attention.
 
     Only the attention changes: the other ops of the captured graph stay what they are. Each call of a captured graph
     costs its guards, some tens of microseconds, which a program that calls the fused op itself does not pay.
     """
-    torch, found = subject.torch, 0
+    torch, fused = subject.torch, 0
 
     def backend(captured: Any, inputs: Any) -> Any:  # noqa: ARG001 - torch gives them
-        nonlocal found
-        found += _fuse_graph(torch, captured)
+        nonlocal fused
+        fused += _fuse_graph(torch, captured)
         return captured.forward
 
     run, is_first = compile_parts(subject, backend=backend, dynamic=False), True
@@ -40,7 +45,7 @@ def _fuse(subject: Subject) -> Step:
     def step() -> Any:
         nonlocal is_first
         result = run()
-        if is_first and not found:
+        if is_first and not fused:
             raise NotApplicable("needs attention that is written out: a softmax between two batched products")
         is_first = False
         return result
@@ -59,7 +64,9 @@ def _fuse_graph(torch: Any, captured: Any) -> int:
 
 @dataclass
 class _AttentionMatch:
-    """A match: ``nodes`` from the second product back to the first, which all but the fused call's operands go with.
+    """Match of written-out attention in a graph.
+
+    ``nodes`` go from the second product back to the first, and all go away but the fused call's operands.
 
     ``mask`` is added to the scores, or true where a score counts (``is_kept``) or does not count.
     """
@@ -76,25 +83,28 @@ def _match(last: Any) -> _AttentionMatch | None:
     """The attention whose second product this node is; null for any other node."""
     if _name(last) not in _PRODUCTS or len(last.args) < 2:
         return None
-    found, node = _AttentionMatch([last]), last.args[0]
+    match, node = _AttentionMatch([last]), last.args[0]
     while (name := _name(node)) in ("dropout", *_CASTS) and _passes_on(node):
         if name == "dropout":
-            found.dropout_p = _rate(node)
-        found.nodes.append(node)
+            match.dropout_p = _rate(node)
+        match.nodes.append(node)
         node = node.args[0]
     if _name(node) != "softmax" or not _passes_on(node) or _argument(node, 1, "dim") not in (-1, _dims(node) - 1):
         return None
-    found.nodes.append(node)
-    node = _match_scores(found, node.args[0])
+    match.nodes.append(node)
+    node = _match_scores(match, node.args[0])
     if node is None or len(node.args) < 2:
         return None
-    found.nodes.append(node)
-    found.operands = (node.args[0], node.args[1], last.args[1])
-    return found if _fits(found) else None
+    match.nodes.append(node)
+    match.operands = (node.args[0], node.args[1], last.args[1])
+    return match if _fits(match) else None
 
 
 def _match_scores(found: _AttentionMatch, node: Any) -> Any:
-    """The first product, once the mask and then the factors between it and the softmax are noted; null for others."""
+    """Returns the first product, and notes what lies before the softmax.
+
+    The mask and then the factors between the two are noted. Null for others.
+    """
     while _passes_on(node) and (name := _name(node)) not in _PRODUCTS:
         if name in _CASTS:
             before = node.args[0]
@@ -110,9 +120,12 @@ def _match_scores(found: _AttentionMatch, node: Any) -> Any:
 
 
 def _note_factor(found: _AttentionMatch, node: Any, name: str) -> Any:
-    """The scores that this node scales by a number, which is noted; null for another node."""
-    numbers = [each for each in node.args if isinstance(each, int | float)]
-    scores = [each for each in node.args if hasattr(each, "users")]
+    """Returns the scores that this node scales by a number.
+
+    The number is noted. Null for another node.
+    """
+    numbers = [argument for argument in node.args if isinstance(argument, int | float)]
+    scores = [argument for argument in node.args if hasattr(argument, "users")]
     if len(numbers) != 1 or len(scores) != 1 or (_FACTORS[name] is operator.truediv and scores[0] is not node.args[0]):
         return None
     found.scale = _FACTORS[name](found.scale, float(numbers[0]))
@@ -120,12 +133,15 @@ def _note_factor(found: _AttentionMatch, node: Any, name: str) -> Any:
 
 
 def _note_mask(found: _AttentionMatch, node: Any, name: str) -> Any:
-    """The scores that this node masks, with the mask noted; null for another node, or one that is scaled later."""
+    """Returns the scores that this node masks, and notes the mask.
+
+    Null for another node, or one that is scaled later.
+    """
     if found.mask is not None or found.scale != 1.0:
         return None
     if name in _SUMS and len(node.args) == 2:
-        scores = [each for each in node.args if _shape(each) == _shape(node) and _is_computed(each)]
-        masks = [each for each in node.args if not scores or each is not scores[0]]
+        scores = [argument for argument in node.args if _shape(argument) == _shape(node) and _is_computed(argument)]
+        masks = [argument for argument in node.args if not scores or argument is not scores[0]]
         found.mask, found.is_kept = masks[0], None
         return scores[0] if scores and hasattr(masks[0], "meta") else None
     if name in _FILLS and len(node.args) == 3:
@@ -137,13 +153,19 @@ def _note_mask(found: _AttentionMatch, node: Any, name: str) -> Any:
 
 
 def _is_computed(node: Any) -> bool:
-    """True for the scores, which a product or an op on its result makes; a mask comes from elsewhere."""
+    """Returns whether a product or an op on its result makes this.
+
+    That holds for the scores, while a mask comes from elsewhere.
+    """
     return _name(node) in (*_PRODUCTS, *_FACTORS, *_CASTS)
 
 
 def _fits(found: _AttentionMatch) -> bool:
-    """True if the fused op takes these operands: one dtype, the same batch, three dimensions and more."""
-    shapes, dtypes = [_shape(each) or () for each in found.operands], {_dtype(each) for each in found.operands}
+    """Returns whether the fused op takes these operands.
+
+    They need one dtype, the same batch, and three dimensions or more.
+    """
+    shapes, dtypes = [_shape(node) or () for node in found.operands], {_dtype(node) for node in found.operands}
     one_type = len(dtypes) == 1 and dtypes == {_dtype(found.nodes[0])} and dtypes <= _TYPES
     return one_type and min(map(len, shapes)) >= 3 and len({shape[:-2] for shape in shapes}) == 1
 
@@ -155,7 +177,7 @@ def _replace(torch: Any, graph: Any, found: _AttentionMatch) -> None:
     with graph.inserting_before(last):
         operands = [query, graph.call_method("transpose", (key, -2, -1)), value]
         if not has_heads:  # the fused kernels take four dimensions
-            operands = [graph.call_method("unsqueeze", (each, 0)) for each in operands]
+            operands = [graph.call_method("unsqueeze", (operand, 0)) for operand in operands]
         mask = found.mask
         if found.is_kept is False:
             mask = graph.call_function(torch.logical_not, (mask,))
@@ -171,14 +193,20 @@ def _replace(torch: Any, graph: Any, found: _AttentionMatch) -> None:
 
 
 def _name(node: Any) -> str:
-    """The name of the op that a node of a captured graph calls; empty for an input or no node."""
+    """Returns the name of the op that a captured graph's node calls.
+
+    Empty for an input or no node.
+    """
     if getattr(node, "op", "") == "call_method":
         return str(node.target)
     return str(getattr(node.target, "__name__", "")) if getattr(node, "op", "") == "call_function" else ""
 
 
 def _passes_on(node: Any) -> bool:
-    """True if one node alone takes the result of this one, so that it may disappear."""
+    """Returns whether one node alone takes the result of this one.
+
+    If so, it may disappear.
+    """
     return hasattr(node, "users") and len(node.users) == 1 and bool(node.args)
 
 

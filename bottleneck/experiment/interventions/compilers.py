@@ -1,4 +1,6 @@
-"""Changes that hand the outermost modules, or the whole step, to torch.compile with Inductor or another backend.
+"""Changes that hand modules or the whole step to torch.compile.
+
+The outermost modules are handed over, to Inductor or another backend.
 
 Torch's own `onnxrt` backend is gone (2.13 keeps a placeholder), and OpenVINO's falls back to Inductor without a word
 where it fails, which would give its name to another's figures. So the graph is handed over here, and what an engine
@@ -30,7 +32,9 @@ from bottleneck.harness.torch_private import (
 
 
 def compile_parts(subject: Subject, **options: Any) -> Step:
-    """The step with its outermost modules compiled in place; compiled whole where it has none.
+    """Compiles the step's outermost modules in place.
+
+    A step without modules is compiled whole.
 
     `forward` is what is compiled: `Module.compile()` silently does nothing to an `nn.Sequential` (torch 2.13).
     Every compiled thing keeps entries of its own (``isolate_recompiles``): torch's cache is per code object, which the
@@ -47,13 +51,16 @@ def compile_parts(subject: Subject, **options: Any) -> Step:
 
 
 def compile_whole(subject: Subject, **options: Any) -> Step:
-    """The step compiled as one function, with breaks where it leaves torch (and at `backward()`)."""
+    """Compiles the step as one function.
+
+    There are breaks where it leaves torch (and at `backward()`).
+    """
     run = subject.torch.compile(lambda: subject.step(), **own_cache(subject.torch), **options)  # noqa: PLW0108
     return checked(run, "needs operations of torch that can be captured in a graph")
 
 
 def checked(run: Step, need: str) -> Step:
-    """The step, whose first call raises NotApplicable if not one graph was compiled in it.
+    """Makes a first call without a compiled graph raise NotApplicable.
 
     An exception of our own backends is taken out of torch's wrapping.
     """
@@ -87,7 +94,10 @@ def _is_compiled(module: Any) -> bool:
 
 
 def _need_inductor(subject: Subject) -> None:
-    """Raises Missing where Inductor lacks what it makes kernels with: a C++ compiler, or Triton for a GPU."""
+    """Raises Missing where Inductor lacks what it makes kernels with.
+
+    That is a C++ compiler, or Triton for a GPU.
+    """
     if runs_on_gpu(subject):
         if importlib.util.find_spec("triton") is None:
             raise Missing("Triton: pip install triton")
@@ -123,7 +133,10 @@ def _max_autotune(subject: Subject) -> Step:
 
 
 def _by_marked_steps(torch: Any, run: Step) -> Step:
-    """The step, which signals to the CUDA graphs of Inductor that nobody needs the results of the one before."""
+    """Marks each step's begin for the CUDA graphs of Inductor.
+
+    It tells them that nobody needs the results of the step before.
+    """
 
     def step() -> Any:
         torch.compiler.cudagraph_mark_step_begin()
@@ -148,7 +161,10 @@ EngineMaker = Callable[[Any, "Graph"], Engine]
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured graph with its weights in it. ``inputs`` are examples of the inputs, ``places`` where they stand."""
+    """Captured graph with its weights in it.
+
+    ``inputs`` are examples of the inputs, and ``places`` their positions among the original ones.
+    """
 
     module: Any
     inputs: tuple[Any, ...]
@@ -187,23 +203,24 @@ def onnx_runtime(torch: Any, graph: Graph) -> Engine:
     # Its threads would go on spinning into the turn of the original.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = runtime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_inputs()]
+    names = [argument.name for argument in session.get_inputs()]
     asarray = importlib.import_module("numpy").asarray
 
     def run(arrays: Sequence[Any]) -> list[Any]:
-        return [asarray(each) for each in session.run(None, dict(zip(names, arrays, strict=True)))]
+        return [asarray(result) for result in session.run(None, dict(zip(names, arrays, strict=True)))]
 
     return run
 
 
 def openvino(torch: Any, graph: Graph) -> Engine:
-    """The graph in OpenVINO, with as many threads as torch has and in the precision of its weights.
+    """Makes the graph in OpenVINO, with as many threads as torch has.
 
-    Left to itself it computes in bfloat16 where the processor has instructions for that.
+    It computes in the precision of its weights. Left to itself it computes in bfloat16 where the processor has
+    instructions for that.
     """
     library = importlib.import_module("openvino")
     model = library.convert_model(graph.module, example_input=graph.inputs)
-    shapes = [library.PartialShape(list(each.shape)) for each in graph.inputs]
+    shapes = [library.PartialShape(list(example.shape)) for example in graph.inputs]
     model.reshape(dict(zip(model.inputs, shapes, strict=True)))
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
@@ -220,7 +237,9 @@ def openvino(torch: Any, graph: Graph) -> Engine:
 
 
 def _with_weights(torch: Any, captured: Any, inputs: Sequence[Any]) -> Graph:
-    """A copy of the graph in which parameters and buffers are no inputs but constants: engines prepare those once.
+    """Copies the graph with parameters and buffers as constants.
+
+    They are no inputs of the copy, since engines prepare constants once.
 
     The captured graph itself stays as it is: torch still reads its inputs.
     """
@@ -242,28 +261,34 @@ def _with_weights(torch: Any, captured: Any, inputs: Sequence[Any]) -> Graph:
 
 
 def _require_cpu(torch: Any, inputs: Sequence[Any]) -> None:
-    if not all(isinstance(each, torch.Tensor) and each.device.type == "cpu" for each in inputs):
+    if not all(isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu" for tensor in inputs):
         raise NotApplicable("needs a graph of tensors on the CPU")
-    if any(each.dtype is torch.bfloat16 for each in inputs):
+    if any(tensor.dtype is torch.bfloat16 for tensor in inputs):
         raise NotApplicable("needs tensors of a type that numpy knows, which bfloat16 is not")
 
 
 def _require_purity(torch: Any, graph: Graph) -> None:
-    """Raises NotApplicable for a graph that writes into what it is given: an engine would give back results only."""
-    copies = tuple(each.detach().clone() for each in graph.inputs)
-    kept = dict(graph.module.named_buffers())
-    versions = {name: version_of(each) for name, each in kept.items()}
-    before = [version_of(each) for each in copies]
+    """Raises NotApplicable for a graph that writes into its inputs.
+
+    An engine would give back results only.
+    """
+    copies = tuple(tensor.detach().clone() for tensor in graph.inputs)
+    buffers = dict(graph.module.named_buffers())
+    versions = {name: version_of(tensor) for name, tensor in buffers.items()}
+    before = [version_of(tensor) for tensor in copies]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph.module(*copies)
-    is_pure = [version_of(each) for each in copies] == before
-    if not is_pure or any(version_of(each) != versions[name] for name, each in kept.items()):
+    is_pure = [version_of(tensor) for tensor in copies] == before
+    if not is_pure or any(version_of(tensor) != versions[name] for name, tensor in buffers.items()):
         raise NotApplicable("needs a graph that changes none of its inputs in place")
 
 
 @contextmanager
 def _without_deprecations() -> Iterator[None]:
-    """Hides that ways into an engine are on their way out: it is not the user who took them."""
+    """Hides deprecation warnings of ways into an engine.
+
+    The user did not take those ways.
+    """
     with warnings.catch_warnings():
         for kind in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", kind)
@@ -276,7 +301,9 @@ _GROUP = "torch_dynamo_backends"
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend of torch.compile: the modules that it needs and how to get them, and what it can be used for.
+    """Backend of torch.compile: its needs and its uses.
+
+    ``modules`` are those that it needs, and ``get`` says how to get them.
 
     ``engine`` runs the graph where torch has no backend of this name itself. ``imports`` is what registers it.
     """
@@ -303,7 +330,10 @@ BACKENDS: Mapping[str, Backend] = {
 
 
 def _compile_with(name: str, backend: Backend, subject: Subject) -> Step:
-    """The step with its outermost modules (the whole step where it has none) compiled by this backend."""
+    """Compiles the step's outermost modules with this backend.
+
+    The whole step is compiled where it has no modules.
+    """
     if subject.train and not backend.trains:
         raise NotApplicable(f"needs a step without training: {backend.title} only runs networks forward")
     if backend.needs_gpu and not runs_on_gpu(subject):
@@ -320,7 +350,10 @@ def _compile_with(name: str, backend: Backend, subject: Subject) -> Step:
 
 
 def _without_fast_path(torch: Any, run: Step) -> Step:
-    """The step without the fused encoder layer that torch takes for inference, an operator that no exporter knows."""
+    """Runs the step without torch's fused encoder layer for inference.
+
+    No exporter knows that operator.
+    """
     mha = torch.backends.mha
 
     def step() -> Any:
@@ -343,11 +376,11 @@ def _is_installed(module: str) -> bool:
 
 def _all_backends() -> dict[str, Backend]:
     """Those above, and whatever else an installed package has announced to torch."""
-    announced = {each.name for each in importlib.metadata.entry_points(group=_GROUP)} - BACKENDS.keys() - {"inductor"}
+    announced = {point.name for point in importlib.metadata.entry_points(group=_GROUP)} - BACKENDS.keys() - {"inductor"}
     return {**BACKENDS, **{name: Backend(name, trains=True) for name in sorted(announced)}}
 
 
 BACKEND_CHANGES = tuple(
-    Change(f"backend-{name}", f"torch.compile with {each.title}", "reordered", partial(_compile_with, name, each))
-    for name, each in _all_backends().items()
+    Change(f"backend-{name}", f"torch.compile with {item.title}", "reordered", partial(_compile_with, name, item))
+    for name, item in _all_backends().items()
 )

@@ -1,4 +1,7 @@
-"""Changes that record the step's operations once and replay them: TorchScript traces and CUDA graphs."""
+"""Changes that record the step's operations once and replay them.
+
+They are TorchScript traces and CUDA graphs.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -17,7 +20,10 @@ _TENSOR = object()
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one call in parts: its tensors, all else in order, and how they were nested."""
+    """Arguments of one call in parts.
+
+    They are its tensors, all else in order, and how they were nested.
+    """
 
     tensors: tuple[Any, ...]
     leaves: tuple[Any, ...]
@@ -27,7 +33,7 @@ class Arguments:
         """Positional and named arguments with these tensors in place of the first ones."""
         given = iter(tensors)
         positional, named = tree.tree_unflatten(
-            [next(given) if each is _TENSOR else each for each in self.leaves], self.spec
+            [next(given) if leaf is _TENSOR else leaf for leaf in self.leaves], self.spec
         )
         return positional, named
 
@@ -38,7 +44,10 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Fixed:
-    """The replacement of a module for arguments of one kind: ``run`` takes its tensors and gives the leaves."""
+    """Replacement of a module for arguments of one kind.
+
+    ``run`` takes its tensors and gives the leaves.
+    """
 
     run: Callable[..., tuple[Any, ...]]
     result_spec: Any
@@ -49,25 +58,27 @@ Maker = Callable[[Any, tuple[Any, ...]], Callable[..., tuple[Any, ...]]]
 
 
 def replace_forward(torch: Any, module: Any, make: Maker) -> None:
-    """Has the module run what ``make`` makes of it, anew for each kind of arguments, at the first call with them.
+    """Has the module run what ``make`` makes of it.
+
+    It is made anew for each kind of arguments, at the first call with them.
 
     At the call, because only then are the real inputs known; what making it does to buffers and to generators of random
     numbers is undone. Where the arguments are tensors and nothing else, a call costs about a microsecond more.
     """
-    forward, known = module.forward, dict[Any, Fixed]()
+    forward, made = module.forward, dict[Any, Fixed]()
 
     def fixed_for(arguments: Arguments, key: Any) -> Fixed:
-        if key not in known:
+        if key not in made:
             del module.forward  # what is made of it should see the module as it was
-            known[key] = _fix(torch, module, forward, arguments, make)
+            made[key] = _fix(torch, module, forward, arguments, make)
             module.forward = call
-        return known[key]
+        return made[key]
 
     def call(*positional: Any, **named: Any) -> Any:
         mode = (module.training, torch.is_grad_enabled(), torch.is_autocast_enabled())
-        if not named and all(isinstance(each, torch.Tensor) for each in positional):
+        if not named and all(isinstance(argument, torch.Tensor) for argument in positional):
             key: Any = (mode, *map(_kind, positional))
-            fixed = known.get(key) or fixed_for(_arguments(torch, positional, named), key)
+            fixed = made.get(key) or fixed_for(_arguments(torch, positional, named), key)
             return _result(fixed, fixed.run(*positional))
         arguments = _arguments(torch, positional, named)
         fixed = fixed_for(arguments, (mode, arguments.key()))
@@ -88,26 +99,29 @@ def _result(fixed: Fixed, leaves: tuple[Any, ...]) -> Any:
 
 def _arguments(torch: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
     leaves, spec = trees().tree_flatten((positional, named))
-    tensors = tuple(each for each in leaves if isinstance(each, torch.Tensor))
-    if not all(isinstance(each, (torch.Tensor, *_PLAIN)) for each in leaves):
+    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    if not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):
         raise NotApplicable("needs networks that take tensors, numbers and texts, in lists, tuples or dictionaries")
-    return Arguments(tensors, tuple(_TENSOR if isinstance(each, torch.Tensor) else each for each in leaves), spec)
+    return Arguments(tensors, tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves), spec)
 
 
 def _fix(torch: Any, module: Any, forward: Callable[..., Any], arguments: Arguments, make: Maker) -> Fixed:
     flat = _flat_module(torch, module, forward, arguments)
-    kept = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    devices = sorted({each.device.index for each in module.parameters() if each.device.type == "cuda"})
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    devices = sorted({parameter.device.index for parameter in module.parameters() if parameter.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         run = make(flat, arguments.tensors)
     with torch.no_grad():
         for name, buffer in module.named_buffers():
-            buffer.copy_(kept[name])
+            buffer.copy_(buffers[name])
     return Fixed(run, flat.result_spec)
 
 
 def _flat_module(torch: Any, module: Any, forward: Callable[..., Any], arguments: Arguments) -> Any:
-    """The module with another signature; it learns the structure of its result, ``result_spec``, when it is called."""
+    """Wraps the module with another signature.
+
+    It learns the structure of its result, ``result_spec``, when it is called.
+    """
     tree = trees()
 
     class Flat(torch.nn.Module):  # type: ignore[misc]
@@ -120,7 +134,7 @@ def _flat_module(torch: Any, module: Any, forward: Callable[..., Any], arguments
         def forward(self, *tensors: Any) -> tuple[Any, ...]:
             positional, named = arguments.rebuilt(tree, tensors)
             leaves, self.result_spec = tree.tree_flatten(forward(*positional, **named))
-            if not all(isinstance(each, torch.Tensor) for each in leaves):
+            if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
                 raise NotApplicable("needs networks that give back tensors and nothing else")
             return tuple(leaves)
 
@@ -132,7 +146,10 @@ _CALLS_BEFORE_CAPTURE = 3
 
 
 def _trace(subject: Subject) -> Step:
-    """The step with the outermost modules traced at their first call; TorchScript optimises at the two after it."""
+    """Traces the outermost modules of the step at their first call.
+
+    TorchScript optimises at the two calls after it.
+    """
     torch = subject.torch
     if not subject.modules:
         raise NotApplicable("needs a module: torch.jit.trace takes a network and its inputs")
@@ -149,7 +166,10 @@ def _trace(subject: Subject) -> Step:
 
 
 def _graph(subject: Subject) -> Step:
-    """The step with the outermost modules as CUDA graphs, backward passes too; one graph where there is no module."""
+    """Runs the step's outermost modules as CUDA graphs.
+
+    Backward passes are graphs too. A step without modules becomes one graph.
+    """
     torch = subject.torch
     if not runs_on_gpu(subject):
         raise NotApplicable("needs a step that works on an NVIDIA GPU")
@@ -166,7 +186,10 @@ def _graph(subject: Subject) -> Step:
 
 
 def _graph_of_step(subject: Subject) -> Step:
-    """The whole step as one graph, captured at the first call: the same memory holds its results every time."""
+    """Captures the whole step as one graph at the first call.
+
+    The same memory holds its results every time.
+    """
     torch = subject.torch
     if subject.train or subject.loaders:
         raise NotApplicable("needs a module, or a step that neither trains nor loads data")

@@ -1,4 +1,7 @@
-"""Changes to where batches come from: workers, pinned memory, a replayed batch, a larger batch."""
+"""Changes to where batches come from.
+
+They are workers, pinned memory, a replayed batch and a larger batch.
+"""
 
 import contextlib
 import os
@@ -24,7 +27,10 @@ class Resting:
         self._iterators: list[Any] = []
 
     def watch(self, iterator: Any) -> None:
-        """Keeps the workers of this iterator idle, and wakes them so that they can end."""
+        """Registers an iterator whose workers rest between steps.
+
+        Its workers are woken before it shuts down, so that they can end.
+        """
         call_before_shutdown(iterator, lambda: _send(_processes(iterator), "SIGCONT"))
         self._iterators.append(iterator)
 
@@ -62,11 +68,11 @@ def late_loader(torch: Any, settings: dict[str, Any], resting: Resting) -> Any:
 
         def _batches(self) -> Iterator[Any]:
             is_first = self._iterator is None
-            kept, self.generator = self.generator, torch.Generator()
+            own_generator, self.generator = self.generator, torch.Generator()
             try:
                 iterator = super().__iter__()
             finally:
-                self.generator = kept
+                self.generator = own_generator
             if is_first:
                 resting.watch(iterator)
             yield from iterator
@@ -94,7 +100,7 @@ WORKERS_AT_MOST = 4
 def _workers(subject: Subject) -> Step:
     """The step with workers for its loaders, which rest while another step runs."""
     wanted = min(WORKERS_AT_MOST, len(os.sched_getaffinity(0)))
-    loaders = [each for each in _loaders(subject) if each.num_workers < wanted]
+    loaders = [candidate for candidate in _loaders(subject) if candidate.num_workers < wanted]
     if not loaders:
         raise NotApplicable(f"needs a loader with fewer than {wanted} workers")
     for loader in loaders:
@@ -108,10 +114,13 @@ def _workers(subject: Subject) -> Step:
 
 
 def _pin_memory(subject: Subject) -> Step:
-    """The step with loaders that put each batch into pinned memory, from which copies to the GPU are quicker."""
+    """Gives the step loaders that put each batch into pinned memory.
+
+    Copies to the GPU are quicker from there.
+    """
     if not runs_on_gpu(subject):
         raise NotApplicable("needs a step that works on an NVIDIA GPU")
-    loaders = [each for each in _loaders(subject) if not each.pin_memory]
+    loaders = [candidate for candidate in _loaders(subject) if not candidate.pin_memory]
     if not loaders:
         raise NotApplicable("needs a loader that does not pin its batches yet")
     for loader in loaders:
@@ -120,7 +129,10 @@ def _pin_memory(subject: Subject) -> Step:
 
 
 class Replay:
-    """A loader that gives the first batch of another every time; all else is that loader's own."""
+    """Loader that gives the first batch of another every time.
+
+    All else is that loader's own.
+    """
 
     def __init__(self, loader: Any) -> None:
         self._loader, self._batch, self._is_filled = loader, None, False
@@ -141,7 +153,10 @@ class Replay:
 
 
 def _replay_batch(subject: Subject) -> Step:
-    """The step on one batch again and again: what is left of its time no loader can take away."""
+    """Runs the step on one batch again and again.
+
+    No loader can take away the time that is left.
+    """
     loaders = _loaders(subject)
     if not loaders:
         raise NotApplicable("needs a torch.utils.data.DataLoader")
@@ -153,14 +168,22 @@ def _replay_batch(subject: Subject) -> Step:
 
 
 def _loaders(subject: Subject) -> list[Any]:
-    """The loaders of the step; where only an iterator is left of one, a loader like the one that it was made by."""
-    known = {id(loader.dataset) for loader in subject.loaders}
-    alone = {id(dataset_of(each)): each for each in subject.iterators if id(dataset_of(each)) not in known}
-    return [*subject.loaders, *(loader_like(subject.torch, each) for each in alone.values())]
+    """Finds the loaders of the step.
+
+    Of a loader that only has an iterator left, it makes one like it.
+    """
+    datasets = {id(loader.dataset) for loader in subject.loaders}
+    alone = {
+        id(dataset_of(iterator)): iterator for iterator in subject.iterators if id(dataset_of(iterator)) not in datasets
+    }
+    return [*subject.loaders, *(loader_like(subject.torch, iterator) for iterator in alone.values())]
 
 
 def _settings(loader: Any, **other: Any) -> dict[str, Any]:
-    """The settings of a loader like this one, some replaced; order and batches come from the same samplers."""
+    """Returns the settings of a loader like this one, some replaced.
+
+    Order and batches come from the same samplers.
+    """
     if loader.__class__.__module__ != "torch.utils.data.dataloader":
         raise NotApplicable(f"needs a torch.utils.data.DataLoader; {type(loader).__name__} is a class of its own")
     names = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
@@ -175,7 +198,10 @@ def _settings(loader: Any, **other: Any) -> dict[str, Any]:
 
 
 def _replace(subject: Subject, loader: Any, other: Any) -> None:
-    """Puts a loader of the same data in this one's place; generators of random numbers stay as they are."""
+    """Puts a loader of the same data in this one's place.
+
+    Generators of random numbers stay as they are.
+    """
     own = loader.generator.get_state() if loader.generator is not None else None
     with subject.torch.random.fork_rng(devices=[]):
         subject.replace_loader(loader, other)
@@ -201,7 +227,10 @@ CHANGES = (
 
 
 def double_batch(parameters: Mapping[str, object]) -> Mapping[str, object]:
-    """Twice the batch size of these parameters of a workload; NotApplicable where it has none that is a count."""
+    """Doubles the batch size of these parameters of a workload.
+
+    NotApplicable where they have none that is a count.
+    """
     if BATCH not in parameters:
         raise NotApplicable(f"needs a workload with a parameter {BATCH}")
     size = parameters[BATCH]

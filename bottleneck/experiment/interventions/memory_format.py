@@ -12,9 +12,10 @@ from bottleneck.harness.torch_private import convolution_class, has_hooks, is_vi
 
 
 def use_channels_last(subject: Subject) -> Step:
-    """The step with the weights of its convolutions, and the images that it holds, laid out channels last.
+    """Lays out convolution weights and held images channels last.
 
-    What a loader brings is not touched: the first convolution converts it, which is part of the cost.
+    They are those of the step. What a loader brings is not touched: the first convolution converts it, which is part of
+    the cost.
     """
     torch = subject.torch
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -22,11 +23,15 @@ def use_channels_last(subject: Subject) -> Step:
     if not weights:
         raise NotApplicable("needs a module with convolutions in two or three dimensions")
     images = [tensor for tensor in _alone(subject.tensors) if _is_image(tensor, formats)]
-    waiting = [each for each in (*weights, *images) if not each.is_contiguous(memory_format=formats[each.dim()])]
+    waiting = [
+        misplaced
+        for misplaced in (*weights, *images)
+        if not misplaced.is_contiguous(memory_format=formats[misplaced.dim()])
+    ]
     if not waiting:
         raise NotApplicable("needs data that lie channels first; these lie channels last already")
-    for each in waiting:  # not by Module.to(), which refuses a module that has weights of both ranks
-        each.data = each.data.contiguous(memory_format=formats[each.dim()])
+    for misplaced in waiting:  # not by Module.to(), which refuses a module that has weights of both ranks
+        misplaced.data = misplaced.data.contiguous(memory_format=formats[misplaced.dim()])
     return subject.step
 
 
@@ -61,10 +66,13 @@ def _is_image(tensor: Any, formats: dict[int, Any]) -> bool:
 
 
 def _alone(tensors: tuple[Any, ...]) -> list[Any]:
-    """Those that share their memory with none of the others: a view that moved would no longer show what is written."""
+    """Picks the tensors that share their memory with no other.
+
+    A view that moved would no longer show what is written.
+    """
     dense = [tensor for tensor in tensors if str(tensor.layout) == "torch.strided"]
     sharing = Counter(tensor.untyped_storage().data_ptr() for tensor in dense)
-    return [each for each in dense if not is_view(each) and sharing[each.untyped_storage().data_ptr()] == 1]
+    return [loose for loose in dense if not is_view(loose) and sharing[loose.untyped_storage().data_ptr()] == 1]
 
 
 CHANGES = (
@@ -84,7 +92,10 @@ _Pair = tuple[str, str]
 
 
 def _fold(subject: Subject) -> Step:
-    """The step without the batch norms that come right after a convolution or linear layer."""
+    """Folds batch norms into the layers right before them.
+
+    These are convolution and linear layers.
+    """
     if subject.train:
         raise NotApplicable("needs a step without training: the statistics of batch norm have to stand still")
     folded = sum(_fold_pairs(subject.torch, module) for module in subject.modules)
@@ -124,7 +135,10 @@ def _is_one_of(torch: Any, module: Any, names: tuple[str, ...]) -> bool:
 
 
 def _pairs(torch: Any, network: Any) -> list[_Pair]:
-    """A layer and the norm after it, each called once: by the graph of the network, else by its sequential parts."""
+    """Finds layers and the norms after them, each called once.
+
+    It goes by the graph of the network, else by its sequential parts.
+    """
     try:
         graph = torch.fx.Tracer().trace(network)
     except Exception:  # control flow, or whatever else the user's network does with a symbol
@@ -143,7 +157,10 @@ def _pairs_in_graph(graph: Any) -> Iterator[_Pair]:
 
 
 def _pairs_in_sequences(torch: Any, network: Any) -> Iterator[_Pair]:
-    """Neighbours in parts of type `nn.Sequential`, as long as a layer stands in one place only."""
+    """Yields neighbours in parts of type `nn.Sequential`.
+
+    A layer must stand in one place only.
+    """
     names = [id(module) for _, module in network.named_modules(remove_duplicate=False)]
     for prefix, module in network.named_modules():
         if type(module) is not torch.nn.Sequential:

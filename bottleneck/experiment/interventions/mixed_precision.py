@@ -15,7 +15,9 @@ _TF32_CAPABILITY = (8, 0)
 
 
 def autocast_to_bf16(subject: Subject) -> Step:
-    """The step within `torch.autocast`: its products take bf16, sums such as softmax and losses stay in fp32.
+    """Runs the step within `torch.autocast`.
+
+    Its products take bf16, and sums such as softmax and losses stay in fp32.
 
     The cast copies of parameters are dropped after each update, which the user's own loop would do by leaving autocast.
     """
@@ -37,7 +39,10 @@ def _need_float32(subject: Subject) -> None:
 
 
 def use_tf32(subject: Subject) -> Step:
-    """The step with TF32 allowed in products of float32 matrices; back to what it was between steps."""
+    """Allows TF32 in the step's products of float32 matrices.
+
+    Between steps the setting is back to what it was.
+    """
     torch, inner = subject.torch, subject.step
     if "cuda" not in subject.device_types():
         raise NotApplicable("needs a step that runs on an NVIDIA GPU")
@@ -72,7 +77,10 @@ PRODUCTS_AT_MOST = 16
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """[batch x] (m x k) by (k x n); the matrices lie by rows, or by columns where they are transposed views."""
+    """Matrix product: [batch x] (m x k) by (k x n).
+
+    The matrices lie by rows, or by columns where they are transposed views.
+    """
 
     batch: int | None
     m: int
@@ -89,11 +97,17 @@ class MatrixProduct:
         return (self.batch or 1) * self.m * self.k * self.n
 
     def padded(self) -> "MatrixProduct":
-        """The product with the sizes that make the pitch of a matrix rounded up to multiples of the unit."""
+        """Returns the product with padded sizes.
+
+        Those that make the pitch of a matrix are rounded up to multiples of the unit.
+        """
         return replace(self, **{name: -(-getattr(self, name) // UNIT) * UNIT for name in self._pitches()})
 
     def is_misaligned(self) -> bool:
-        """True if padding changes it. Products of vectors do not count: padding would multiply their work."""
+        """Returns whether padding changes it.
+
+        Products of vectors do not count, since padding would multiply their work.
+        """
         return min(self.m, self.k, self.n) > 1 and self.padded() != self
 
     def _pitches(self) -> set[str]:
@@ -101,14 +115,19 @@ class MatrixProduct:
 
 
 def misaligned_products(subject: Subject) -> Mapping[MatrixProduct, int]:
-    """The largest misaligned products of one step, those of its backward pass too, with how often each is made.
+    """Finds the largest misaligned products of one step.
+
+    Those of its backward pass count too. Each comes with how often it is made.
 
     The step runs for that.
     """
     met = Counter[MatrixProduct]()
     with _watch(subject.torch, met):
         subject.step()
-    misaligned = sorted((each for each in met if each.is_misaligned()), key=lambda each: -each.work * met[each])
+    misaligned = sorted(
+        (candidate for candidate in met if candidate.is_misaligned()),
+        key=lambda candidate: -candidate.work * met[candidate],
+    )
     if not misaligned:
         raise NotApplicable(f"needs matrix products with sizes that are no multiples of {UNIT}")
     return {product: met[product] for product in misaligned[:PRODUCTS_AT_MOST]}
@@ -140,7 +159,10 @@ def _lies_by_columns(matrix: Any) -> bool:
 
 
 def _step_of(torch: Any, products: Mapping[MatrixProduct, int]) -> Step:
-    """A step that makes each of these products as often as it states, from numbers that are made here."""
+    """Makes a step of these products, each as often as stated.
+
+    The numbers are made here.
+    """
     calls = list(_calls(torch, products))
 
     def step() -> None:
@@ -153,12 +175,12 @@ def _step_of(torch: Any, products: Mapping[MatrixProduct, int]) -> Step:
 
 
 def _calls(torch: Any, products: Mapping[MatrixProduct, int]) -> Iterator[tuple[Any, Any, int]]:
-    for each, times in products.items():
-        batch = () if each.batch is None else (each.batch,)
-        kind = {"dtype": each.dtype, "device": each.device}
+    for product, times in products.items():
+        batch = () if product.batch is None else (product.batch,)
+        kind = {"dtype": product.dtype, "device": product.device}
         yield (
-            _matrix(torch, (*batch, each.m, each.k), each.left_by_columns, kind),
-            _matrix(torch, (*batch, each.k, each.n), each.right_by_columns, kind),
+            _matrix(torch, (*batch, product.m, product.k), product.left_by_columns, kind),
+            _matrix(torch, (*batch, product.k, product.n), product.right_by_columns, kind),
             times,
         )
 
@@ -179,7 +201,10 @@ def _pad(subject: Subject) -> Step:
 
 
 def _as_they_are(subject: Subject) -> Step:
-    """The same products with the sizes that they have: what the padded ones are to be compared with."""
+    """Makes a step of the same products with their own sizes.
+
+    The padded ones are to be compared with it.
+    """
     return _step_of(subject.torch, misaligned_products(subject))
 
 

@@ -1,4 +1,7 @@
-"""Changes to how parameters are updated: one kernel for many of them, gradients dropped rather than zeroed."""
+"""Changes to how parameters are updated.
+
+One kernel updates many of them, and gradients are dropped rather than zeroed.
+"""
 
 import dis
 import inspect
@@ -13,12 +16,18 @@ from bottleneck.harness.torch_private import takes_scaled_gradients
 
 
 def fuse_optimizers(subject: Subject) -> Step:
-    """The step whose optimizers update all parameters in one kernel, which does the arithmetic of a step at once."""
+    """Lets optimizers update all parameters in one kernel.
+
+    The kernel does the arithmetic of a step at once.
+    """
     return _switch(subject, "fused", {"fused": True, "foreach": False})
 
 
 def batch_optimizers(subject: Subject) -> Step:
-    """The step whose optimizers make each operation of an update on all parameters in one call."""
+    """Lets optimizers make each operation of an update in one call.
+
+    The call works on all parameters.
+    """
     return _switch(subject, "foreach", {"foreach": True, "fused": False})
 
 
@@ -36,7 +45,10 @@ def _drop(holder: Any, *_: Any, **__: Any) -> None:
 
 
 def _zeroes(code: CodeType) -> bool:
-    """True if this code calls `zero_grad` with False, as its bytecode shows: no earlier call lies between."""
+    """Returns whether this code calls `zero_grad` with False.
+
+    Its bytecode shows it, and no earlier call lies between.
+    """
     is_near = False
     for instruction in dis.get_instructions(code):
         if instruction.argval == "zero_grad":
@@ -71,20 +83,25 @@ def _refusal(optimizer: Any, flag: str) -> str | None:
 
 
 def _is_batched(group: dict[str, Any]) -> bool:
-    """True if it is set, or torch sets it by itself, as it does for parameters on a GPU."""
+    """Returns whether the group's update is batched.
+
+    It is set, or torch sets it by itself, as it does for parameters on a GPU.
+    """
     if group.get("foreach") is None:
         return all(parameter.is_cuda for parameter in group["params"])
     return bool(group["foreach"])
 
 
 def _rebuild(optimizer: Any, switches: dict[str, bool]) -> str | None:
-    """Gives an optimizer what one that was made with these switches has; its state, hooks and place stay.
+    """Gives an optimizer the settings of one made with these switches.
+
+    Its state, hooks and place stay.
 
     The reason why torch would not make such a one, if so.
     """
     kind = type(optimizer)
-    known = inspect.signature(kind).parameters
-    settings = {name: value for name, value in {**optimizer.defaults, **switches}.items() if name in known}
+    accepted = inspect.signature(kind).parameters
+    settings = {name: value for name, value in {**optimizer.defaults, **switches}.items() if name in accepted}
     groups = [{**group, **switches, "params": _named(group)} for group in optimizer.param_groups]
     for group in groups:
         group.pop("param_names", None)

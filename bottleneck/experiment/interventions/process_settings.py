@@ -1,4 +1,7 @@
-"""Changes to the process that runs the step: threads, allocator, garbage collection, denormal numbers, autograd."""
+"""Changes to the process that runs the step.
+
+They are of threads, allocator, garbage collection, denormal numbers and autograd.
+"""
 
 import ctypes
 import gc
@@ -34,14 +37,20 @@ def run_without_gradients(subject: Subject) -> Step:
 
 
 def stop_anomaly_detection(subject: Subject) -> Step:
-    """The step without autograd's search for NaN, where it was on before the step began."""
+    """Turns off autograd's search for NaN in the step.
+
+    It must have been on before the step began.
+    """
     if not subject.torch.is_anomaly_enabled():
         raise NotApplicable("needs anomaly detection to be on when the step begins")
     return within(subject.step, lambda: subject.torch.autograd.set_detect_anomaly(False))
 
 
 def run_on_threads(subject: Subject, wanted: Callable[[int], int]) -> Step:
-    """The step on so many threads of so many usable cores, and processes that it starts as well."""
+    """Runs the step on so many threads of so many usable cores.
+
+    Processes that it starts run on as many.
+    """
     torch, cores = subject.torch, usable_cores()
     threads = wanted(cores)
     if threads == torch.get_num_threads():
@@ -53,7 +62,7 @@ def run_on_threads(subject: Subject, wanted: Callable[[int], int]) -> Step:
 
 
 def freeze_objects(subject: Subject) -> Step:
-    """The step after whose first call all objects that live are no longer looked at by the garbage collector.
+    """Hides live objects from the garbage collector after the first call.
 
     The first call imports and makes much of what lasts.
     """
@@ -75,7 +84,9 @@ def freeze_objects(subject: Subject) -> Step:
 
 
 def flush_tiny_numbers(subject: Subject) -> Step:
-    """The step in which numbers below the smallest normal one count as zero, in all threads of torch's pool.
+    """Counts numbers below the smallest normal one as zero in the step.
+
+    That holds in all threads of torch's pool.
 
     torch sets it for the calling thread (torch 2.13: half of a tensor stayed as it was with two threads). A thread
     that starts takes it over, so the pool is made to start anew.
@@ -101,7 +112,10 @@ _LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"
 
 
 def keep_pages(subject: Subject) -> Step:
-    """The step in a process whose C library keeps the memory that is freed (``_KEEP``), and so its pages."""
+    """Runs the step in a process that keeps freed memory's pages.
+
+    Its C library keeps the memory that is freed (``_KEEP``).
+    """
     _need_host_tensors(subject)
     if platform.libc_ver()[0] != "glibc":
         raise NotApplicable("needs the GNU C library, whose malloc reads these variables")
@@ -111,7 +125,10 @@ def keep_pages(subject: Subject) -> Step:
 
 
 def use_jemalloc(subject: Subject) -> Step:
-    """The step in a process into which jemalloc was loaded before the C library, told to keep freed pages."""
+    """Runs the step in a process with jemalloc loaded.
+
+    It is loaded before the C library and told to keep freed pages.
+    """
     _need_host_tensors(subject)
     if not _is_loaded(_JEMALLOC):
         raise Missing("jemalloc: apt install libjemalloc2, or conda install jemalloc")
@@ -119,12 +136,15 @@ def use_jemalloc(subject: Subject) -> Step:
 
 
 def jemalloc_environment(folders: Iterable[str] = _LIBRARIES) -> dict[str, str]:
-    """Variables that load jemalloc into a process that starts, besides what is loaded already; without it none."""
+    """Gives variables that load jemalloc into a process that starts.
+
+    It comes besides what is loaded already. Without jemalloc there are none.
+    """
     places = (Path("/").glob(f"{folder}/{_JEMALLOC}".lstrip("/")) for folder in folders)
-    library = next((str(path) for found in places for path in sorted(found)), None)
+    library = next((str(path) for matches in places for path in sorted(matches)), None)
     if library is None:
         return {}
-    loaded = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each and each != library]
+    loaded = [entry for entry in os.environ.get("LD_PRELOAD", "").split(":") if entry and entry != library]
     return {"LD_PRELOAD": ":".join((library, *loaded)), "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 
 
@@ -141,7 +161,10 @@ def _need_host_tensors(subject: Subject) -> None:
 
 
 def release_threads() -> bool:
-    """Ends the idle threads of the OpenMP runtimes of this process; more start when they are needed."""
+    """Ends the idle threads of this process's OpenMP runtimes.
+
+    More start when they are needed. False where that is not possible.
+    """
     try:
         libraries = set(_OPENMP.findall(_MAPS.read_text(encoding="utf-8", errors="replace")))
         return all(ctypes.CDLL(library).omp_pause_resource_all(_PAUSE_HARD) == 0 for library in libraries)
@@ -150,7 +173,10 @@ def release_threads() -> bool:
 
 
 def usable_cores(processors: Path = _PROCESSORS) -> int:
-    """Physical cores that this process may use; the processors where the system does not show which share one."""
+    """Counts the physical cores that this process may use.
+
+    Processors count where the system does not show which share a core.
+    """
     try:
         siblings = {
             (processors / f"cpu{number}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")

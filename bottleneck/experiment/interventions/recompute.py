@@ -1,4 +1,7 @@
-"""The change that keeps less for the backward pass: parts of the network are computed again there."""
+"""The change that keeps less for the backward pass.
+
+Parts of the network are computed again there.
+"""
 
 import importlib
 import math
@@ -21,7 +24,7 @@ def _checkpoint(subject: Subject) -> Step:
     """
     if not subject.train:
         raise NotApplicable("needs a step that trains: without a backward pass nothing is kept")
-    containers = [each for module in subject.modules for each in _containers(subject.torch, module)]
+    containers = [holder for module in subject.modules for holder in _containers(subject.torch, module)]
     if not sum(_recompute_parts(subject.torch, container) for container in containers):
         raise NotApplicable(f"needs blocks in an nn.Sequential or nn.ModuleList, or {_LAYERS_AT_LEAST} layers in a row")
     return subject.step

@@ -1,4 +1,7 @@
-"""Compares the results of a changed step with the original's, within the tolerance that the change implies."""
+"""Compares the results of a changed step with the original's.
+
+It uses the tolerance that the change implies.
+"""
 
 import contextlib
 import math
@@ -22,7 +25,9 @@ _DEEPEST = 32
 
 @dataclass(frozen=True)
 class Results:
-    """Tensors on the host by kind, in an order that the same program repeats; null where a gradient was dropped.
+    """Tensors on the host by kind, in an order that repeats.
+
+    The same program repeats the order. Null where a gradient was dropped.
 
     ``outputs`` and ``loss`` are of all steps; a loss is a single floating number that a step returns. ``seen`` are
     those whose ``backward()`` it calls, which stand in where it returns none; a step that is replayed calls none.
@@ -45,7 +50,9 @@ class Results:
 
 
 def observe(subject: Subject, seed: int = 0, steps: int = STEPS) -> Results:
-    """Runs the first steps of a fresh subject, changed or not, from this seed of all random numbers.
+    """Runs the first steps of a fresh subject, changed or not.
+
+    All random numbers start from this seed.
 
     What the step raises comes through. Memory: a copy of all parameters and gradients, and of each step's outputs.
     """
@@ -58,16 +65,16 @@ def observe(subject: Subject, seed: int = 0, steps: int = STEPS) -> Results:
     trained = subject.trained() if subject.train else ()
     with _losses_seen(torch, seen):
         for _ in range(steps):
-            found = [_copy(tensor) for tensor in _tensors(torch, subject.step())]
-            losses += [tensor for tensor in found if _is_loss(tensor)]
-            outputs += [tensor for tensor in found if not _is_loss(tensor)]
+            returned = [_copy(tensor) for tensor in _tensors(torch, subject.step())]
+            losses += [tensor for tensor in returned if _is_loss(tensor)]
+            outputs += [tensor for tensor in returned if not _is_loss(tensor)]
             if gradients is None:
-                gradients = tuple(None if each.grad is None else _copy(each.grad) for each in trained)
+                gradients = tuple(None if parameter.grad is None else _copy(parameter.grad) for parameter in trained)
     return Results(
         outputs=tuple(outputs),
         loss=tuple(losses),
         gradients=gradients or (),
-        parameters=tuple(_copy(each) for each in trained),
+        parameters=tuple(_copy(parameter) for parameter in trained),
         seen=tuple(seen),
     )
 
@@ -78,7 +85,7 @@ def _losses_seen(torch: Any, seen: list[Any]) -> Iterator[None]:
     backward = torch.autograd.backward
 
     def watched(tensors: Any, *arguments: Any, **options: Any) -> None:
-        seen.extend(each for each in map(_copy, _tensors(torch, tensors)) if _is_loss(each))
+        seen.extend(copied for copied in map(_copy, _tensors(torch, tensors)) if _is_loss(copied))
         backward(tensors, *arguments, **options)
 
     torch.autograd.backward = watched
@@ -98,7 +105,10 @@ def _copy(tensor: Any) -> Any:
 
 
 def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
-    """Every dense tensor and number in what a step returned, whatever the nesting of containers and records."""
+    """Yields every dense tensor and number in a step's result.
+
+    The nesting of containers and records does not matter.
+    """
     if isinstance(value, torch.Tensor):
         if value.layout is torch.strided and not value.is_quantized:
             yield torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
@@ -150,7 +160,9 @@ def allowance(subject: Subject, precision: Precision) -> float:
 
 
 def shake(subject: Subject, precision: Precision, seed: int) -> Subject:
-    """The same subject, every number of its parameters moved by one distance of this precision, up or down at random.
+    """Moves each number of the subject's parameters by one distance.
+
+    The distance is one of this precision, up or down at random.
 
     ``seed`` leaves the program's random numbers alone.
     """
@@ -166,7 +178,7 @@ def shake(subject: Subject, precision: Precision, seed: int) -> Subject:
 
 def _parameters(subject: Subject) -> list[Any]:
     is_lazy = subject.torch.nn.parameter.is_lazy
-    return [each for each in subject.trained() if not is_lazy(each) and each.is_floating_point()]
+    return [parameter for parameter in subject.trained() if not is_lazy(parameter) and parameter.is_floating_point()]
 
 
 def _kinds(subject: Subject) -> set[Any]:
@@ -174,19 +186,28 @@ def _kinds(subject: Subject) -> set[Any]:
 
 
 def _layers(subject: Subject) -> int:
-    """Modules that hold parameters of their own: each works on what the one before has rounded."""
+    """Counts the modules that hold parameters of their own.
+
+    They are 1 at least. Each works on what the one before has rounded.
+    """
     parts = (part for module in subject.modules for part in module.modules())
     return max(1, sum(map(has_own_parameters, parts)))
 
 
 def _longest_sum(subject: Subject) -> float:
-    """The most numbers that a sum is likely to have: the fan-in of a layer, or all of a loose tensor."""
-    fans = [each.numel() / max(1, each.shape[0]) for each in _parameters(subject) if each.dim()]
+    """Returns the most numbers that a sum is likely to have.
+
+    It is the fan-in of a layer, or all of a loose tensor.
+    """
+    fans = [parameter.numel() / max(1, parameter.shape[0]) for parameter in _parameters(subject) if parameter.dim()]
     return float(max([1.0, *fans, *(tensor.numel() for tensor in subject.tensors)]))
 
 
 def _rounds_to_tf32(subject: Subject) -> bool:
-    """True if the original itself may: convolutions on a GPU do by default, but not in every kernel."""
+    """Returns whether the original itself may round to TF32.
+
+    Convolutions on a GPU do by default, but not in every kernel.
+    """
     if "cuda" not in subject.device_types():
         return False
     torch = subject.torch
@@ -207,7 +228,9 @@ Make = Callable[[], Subject]
 
 @dataclass(frozen=True)
 class Reference:
-    """The results of the original, and the largest absolute differences between its own runs, by kind.
+    """Results of the original, and the differences between its runs.
+
+    The differences are the largest absolute ones between its own runs, by kind.
 
     ``allowed`` is what may differ relative to the largest value in any case. ``shaken`` is the difference that
     perturbed parameters make: it shows how the step amplifies roundings (Parker 1997, "Monte Carlo Arithmetic").
@@ -224,7 +247,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class Distance:
-    """The largest absolute difference and the largest magnitude; ``broken`` states why there is no difference."""
+    """The largest absolute difference and the largest magnitude.
+
+    ``broken`` states why there is no difference.
+    """
 
     absolute: float = 0.0
     largest: float = 0.0
@@ -232,7 +258,10 @@ class Distance:
 
 
 def compare(make: Make, change: Change, seed: int = 0, steps: int = STEPS) -> tuple[Difference, ...]:
-    """The differences that a change causes (none that is process-wide); ``make`` makes equal subjects each time."""
+    """Measures the differences that a change causes.
+
+    The change is none that is process-wide. ``make`` makes equal subjects each time.
+    """
     if change.precision == "other work":
         return (incomparable("outputs", "the changed step does other work"),)
     reference = refer(make, change.precision, seed, steps)
@@ -241,7 +270,10 @@ def compare(make: Make, change: Change, seed: int = 0, steps: int = STEPS) -> tu
 
 
 def refer(make: Make, precision: Precision, seed: int = 0, steps: int = STEPS) -> Reference:
-    """Runs the original as it is, with its parameters perturbed, and with other random numbers."""
+    """Runs the original as it is, perturbed, and with other random numbers.
+
+    Its parameters are perturbed.
+    """
     subject = make()
     allowed = allowance(subject, precision)
     results = observe(subject, seed, steps)
@@ -263,8 +295,8 @@ def refer(make: Make, precision: Precision, seed: int = 0, steps: int = STEPS) -
 
 def judge(reference: Reference, changed: Results) -> tuple[Difference, ...]:
     """A record for each kind of result that the original has."""
-    found = tuple(_judge(reference, changed, what) for what in KINDS if reference.results.of(what))
-    return found or (incomparable("outputs", "the step returns nothing, and trains nothing that was found"),)
+    differences = tuple(_judge(reference, changed, what) for what in KINDS if reference.results.of(what))
+    return differences or (incomparable("outputs", "the step returns nothing, and trains nothing that was found"),)
 
 
 def incomparable(what: What, reason: str) -> Difference:
@@ -277,43 +309,46 @@ def _judge(reference: Reference, changed: Results, what: What) -> Difference:
     is_seen = what == "loss" and not reference.results.loss
     if not other or (is_seen and len(other) != len(original)):
         return incomparable(what, f"the changed step shows no {what}")
-    found = distance_of(original, other, is_floating=reference.precision in EPS)
+    distance = distance_of(original, other, is_floating=reference.precision in EPS)
     shaken, drawn = reference.shaken[what], reference.drawn[what]
     if math.isinf(shaken) or math.isinf(drawn):
         return incomparable(what, "roundings or random numbers change the shape of the original's, or make it infinite")
-    if found.broken is not None:
-        return replace(incomparable(what, found.broken), is_within=False)
-    scale = found.largest or found.absolute or 1.0
+    if distance.broken is not None:
+        return replace(incomparable(what, distance.broken), is_within=False)
+    scale = distance.largest or distance.absolute or 1.0
     # Flushing takes from a number at most what lies below the smallest normal one of fp32.
     tiny = 0.0 if reference.precision == "same" else 2.0**-126
     strict = max(reference.allowed, (_SHAKEN * shaken + tiny) / scale)
-    allowed = strict if found.absolute <= strict * scale else max(strict, _DRAWN * drawn / scale)
+    allowed = strict if distance.absolute <= strict * scale else max(strict, _DRAWN * drawn / scale)
     return Difference(
         what=what,
-        absolute=found.absolute,
-        relative=found.absolute / scale,
+        absolute=distance.absolute,
+        relative=distance.absolute / scale,
         allowed=allowed,
-        is_within=found.absolute <= allowed * scale,
+        is_within=distance.absolute <= allowed * scale,
         reason=f"other random numbers alone change it by {drawn / scale:.1e}" if allowed > strict else None,
     )
 
 
 def distance_of(first: Sequence[Any], second: Sequence[Any], *, is_floating: bool) -> Distance:
-    """The distance of two rows of tensors; whole numbers count unless only those that ``is_floating`` may be rounded.
+    """Measures the distance of two rows of tensors.
 
-    A rounding can turn one index into any other.
+    With ``is_floating``, tensors of whole numbers do not count. A rounding can turn one index into any other.
     """
     if len(first) != len(second):
         return Distance(broken=f"{counted(len(first), 'tensor')} became {len(second)}")
     pairs = [pair for pair in zip(first, second, strict=True) if not is_floating or _is_floating(pair)]
-    found = [_distance(mine, other) for mine, other in pairs]
-    broken = next((each.broken for each in found if each.broken is not None), None)
-    absolute = max((each.absolute for each in found), default=0.0)
-    return Distance(absolute, max((each.largest for each in found), default=0.0), broken)
+    distances = [_distance(mine, other) for mine, other in pairs]
+    broken = next((distance.broken for distance in distances if distance.broken is not None), None)
+    absolute = max((distance.absolute for distance in distances), default=0.0)
+    return Distance(absolute, max((distance.largest for distance in distances), default=0.0), broken)
 
 
 def _distance(first: Any, second: Any) -> Distance:
-    """The distance of two tensors, which must agree where they are not finite; a dropped gradient counts as zeros."""
+    """Measures the distance of two tensors.
+
+    They must agree where they are not finite. A dropped gradient counts as zeros.
+    """
     if first is None or second is None:
         present = second if first is None else first
         size = 0.0 if present is None or not present.numel() else float(present.abs().max())
@@ -334,19 +369,22 @@ def _distance(first: Any, second: Any) -> Distance:
 
 
 def _widened(tensor: Any, other: Any) -> Any:
-    """In a type that holds the values of both: fp32 unless one of them is wider."""
-    is_narrow = all(each.is_floating_point() and each.element_size() <= 4 for each in (tensor, other))
+    """Converts a tensor to a type that holds the values of both.
+
+    That is fp32 unless one of them is wider.
+    """
+    is_narrow = all(operand.is_floating_point() and operand.element_size() <= 4 for operand in (tensor, other))
     return tensor.float() if is_narrow else tensor.double()
 
 
 def _is_floating(pair: tuple[Any, Any]) -> bool:
-    return all(each is None or each.is_floating_point() for each in pair)
+    return all(tensor is None or tensor.is_floating_point() for tensor in pair)
 
 
 def _furthest(known: Mapping[What, float], results: Results, again: Results, *, is_floating: bool) -> dict[What, float]:
     """The largest of the differences that are known and of these."""
     furthest = {}
     for what in KINDS:
-        found = distance_of(results.of(what), again.of(what), is_floating=is_floating)
-        furthest[what] = max(known[what], found.absolute if found.broken is None else math.inf)
+        distance = distance_of(results.of(what), again.of(what), is_floating=is_floating)
+        furthest[what] = max(known[what], distance.absolute if distance.broken is None else math.inf)
     return furthest

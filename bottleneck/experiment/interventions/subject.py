@@ -1,4 +1,7 @@
-"""The parts of a step that it can reach (modules, optimizers, loaders, tensors), and a change that is applied to it."""
+"""Parts of a step that it can reach, and changes to it.
+
+The parts are modules, optimizers, loaders and tensors.
+"""
 
 import gc
 import importlib
@@ -55,7 +58,10 @@ class Location:
 
 @dataclass
 class Reached:
-    """The result of a walk: each wanted object with the references to it, and the code that was passed."""
+    """Result of a walk: the wanted objects and the code passed.
+
+    Each object comes with the references to it.
+    """
 
     things: dict[int, tuple[Any, list[Location]]] = field(default_factory=dict)
     codes: list[types.CodeType] = field(default_factory=list)
@@ -67,7 +73,9 @@ class Reached:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk in breadth from a step: ``wanted`` are the types to be reported, into which it does not go.
+    """Walk in breadth from a step.
+
+    ``wanted`` are the types to be reported, into which it does not go.
 
     Of ``own`` (the globals of the program's file) those count that its code names. What lies in a wanted object beside
     its parts, such as the optimizer that a module carries, is found as well.
@@ -138,7 +146,10 @@ class Walk:
             yield from (_item(self.own, name) for name in _names(generator.gi_code) if name in self.own)
 
     def _in_object(self, thing: Any) -> Iterator[Location]:
-        """References in its attributes; of a module only those besides its submodules, parameters and buffers."""
+        """Yields references in the attributes of an object.
+
+        Of a module it yields only those besides its submodules, parameters and buffers.
+        """
         attributes = _attributes(thing)
         if issubclass(type(thing), self.wanted) and "_parameters" not in attributes:
             return
@@ -165,7 +176,10 @@ def _names(code: types.CodeType) -> list[str]:
 
 
 def _methods_called(function: Any, kind: type) -> list[types.CodeType]:
-    """The code of the methods of this class that a method of it names, and those that they name in turn."""
+    """Finds the code of a method and of the methods it names.
+
+    They are methods of its class, and those that they name in turn.
+    """
     methods = {
         name: value
         for base in reversed(kind.__mro__)
@@ -203,7 +217,10 @@ def _item(items: Any, key: Any) -> Location:
 
 
 def _in_mapping(items: dict[Any, Any]) -> Iterator[Location]:
-    """By key where that is a text or a number: to look up another runs its code."""
+    """Yields references by key where that is a text or a number.
+
+    To look up another runs its code.
+    """
     for key, value in itertools.islice(items.items(), ITEMS_AT_MOST):
         yield _item(items, key) if type(key) in (str, int) else _fixed("item", value)
 
@@ -239,7 +256,10 @@ def _in_slots(thing: Any) -> Iterator[Location]:
 
 
 def _member(place: Location, index: int) -> Location:
-    """An item of a tuple: another tuple takes its place where one of them changes."""
+    """Returns the place of an item of a tuple.
+
+    Another tuple takes its place where one of the items changes.
+    """
     put = place.set
     if put is None:
         return Location(f"{place.name}[{index}]", lambda: place.get()[index])
@@ -252,7 +272,10 @@ def _member(place: Location, index: int) -> Location:
 
 
 def _bound(method: types.MethodType, place: Location) -> Location:
-    """The object of a bound method: the method of the same name of another object takes its place."""
+    """Returns the place of the object of a bound method.
+
+    The method of the same name of another object takes its place.
+    """
     put = place.set
     if put is None:
         return _fixed(place.name, method.__self__)
@@ -277,7 +300,10 @@ def _default(function: types.FunctionType, index: int) -> Location:
 
 
 class NotApplicable(Exception):  # noqa: N818 - a state, not an error
-    """The step has nothing that this change could change; the message states what it needs."""
+    """The step has nothing that this change could change.
+
+    The message states what it needs.
+    """
 
     verdict: TrialVerdict = "not applicable"
 
@@ -293,7 +319,9 @@ Settings = tuple[tuple[str, str], ...] | Mapping[str, object]
 
 @dataclass(frozen=True)
 class Subject:
-    """A step made afresh, and what it works with, found through its closure, its defaults and the file's globals.
+    """A step made afresh, and what it works with.
+
+    That is found through its closure, its defaults and the file's globals.
 
     ``modules`` are the outermost ones only, ``iterators`` those under way of its loaders, ``tensors`` those that belong
     to no module. ``train`` states whether a step goes backward or updates parameters. ``places`` holds where each thing
@@ -315,11 +343,14 @@ class Subject:
 
     def places_of(self, thing: Any) -> tuple[Location, ...]:
         """The references by which this object can be replaced."""
-        known = self.places.get(id(thing), ())
-        return tuple(place for place in known if place.set is not None and place.get() is thing)
+        locations = self.places.get(id(thing), ())
+        return tuple(place for place in locations if place.set is not None and place.get() is thing)
 
     def replace(self, thing: Any, other: Any) -> None:
-        """Puts another thing wherever this one lies; NotApplicable where the step holds it out of reach."""
+        """Puts another thing wherever this one lies.
+
+        NotApplicable where the step holds it out of reach.
+        """
         places = self.places_of(thing)
         if not places:
             kind = type(thing).__name__
@@ -329,28 +360,39 @@ class Subject:
             place.set(other)
 
     def replace_loader(self, loader: Any, other: Any) -> None:
-        """Puts another loader in the place of this one, and a fresh iterator where one of its iterators was."""
-        under_way = [each for each in self.iterators if dataset_of(each) is loader.dataset]
+        """Puts another loader in the place of this one.
+
+        A fresh iterator comes where one of its iterators was.
+        """
+        under_way = [iterator for iterator in self.iterators if dataset_of(iterator) is loader.dataset]
         if self.places_of(loader) or not under_way:
             self.replace(loader, other)
-        for each in under_way:
-            self.replace(each, iter(other))
+        for iterator in under_way:
+            self.replace(iterator, iter(other))
 
     def trained(self) -> tuple[Any, ...]:
-        """Parameters of the modules and optimizers and every leaf that takes a gradient: once, in a fixed order."""
-        found = [parameter for module in self.modules for parameter in module.parameters()]
-        found += [each for optimizer in self.optimizers for group in optimizer.param_groups for each in group["params"]]
-        found += [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
-        return tuple({id(parameter): parameter for parameter in found}.values())
+        """Returns every parameter that takes part in training, once.
+
+        They are those of the modules and optimizers, and every leaf that takes a gradient, in a fixed order.
+        """
+        reached = [parameter for module in self.modules for parameter in module.parameters()]
+        reached += [
+            weight for optimizer in self.optimizers for group in optimizer.param_groups for weight in group["params"]
+        ]
+        reached += [tensor for tensor in self.tensors if tensor.requires_grad and tensor.is_leaf]
+        return tuple({id(parameter): parameter for parameter in reached}.values())
 
     def floating(self) -> Iterator[Any]:
         """Every floating-point tensor that it holds: parameters, buffers and loose tensors."""
         for module in self.modules:
-            yield from (each for each in (*module.parameters(), *module.buffers()) if each.is_floating_point())
+            yield from (part for part in (*module.parameters(), *module.buffers()) if part.is_floating_point())
         yield from (tensor for tensor in self.tensors if tensor.is_floating_point())
 
     def device_types(self) -> set[str]:
-        """The types of devices that hold its tensors: {"cpu"}, {"cuda"} …; empty where it holds none."""
+        """Returns the types of devices that hold its tensors.
+
+        They are {"cpu"}, {"cuda"} …, and empty where it holds none.
+        """
         owned = [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
         types = {tensor.device.type for tensor in (*owned, *self.tensors)}
         return types if self.stands_for is None or not types else {self.stands_for}
@@ -364,7 +406,9 @@ def make_subject(
     train: bool = False,
     seed: int = 0,
 ) -> Subject:
-    """The step of a file that is loaded anew, with every generator of random numbers set to the seed before.
+    """Makes the step of a file that is loaded anew.
+
+    Every generator of random numbers is set to the seed before.
 
     ``settings`` are the texts of ``--set``, or a mapping of values to be taken as they are. What the file or its
     workload raises comes through.
@@ -405,13 +449,19 @@ def subject_of(step: Step, own: dict[str, Any] | None = None, *, train: bool = F
 
 
 def seed_all(torch: Any, seed: int) -> None:
-    """Sets Python's, numpy's (where it is loaded) and torch's generators of random numbers, those of GPUs included."""
+    """Sets all generators of random numbers to a seed.
+
+    They are Python's, numpy's (where it is loaded) and torch's, those of GPUs included.
+    """
     random.seed(seed)
     sow(seed, torch)
 
 
 def _torch(target: str, arguments: tuple[str, ...]) -> Any:
-    """Torch as the program brings it in: a file may set its environment first, so it is loaded once before seeding."""
+    """Loads torch as the program brings it in.
+
+    A file may set its environment first, so it is loaded once before seeding.
+    """
     if "torch" not in sys.modules:
         program.load_file(target, arguments)
     return importlib.import_module("torch")
@@ -420,7 +470,7 @@ def _torch(target: str, arguments: tuple[str, ...]) -> Any:
 def default_parameters(module: ModuleType) -> dict[str, object]:
     """The parameters of `workload()` that have a default, with it."""
     parameters = inspect.signature(module.workload).parameters.values()
-    return {each.name: each.default for each in parameters if each.default is not each.empty}
+    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 def _outermost(modules: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -435,7 +485,7 @@ def _loose(tensors: tuple[Any, ...], modules: tuple[Any, ...]) -> tuple[Any, ...
 
 def _goes_backward(reached: Reached) -> bool:
     names = [set(code.co_names) for code in code_of(reached.codes)]
-    return any("backward" in each or {"autograd", "grad"} <= each for each in names)
+    return any("backward" in called or {"autograd", "grad"} <= called for called in names)
 
 
 # How close results have to stay: the same bits, the same sums in another order, or the precision that is named.
@@ -444,7 +494,9 @@ Precision = Literal["same", "reordered", "tf32", "fp16", "bf16", "int8", "other 
 
 @dataclass(frozen=True)
 class Change:
-    """A change that `verify` can try: one function and one line in the table of changes.
+    """A change that `verify` can try.
+
+    It is one function and one line in the table of changes.
 
     ``apply`` takes a subject that was made afresh, changes it in place where that helps, and gives back the step to
     call; it raises NotApplicable or Missing. ``environment`` and ``settings`` (parameters of the workload) hold before
@@ -465,5 +517,8 @@ class Change:
 
     @property
     def is_remedy(self) -> bool:
-        """True if one could keep it: it does the step's work, or as much for each sample. A bound is none."""
+        """True if one could keep it.
+
+        It does the step's work, or as much for each sample. A bound is none.
+        """
         return self.precision != "other work" or self.samples != 1.0

@@ -1,1 +1,4 @@
-"""Measures pieces of a recorded step alone, as they are and changed: which ones, how they are made, and their turns."""
+"""Measures pieces of a recorded step alone, as they are and changed.
+
+It chooses the pieces, makes them and takes their turns.
+"""

@@ -1,4 +1,7 @@
-"""Chooses the pieces of a recorded step whose measurement would decide its findings, most promising first."""
+"""Chooses the pieces whose measurement would decide a step's findings.
+
+The step is a recorded one, and the most promising pieces come first.
+"""
 
 import math
 import re
@@ -40,8 +43,11 @@ _Choose = Callable[[Evidence, Finding], Iterator[PieceSpec]]
 
 
 def choose_pieces(evidence: Evidence, findings: Sequence[Finding]) -> tuple[PieceSpec, ...]:
-    """The pieces of these findings, by the gain that a second of measuring decides about; empty where none can be."""
-    found = [
+    """Chooses pieces of these findings by the gain per measured second.
+
+    The gain is the one that a second of measuring decides about. Empty where none can be.
+    """
+    candidates = [
         piece
         for finding in findings
         if finding.slug in CHOOSERS
@@ -51,16 +57,19 @@ def choose_pieces(evidence: Evidence, findings: Sequence[Finding]) -> tuple[Piec
     ]
     seen: set[str] = set()
     ordered = []
-    while found:
-        best = max(found, key=lambda piece: piece.promise_us / seconds_of(piece, seen)[1])
-        found.remove(best)
+    while candidates:
+        best = max(candidates, key=lambda piece: piece.promise_us / seconds_of(piece, seen)[1])
+        candidates.remove(best)
         seen.add(best.kind)
         ordered.append(best)
     return tuple(ordered[:_MOST])
 
 
 def _promise_us(finding: Finding, share: float, us: float) -> float:
-    """The gain that the finding's formula promises for this share of its work at most."""
+    """Returns the gain promised by the finding's formula at most.
+
+    It is for this share of the finding's work.
+    """
     if finding.predicted_gain_us is None:
         return _UNKNOWN_PROMISE * us
     return max(finding.predicted_gain_us.high * share, 0.0)
@@ -72,7 +81,10 @@ class _Where(TypedDict):
 
 
 def _where(work: KernelWork, rows: Integers) -> _Where:
-    """The source line and the module with most of the time of these rows; null where none is known."""
+    """Returns the source line and module with most time of these rows.
+
+    Null where none is known.
+    """
 
     def longest(column: str) -> str | None:
         names = work.evidence.linked.kernels[column].cat
@@ -89,7 +101,7 @@ def _chains(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
     keeps = has_backward_pass(evidence)
     total_us = work.us_of(find_chains(evidence).of_row >= 0)
     for signatures, runs in _runs_of_chains(work, evidence):
-        ops = tuple(_call(work, each) for each in signatures)
+        ops = tuple(_call(work, signature) for signature in signatures)
         rows = np.concatenate(runs)
         us = float(work.us[rows].sum())
         yield PieceSpec(
@@ -108,7 +120,10 @@ def _chains(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
 
 
 def _runs_of_chains(work: KernelWork, evidence: Evidence) -> list[tuple[tuple[int, ...], list[Integers]]]:
-    """Chains of the same calls: the signatures of these, and the rows of each run; those with the most time first."""
+    """Groups chains of the same calls, those with the most time first.
+
+    Each group has the signatures of the calls, and the rows of each run.
+    """
     of_row = find_chains(evidence).of_row
     ordered = np.argsort(of_row, kind="stable")
     ordered = ordered[of_row[ordered] >= 0]
@@ -116,8 +131,8 @@ def _runs_of_chains(work: KernelWork, evidence: Evidence) -> list[tuple[tuple[in
     for rows in np.split(ordered, np.flatnonzero(np.diff(of_row[ordered])) + 1):
         if rows.size:
             kinds.setdefault(tuple(work.signature[_firsts(work, rows)].tolist()), []).append(rows)
-    known = [(signatures, runs) for signatures, runs in kinds.items() if min(signatures) >= 0]
-    return sorted(known, key=lambda each: -float(work.us[np.concatenate(each[1])].sum()))
+    complete = [(signatures, runs) for signatures, runs in kinds.items() if min(signatures) >= 0]
+    return sorted(complete, key=lambda chain: -float(work.us[np.concatenate(chain[1])].sum()))
 
 
 def _firsts(work: KernelWork, rows: Integers) -> Integers:
@@ -126,7 +141,10 @@ def _firsts(work: KernelWork, rows: Integers) -> Integers:
 
 
 def _hand_written(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
-    """Norms, softmax and GELU that the model writes out op by op, beside the one op of the library."""
+    """Yields norms, softmax and GELU that the model writes out.
+
+    Each is written op by op, and stands beside the one op of the library.
+    """
     work = work_of(evidence)
     is_chained = find_chains(evidence).of_row >= 0
     total_us, loop = work.us_of(is_chained), evidence.loops["loop"].to_numpy()[work.row]
@@ -134,15 +152,15 @@ def _hand_written(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
     firsts = np.flatnonzero(work.in_model & ~work.family("fill") & ~(work.roof("bytes_low") <= _SCALAR_BYTES))
     firsts = _firsts(work, firsts)
     names = np.append(work.evidence.linked.trace.signatures["name"].astype(str).to_numpy(dtype=object), "?")
-    found: dict[tuple[str, tuple[int, ...]], list[Integers]] = {}
+    runs_of: dict[tuple[str, tuple[int, ...]], list[Integers]] = {}
     for written in find_hand_written(names[work.signature[firsts]].tolist()):
         held = firsts[written.first : written.first + written.count]
         signatures = tuple(work.signature[held].tolist())
         if loop[held[0]] == loop[held[-1]] >= 0:
-            found.setdefault((written.op, signatures), []).append(np.arange(held[0], held[-1] + 1))
-    joined = {key: (len(runs), np.concatenate(runs)) for key, runs in found.items()}
-    for (op, signatures), (runs, rows) in sorted(joined.items(), key=lambda each: -float(work.us[each[1][1]].sum())):
-        ops = tuple(_call(work, each) for each in signatures)
+            runs_of.setdefault((written.op, signatures), []).append(np.arange(held[0], held[-1] + 1))
+    joined = {key: (len(runs), np.concatenate(runs)) for key, runs in runs_of.items()}
+    for (op, signatures), (runs, rows) in sorted(joined.items(), key=lambda item: -float(work.us[item[1][1]].sum())):
+        ops = tuple(_call(work, item) for item in signatures)
         us = float(work.us[rows].sum())
         share = float(work.us[rows[is_chained[rows]]].sum()) / total_us
         yield PieceSpec(
@@ -161,7 +179,7 @@ def _hand_written(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
 
 
 def _names(ops: Sequence[OpCallSpec]) -> str:
-    names = [each.name.removeprefix("aten::") for each in ops]
+    names = [op.name.removeprefix("aten::") for op in ops]
     more = len(names) - _LONGEST_NAMES
     return ", ".join(names[:_LONGEST_NAMES]) + (f" and {counted(more, 'op')} more" if more > 0 else "")
 
@@ -173,7 +191,10 @@ def _call(work: KernelWork, signature: int) -> OpCallSpec:
 
 
 def _groups(work: KernelWork, rows: Flags) -> Iterator[tuple[int, Integers, float]]:
-    """The calls of these rows by signature: it, its rows, and how often the step runs it; longest first."""
+    """Groups the calls of these rows by signature, longest first.
+
+    Each group has the signature, its rows, and how often the step runs it.
+    """
     chosen = np.flatnonzero(rows & (work.signature >= 0))
     us = np.bincount(work.signature[chosen], weights=work.us[chosen], minlength=1)
     for signature in np.argsort(-us, kind="stable").tolist():
@@ -191,7 +212,10 @@ def _claimed_us(evidence: Evidence, finding: Finding) -> float:
 
 
 def _op_pieces(kind: str, change: str, choose: Callable[[KernelWork], Flags], **settings: object) -> _Choose:
-    """Pieces of one op each: of the rows that are chosen, those with the most time."""
+    """Makes a chooser of pieces of one op each.
+
+    Of the rows that are chosen, those with the most time are taken.
+    """
 
     def pieces(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
         work = work_of(evidence)
@@ -232,7 +256,7 @@ def _images(work: KernelWork) -> Flags:
     if not work.evidence.is_host_only:
         return np.zeros(work.row.size, dtype=bool)
     return work.calls_that(
-        work.family(*_IMAGES), lambda each: any(len(sizes) == 4 for sizes in work.sizes_of(each)[:3])
+        work.family(*_IMAGES), lambda signature: any(len(sizes) == 4 for sizes in work.sizes_of(signature)[:3])
     )
 
 
@@ -270,7 +294,10 @@ def _optimizer(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
 
 
 def _parameter_sizes(work: KernelWork, inside: Flags) -> tuple[list[list[int]], str]:
-    """The sizes of the parameters that an optimizer updates in one step, and the op that shows them."""
+    """Returns the sizes of parameters that an optimizer updates in a step.
+
+    The second value is the op that shows them.
+    """
     signatures = work.evidence.linked.trace.signatures
     names = np.append(signatures["name"].astype(str).to_numpy(dtype=object), "")
     for op in _PER_PARAMETER:
@@ -298,11 +325,11 @@ def _attention(evidence: Evidence, finding: Finding) -> Iterator[PieceSpec]:
         if before < 0 or after >= products.size:
             continue
         one, two = int(products[before]), int(products[after])
-        shape = tuple(float(each) for each in (batch[one], m[one], n[one], k[one], n[two]))
+        shape = tuple(float(value) for value in (batch[one], m[one], n[one], k[one], n[two]))
         kinds.setdefault(shape, []).append(at)
     trains = has_backward_pass(evidence)
-    for shape, places in sorted(kinds.items(), key=lambda each: -len(each[1]) * math.prod(each[0])):
-        if not all(math.isfinite(each) for each in shape):
+    for shape, places in sorted(kinds.items(), key=lambda value: -len(value[1]) * math.prod(value[0])):
+        if not all(math.isfinite(value) for value in shape):
             continue
         settings = dict(zip(("batch", "m", "n", "k", "d"), map(int, shape), strict=True))
         share = len(places) / max(softmax.size, 1)

@@ -1,4 +1,7 @@
-"""Finds norms, softmax and GELU that a program writes out op by op, by the order of their names."""
+"""Finds norms, softmax and GELU written out op by op.
+
+It goes by the order of the names of a program's ops.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +29,15 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     "gelu": ("(?:mul )?(?:div |mul )erf add mul (?:mul )?",),
 }
 # The first that matches at a place counts: a layer norm holds what looks like an RMS norm.
-_ANY = re.compile("(?<![^ ])(?:" + "|".join(f"(?P<{op}>{'|'.join(each)})" for op, each in _PATTERNS.items()) + ")")
+_ANY = re.compile("(?<![^ ])(?:" + "|".join(f"(?P<{op}>{'|'.join(forms)})" for op, forms in _PATTERNS.items()) + ")")
 
 
 @dataclass(frozen=True)
 class HandWritten:
-    """Neighbouring ops that do the work of one op of the library: its name, the first op, and how many."""
+    """Neighbouring ops that do the work of one library op.
+
+    They have its name, the first op, and how many there are.
+    """
 
     op: str
     first: int
@@ -41,6 +47,6 @@ class HandWritten:
 def find_hand_written(names: Sequence[str]) -> Iterator[HandWritten]:
     """Finds what these neighbouring ops write out, from the first on."""
     text = "".join(f"{name.removeprefix('aten::').removesuffix('_')} " for name in names)
-    for found in _ANY.finditer(text):
-        assert found.lastgroup is not None, "each pattern has a name"
-        yield HandWritten(found.lastgroup, text.count(" ", 0, found.start()), found[0].count(" "))
+    for match in _ANY.finditer(text):
+        assert match.lastgroup is not None, "each pattern has a name"
+        yield HandWritten(match.lastgroup, text.count(" ", 0, match.start()), match[0].count(" "))

@@ -1,4 +1,6 @@
-"""The table of kinds of pieces: from recorded shapes, dtypes and strides to the same work as it is and changed.
+"""Table of kinds of pieces, which build original and changed work.
+
+The work is made from recorded shapes, dtypes and strides.
 
 A kind knows what to build, not how often it is run: ``timing`` takes the turns. Results are not compared here, which
 `bottleneck verify` does for the whole step.
@@ -18,7 +20,10 @@ ROUNDS_AT_LEAST, WARM_CALLS = 7, 2
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do the work of a piece; ``prepare`` is called before each turn, outside of what is timed."""
+    """One way to do the work of a piece.
+
+    ``prepare`` is called before each turn, outside of what is timed.
+    """
 
     run: Callable[[], object]
     prepare: Callable[[], object] = lambda: None
@@ -26,7 +31,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Ways:
-    """The work as it is and changed; ``at_worst`` is the least favourable change, null where there is but one."""
+    """Work as it is and changed.
+
+    ``at_worst`` is the least favourable change, null where there is but one.
+    """
 
     as_is: Way
     changed: Way
@@ -43,7 +51,9 @@ _Seconds = tuple[float, float]
 
 @dataclass(frozen=True)
 class PieceKind:
-    """Builder of a kind, and the seconds that one piece of short calls takes on two cores that are free.
+    """Builder of a kind, and the seconds that one piece takes.
+
+    The piece is one of short calls, on two cores that are free.
 
     ``first_s`` is what the first piece of the kind takes beyond, ``compile_s`` each kernel that is compiled.
     """
@@ -55,11 +65,13 @@ class PieceKind:
 
 
 def _calls(torch: Any, spec: PieceSpec, device: str) -> list[BoundCall]:
-    return [bind(torch, each.name, arguments_of(torch, each, device)) for each in spec.ops]
+    return [bind(torch, op.name, arguments_of(torch, op, device)) for op in spec.ops]
 
 
 def compiled_chain(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """Neighbouring ops one by one, and in one compiled loop; at worst one that keeps all results between them.
+    """Makes neighbouring ops one by one, and in one compiled loop.
+
+    At worst the loop keeps all results between them.
 
     Each op takes the result of the one before as its first argument of that size; a trace has no ids of tensors. A
     backward pass may need results between the ops: then the truth lies between both ways to compile.
@@ -75,7 +87,9 @@ def compiled_chain(torch: Any, spec: PieceSpec, device: str) -> Ways:
 
 
 def _chain_functions(torch: Any, spec: PieceSpec, device: str) -> tuple[Callable[..., Any], list[Any], Any]:
-    """The chain as a function of its inputs, these, and the function that returns all results.
+    """Makes the chain a function of its inputs.
+
+    It returns that function, the inputs, and a function that returns all results.
 
     Written as text, so that neither way pays for our own bookkeeping between two ops.
     """
@@ -83,8 +97,8 @@ def _chain_functions(torch: Any, spec: PieceSpec, device: str) -> tuple[Callable
     inputs: list[Any] = []
     lines: list[str] = []
     result, previous = None, ""
-    for place, each in enumerate(spec.ops):
-        bound = bind(torch, each.name, arguments_of(torch, each, device))
+    for place, op in enumerate(spec.ops):
+        bound = bind(torch, op.name, arguments_of(torch, op, device))
         taken = _place_of(bound.arguments, result)
         words = []
         for at, value in enumerate(bound.arguments):
@@ -112,12 +126,15 @@ def _chain_functions(torch: Any, spec: PieceSpec, device: str) -> tuple[Callable
 
 
 def _place_of(arguments: Sequence[Any], result: Any) -> int | None:
-    """The place of the argument that takes the result of the op before; null for none."""
+    """Finds the argument that takes the result of the op before.
+
+    It is a position, null for none.
+    """
     if result is None or not hasattr(result, "shape"):
         return None
-    tensors = [(at, each) for at, each in enumerate(arguments) if hasattr(each, "storage_offset")]
-    same = [at for at, each in tensors if each.shape == result.shape and each.dtype == result.dtype]
-    as_many = [at for at, each in tensors if each.numel() == result.numel() and each.dtype == result.dtype]
+    tensors = [(at, argument) for at, argument in enumerate(arguments) if hasattr(argument, "storage_offset")]
+    same = [at for at, argument in tensors if argument.shape == result.shape and argument.dtype == result.dtype]
+    as_many = [at for at, argument in tensors if argument.numel() == result.numel() and argument.dtype == result.dtype]
     return next(iter([*same, *as_many]), None)
 
 
@@ -132,10 +149,13 @@ def _word(value: Any, names: dict[str, Any], inputs: list[Any]) -> str:
 
 
 def library_op(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """Ops that write out a norm, softmax or GELU one by one, and the library's op on the same numbers."""
+    """Makes written-out ops, and the library's op on the same numbers.
+
+    The ops write out a norm, softmax or GELU one by one.
+    """
     last, inputs, _ = _chain_functions(torch, spec, device)
-    tensors = [each for each in arguments_of(torch, spec.ops[0], device) if hasattr(each, "storage_offset")]
-    numbers = max(tensors, key=lambda each: int(each.numel()), default=None)
+    tensors = [argument for argument in arguments_of(torch, spec.ops[0], device) if hasattr(argument, "storage_offset")]
+    numbers = max(tensors, key=lambda argument: int(argument.numel()), default=None)
     if numbers is None or not numbers.dim() or not numbers.is_floating_point():
         raise NotRebuilt(f"{spec.ops[0].name} has no tensor of numbers")
     row, functions = tuple(numbers.shape[-1:]), torch.nn.functional
@@ -151,13 +171,16 @@ def library_op(torch: Any, spec: PieceSpec, device: str) -> Ways:
 
 
 def channels_last(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """An op on contiguous images and in channels last; at worst the images are converted before each call."""
+    """Makes an op on contiguous images and in channels last.
+
+    At worst the images are converted before each call.
+    """
     (call,) = _calls(torch, spec, device)
 
     def by_pixels(tensor: Any) -> Any:
         return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
-    images = next((each for each in call.arguments if hasattr(each, "dim") and each.dim() == 4), None)
+    images = next((argument for argument in call.arguments if hasattr(argument, "dim") and argument.dim() == 4), None)
     if images is None:
         raise NotRebuilt(f"{spec.ops[0].name} has no argument of four dimensions")
     turned = call.with_tensors(by_pixels)
@@ -170,7 +193,9 @@ def channels_last(torch: Any, spec: PieceSpec, device: str) -> Ways:
 
 
 def narrow_product(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """A product in fp32 and in the narrow dtype; one operand is cast each time, at worst all of them and the result.
+    """Makes a product in fp32 and in the narrow dtype.
+
+    One operand is cast each time, at worst all of them and the result.
 
     Under autocast weights are cast in each step, while activations come narrow from the op before where that is one
     that autocast narrows.
@@ -182,10 +207,10 @@ def narrow_product(torch: Any, spec: PieceSpec, device: str) -> Ways:
         return tensor.to(dtype) if tensor.dtype is torch.float32 else tensor
 
     narrowed = call.with_tensors(narrow)
-    wide = [each for each in call.arguments if getattr(each, "dtype", None) is torch.float32]
+    wide = [operand for operand in call.arguments if getattr(operand, "dtype", None) is torch.float32]
     if not wide:
         raise NotRebuilt(f"{spec.ops[0].name} has no operand in fp32")
-    weight = min(wide[-2:], key=lambda each: int(each.numel()))
+    weight = min(wide[-2:], key=lambda operand: int(operand.numel()))
 
     def cast_weight() -> None:
         narrow(weight)
@@ -193,15 +218,18 @@ def narrow_product(torch: Any, spec: PieceSpec, device: str) -> Ways:
 
     def cast_all() -> None:
         result = call.with_tensors(narrow).run()
-        for each in result if isinstance(result, tuple) else (result,):
-            if getattr(each, "dtype", None) is dtype:
-                each.float()
+        for output in result if isinstance(result, tuple) else (result,):
+            if getattr(output, "dtype", None) is dtype:
+                output.float()
 
     return Ways(Way(call.run), Way(cast_weight), Way(cast_all))
 
 
 def padded_product(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """A product as recorded and with sizes that are multiples of 64; at worst of 8."""
+    """Makes a product as recorded and with padded sizes.
+
+    They are multiples of 64, at worst of 8.
+    """
     (call,) = _calls(torch, spec, device)
 
     def padded(unit: int) -> BoundCall:
@@ -216,13 +244,16 @@ def padded_product(torch: Any, spec: PieceSpec, device: str) -> Ways:
 
 
 def optimizer_step(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """The optimizer's step over the recorded sizes of its parameters: looped as it is, fused or foreach."""
+    """Makes the optimizer's step looped as it is, fused or foreach.
+
+    It works on the recorded sizes of its parameters.
+    """
     cls = getattr(torch.optim, spec.settings["class"])
 
     def step_of(**settings: bool) -> Callable[[], object]:
         parameters = [torch.rand(sizes, device=device) for sizes in spec.settings["sizes"]]
-        for each in parameters:
-            each.grad = torch.rand_like(each)
+        for parameter in parameters:
+            parameter.grad = torch.rand_like(parameter)
         momentum = {"momentum": 0.9} if spec.settings.get("has_momentum") and spec.settings["class"] == "SGD" else {}
         return cls(parameters, lr=1e-3, **momentum, **settings).step  # type: ignore[no-any-return]
 
@@ -232,7 +263,10 @@ def optimizer_step(torch: Any, spec: PieceSpec, device: str) -> Ways:
 
 
 def written_attention(torch: Any, spec: PieceSpec, device: str) -> Ways:
-    """Attention as two products with a softmax between, and as the fused op; with its backward pass in training."""
+    """Makes attention as two products with softmax, and as the fused op.
+
+    In training it includes the backward pass.
+    """
     batch, rows, columns, inner, width = (int(spec.settings[name]) for name in ("batch", "m", "n", "k", "d"))
     trains = bool(spec.settings.get("trains"))
     shapes = ((1, batch, rows, inner), (1, batch, columns, inner), (1, batch, columns, width))
@@ -280,7 +314,10 @@ _CALLS_AT_LEAST = 2 * (WARM_CALLS + ROUNDS_AT_LEAST)
 
 
 def seconds_of(spec: PieceSpec, seen: Collection[str]) -> _Seconds:
-    """Seconds that a piece takes, at least and usually; ``seen`` are kinds of which one was measured before."""
+    """Estimates the seconds that a piece takes, at least and usually.
+
+    ``seen`` are kinds of which one was measured before.
+    """
     kind = KINDS[spec.kind]
     call_us = spec.recorded_us / spec.calls if spec.recorded_us is not None and spec.calls > 0 else 0.0
     kernels = 2 if spec.settings.get("keeps") else 1
@@ -289,5 +326,5 @@ def seconds_of(spec: PieceSpec, seen: Collection[str]) -> _Seconds:
     def total(first_s: float, compile_s: float) -> float:
         return turns_s + kernels * compile_s + (0.0 if spec.kind in seen else first_s)
 
-    least, usual = (total(*each) for each in zip(kind.first_s, kind.compile_s, strict=True))
+    least, usual = (total(*costs) for costs in zip(kind.first_s, kind.compile_s, strict=True))
     return least, usual

@@ -1,4 +1,7 @@
-"""Measures pieces of a recorded step within a budget of seconds, in a process of their own."""
+"""Measures pieces of a recorded step within a budget of seconds.
+
+They are measured in a process of their own.
+"""
 
 import math
 import os
@@ -42,7 +45,10 @@ _ENDING_S, _ENDING_SHARE = 0.5, 0.05
 
 
 class PieceWorker(Protocol):
-    """A process that measures pieces; both raise Refused, with the verdict "skipped" where the time is over."""
+    """Process that measures pieces.
+
+    Its methods raise Refused, with the verdict "skipped" where the time is over.
+    """
 
     def load(self, threads: int | None) -> str:
         """Gets ready; the version of torch."""
@@ -62,7 +68,10 @@ _SHORTEST_RATE_S = 0.5
 
 
 def seconds_of_other_programs() -> float | None:
-    """CPU seconds of the machine less those of this process and the children it waited for; null if not told."""
+    """Returns CPU seconds of the machine used by other programs.
+
+    They are those of the machine less those of this process and the children it waited for. Null if not told.
+    """
     try:
         import psutil
     except ImportError:
@@ -77,7 +86,10 @@ def seconds_of_other_programs() -> float | None:
 
 
 class PieceProcess(Worker):
-    """A process that measures pieces; it is killed if it does not answer in time."""
+    """Process that measures pieces.
+
+    It is killed if it does not answer in time.
+    """
 
     def __init__(self, until: float, log: Path) -> None:
         environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / COMPILATIONS), **_QUICK_COMPILER}
@@ -100,7 +112,9 @@ class PieceProcess(Worker):
 
 @dataclass
 class PieceBudget:
-    """Measures pieces one after the other until the budget is spent; an interruption keeps the pieces measured so far.
+    """Measurement of pieces one after the other within a budget.
+
+    An interruption keeps the pieces measured so far.
 
     Those that usually fit into what is left come first; the process is killed at the end of the budget.
     ``open_worker`` starts a process that ends by a time of the clock, and writes to a file. ``tell`` gets the piece
@@ -116,7 +130,9 @@ class PieceBudget:
     is_interrupted: bool = False
 
     def measure(self, specs: Sequence[PieceSpec], evidence: Evidence, began: float | None = None) -> MeasuredPieces:
-        """The pieces in their order, and the names of those that were left out; an interruption ends it early.
+        """Measures the pieces in their order, and names those left out.
+
+        An interruption ends it early.
 
         The seconds count from ``began``, a time of the clock; from now unless given.
         """
@@ -155,27 +171,32 @@ class PieceBudget:
         )
 
     def _take(self, worker: PieceWorker, left: list[PieceSpec], until: float, pace: float, device: str) -> bool:
-        """Measures what fits and takes it off the list; true where the process ended, so that another has to go on."""
+        """Measures what fits and takes it off the list.
+
+        True where the process ended, so that another has to go on.
+        """
         while (spec := self._next(left, until - self.clock(), pace)) is not None:
             begun = self.clock()
             (_, usual_s), has_died = seconds_of(spec, self._seen()), False
             self.tell(spec.what, 1.0 - (until - begun) / self.budget_s)
             try:
-                found = _with_times(spec, worker.measure(spec, device))
+                piece = _with_times(spec, worker.measure(spec, device))
             except Refused as refused:
                 if refused.verdict == "skipped":
                     return False
-                found, has_died = _without_times(spec, refused.reason), refused.has_died
-            self.done.append(found)
+                piece, has_died = _without_times(spec, refused.reason), refused.has_died
+            self.done.append(piece)
             left.remove(spec)
             if has_died:
                 return True
             # A busy machine takes longer for the next one too.
-            pace = max(1.0, (self.clock() - begun) / usual_s) if found.reason is None else pace
+            pace = max(1.0, (self.clock() - begun) / usual_s) if piece.reason is None else pace
         return False
 
     def _next(self, left: Sequence[PieceSpec], seconds: float, pace: float) -> PieceSpec | None:
-        """The first piece that usually fits into these seconds at this pace of the machine, or that may fit.
+        """Returns the first piece that fits, or may fit, the time.
+
+        The time is these seconds at this pace of the machine.
 
         One without a compiler may fit at its usual pace: the process is killed in time anyway. A chain may fit if its
         kernels are in the cache, at this pace, since a compiler that runs takes a while to end.
@@ -228,7 +249,9 @@ def measure_pieces(
     say: Callable[[str], None] = lambda _: None,
     changes: Collection[str] = (),
 ) -> Explanation:
-    """The explanation with findings that rest on measured pieces, which are written into the recording of the folder.
+    """Rests the findings of an explanation on measured pieces.
+
+    The pieces are written into the recording of the folder.
 
     Without a folder nothing is written. Only pieces of ``changes`` are measured, where any are named. The same
     explanation where there is no time, nothing to measure, or no recording of one process; ``say`` gets the line that
@@ -261,10 +284,10 @@ def with_pieces(explained: Explanation, folder: Path | None, measured: MeasuredP
     recording = replace(explained.recording, pieces=measured)
     if folder is not None:
         _keep(folder, recording)
-    known = {name: getattr(explained.analysis, name) for name in StepAnalysis.__struct_fields__}
-    step = StepAnalysis(**{**known, "pieces": measured})
+    step_fields = {name: getattr(explained.analysis, name) for name in StepAnalysis.__struct_fields__}
+    step = StepAnalysis(**{**step_fields, "pieces": measured})
     evidence = Evidence(
-        **{each.name: getattr(explained, each.name) for each in fields(Evidence) if each.init}
+        **{part.name: getattr(explained, part.name) for part in fields(Evidence) if part.init}
         | {"recording": recording, "analysis": step}
     )
     return finish_with_advice(evidence)

@@ -1,4 +1,7 @@
-"""Makes recorded calls of ops again: their tensors by sizes, dtypes and strides, and the function of torch to call."""
+"""Makes recorded calls of ops again.
+
+Their tensors come from sizes, dtypes and strides, and torch has the function to call.
+"""
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +36,10 @@ class NotRebuilt(Exception):  # noqa: N818 - an outcome, not an error of ours
 
 @dataclass
 class BoundCall:
-    """A call that can be made: the function and its arguments, positional and by keyword."""
+    """Call that can be made: the function and its arguments.
+
+    The arguments are positional and by keyword.
+    """
 
     call: Callable[..., Any]
     arguments: list[Any]
@@ -48,15 +54,18 @@ class BoundCall:
 
         def changed(value: Any) -> Any:
             if isinstance(value, list):
-                return [changed(each) for each in value]
+                return [changed(item) for item in value]
             return change(value) if hasattr(value, "storage_offset") else value
 
         keywords = {name: changed(value) for name, value in self.keywords.items()}
-        return BoundCall(self.call, [changed(each) for each in self.arguments], keywords)
+        return BoundCall(self.call, [changed(item) for item in self.arguments], keywords)
 
 
 def make_tensor(torch: Any, sizes: Sequence[int], dtype: str, strides: object, device: str) -> Any:
-    """A tensor of such sizes and strides: numbers of 0.5 to 1, zeros for integers, since they may be indices."""
+    """Makes a tensor of such sizes and strides.
+
+    Its numbers are of 0.5 to 1, zeros for integers, since they may be indices.
+    """
     kind = getattr(torch, dtype)
     usual = _contiguous(sizes)
     steps = strides if isinstance(strides, list) and len(strides) == len(sizes) else usual
@@ -88,7 +97,7 @@ def _argument(torch: Any, call: OpCallSpec, place: int, device: str) -> Any:
     if kind in _DTYPES and isinstance(sizes, list):
         return make_tensor(torch, sizes, _DTYPES[kind], strides, device)
     if kind == "TensorList" and isinstance(sizes, list):
-        return [make_tensor(torch, each, "float32", None, device) for each in sizes]
+        return [make_tensor(torch, shape, "float32", None, device) for shape in sizes]
     if kind in _VALUES:
         return _value(text, call.name)
     raise NotRebuilt(f"{call.name} takes an argument of type {kind!r}, which is not recorded")
@@ -106,9 +115,12 @@ def _value(text: object, name: str) -> Any:
 
 
 def bind(torch: Any, name: str, arguments: Sequence[Any]) -> BoundCall:
-    """The call of the op with these arguments; NotRebuilt where no overload of it takes them.
+    """Binds the op to these arguments.
 
-    By torch's own function where it has one that takes them: calls through ``torch.ops`` are slower than a program's.
+    NotRebuilt where no overload of it takes them.
+
+    It uses torch's own function where it has one that takes them. Calls through ``torch.ops`` are slower than a
+    program's.
     """
     namespace, _, base = name.partition("::")
     # A recording may be a stranger's: nothing but torch's own ops is called for it.
@@ -118,23 +130,26 @@ def bind(torch: Any, name: str, arguments: Sequence[Any]) -> BoundCall:
     # Composite ops call others with the tensor that takes the result as the last argument: without it they make one.
     for taken in (arguments, arguments[:-1]):
         for overload in packet.overloads():
-            found = getattr(packet, overload)
-            split = _split(schema_of(found), taken)
+            overload_call = getattr(packet, overload)
+            split = _split(schema_of(overload_call), taken)
             if split is not None:
-                return BoundCall(_quick_call(torch, base, found, split), *split)
+                return BoundCall(_quick_call(torch, base, overload_call, split), *split)
     raise NotRebuilt(f"no overload of {name} takes the arguments that were recorded")
 
 
 def _split(schema: Any, arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]] | None:
-    """The arguments by position and by keyword, as the schema wants them; null where it does not take them."""
-    known = list(schema.arguments)
-    if len(known) < len(arguments) or any(each.is_out for each in known):
+    """Splits arguments by position and keyword, as the schema wants.
+
+    Null where the schema does not take them.
+    """
+    wanted = list(schema.arguments)
+    if len(wanted) < len(arguments) or any(declared.is_out for declared in wanted):
         return None
-    if any(not each.has_default_value() for each in known[len(arguments) :]):
+    if any(not declared.has_default_value() for declared in wanted[len(arguments) :]):
         return None
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
-    for parameter, value in zip(known, arguments, strict=False):
+    for parameter, value in zip(wanted, arguments, strict=False):
         if value is None and parameter.has_default_value() and parameter.kwarg_only:
             continue
         if not _takes(str(parameter.type), value):
@@ -169,13 +184,13 @@ def _quick_call(
     torch: Any, base: str, found: Callable[..., Any], split: tuple[list[Any], Mapping[str, Any]]
 ) -> Callable[..., Any]:
     if base.endswith("_") and not base.endswith("__"):
-        known = getattr(torch.Tensor, base, None)
+        function = getattr(torch.Tensor, base, None)
     else:
-        known = getattr(torch, base, None) or network_function(base)
-    if known is None:
+        function = getattr(torch, base, None) or network_function(base)
+    if function is None:
         return found
     try:
-        known(*split[0], **split[1])
+        function(*split[0], **split[1])
     except (TypeError, RuntimeError, ValueError):
         return found
-    return known  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

@@ -1,4 +1,7 @@
-"""Descriptions of pieces, which the process that chooses them sends to the one that measures them."""
+"""Descriptions of pieces that are sent between processes.
+
+The process that chooses them sends them to the one that measures them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class OpCallSpec:
-    """A call of an op as the trace recorded it: per argument its sizes, dtype, value and strides, as in CALLS."""
+    """Call of an op as the trace recorded it.
+
+    Per argument it has the sizes, dtype, value and strides, as in CALLS.
+    """
 
     name: str
     dims: tuple[Any, ...]
@@ -18,13 +24,15 @@ class OpCallSpec:
     @property
     def sizes(self) -> str:
         """The sizes of its largest two tensors in words."""
-        shown = [each for each in self.dims if isinstance(each, list) and each and isinstance(each[0], int)]
-        return ", ".join("x".join(map(str, each)) for each in shown[:2])
+        shown = [sizes for sizes in self.dims if isinstance(sizes, list) and sizes and isinstance(sizes[0], int)]
+        return ", ".join("x".join(map(str, sizes)) for sizes in shown[:2])
 
 
 @dataclass(frozen=True)
 class PieceSpec:
-    """A piece to measure: its kind, what it consists of, and what its figures stand for (see ``MeasuredPiece``).
+    """Piece to measure: its kind, its parts and its figures' meaning.
+
+    The figures are those of ``MeasuredPiece``.
 
     ``settings`` are what a kind needs besides calls. ``promise_us`` is the gain per step that the formula promises
     for it at most, by which pieces are ordered. ``source`` and ``module`` say where most of its work was called.
@@ -47,4 +55,4 @@ class PieceSpec:
 def from_values(values: Mapping[str, Any]) -> PieceSpec:
     """The piece of values that were written as JSON."""
     ops: Sequence[Mapping[str, Any]] = values["ops"]
-    return PieceSpec(**{**values, "ops": tuple(OpCallSpec(**each) for each in ops)})
+    return PieceSpec(**{**values, "ops": tuple(OpCallSpec(**op) for op in ops)})

@@ -1,4 +1,7 @@
-"""Times the ways to do a piece's work, in turns, in a process of its own."""
+"""Times the ways to do a piece's work, in turns.
+
+It does so in a process of its own.
+"""
 
 import math
 import random
@@ -24,7 +27,10 @@ _ROUNDS_AT_MOST, _ROUNDS_S = 25, 0.4
 
 @dataclass(frozen=True)
 class PieceTimes:
-    """The times of one call in microseconds, and ratios of neighbours in time; see ``MeasuredPiece``."""
+    """Times of one call in microseconds, and ratios.
+
+    The ratios are of neighbours in time. See ``MeasuredPiece``.
+    """
 
     as_is_us: Timing
     changed_us: Timing
@@ -34,7 +40,10 @@ class PieceTimes:
 
 @dataclass
 class PieceTimer:
-    """Times the ways of a piece in rounds by a clock; ``draw`` shuffles the order of each round."""
+    """Timer of the ways of a piece, in rounds by a clock.
+
+    ``draw`` shuffles the order of each round.
+    """
 
     clock: Callable[[], float] = time.perf_counter
     draw: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311 - an order, not a secret
@@ -62,34 +71,40 @@ class PieceTimer:
         return max(1, min(_CALLS_AT_MOST, math.ceil(_TURN_S * 1e6 / max(us, 1e-3))))
 
     def _turn_us(self, way: Way, count: int) -> float:
-        """Time of one call: the quickest part of the turn, since the system may interrupt the others."""
+        """Returns the time of one call in the turn's quickest part.
+
+        The system may interrupt the other parts.
+        """
         way.prepare()
         run, parts = way.run, []
-        each = max(1, count // _PARTS)
+        calls = max(1, count // _PARTS)
         for _ in range(min(_PARTS, count)):
             self.wait()
             began = self.clock()
-            for _ in range(each):
+            for _ in range(calls):
                 run()
             self.wait()
-            parts.append((self.clock() - began) / each)
+            parts.append((self.clock() - began) / calls)
         return max(min(parts) * 1e6, 1e-3)
 
 
 def _timing(us: Sequence[float]) -> Timing:
-    found = summarise_durations(us)
-    assert found is not None, "each way had a turn"
-    return found
+    timing = summarise_durations(us)
+    assert timing is not None, "each way had a turn"
+    return timing
 
 
 def _ratio(as_is_us: Sequence[float], changed_us: Sequence[float]) -> Ratio:
     ratios = [after / before for before, after in zip(as_is_us, changed_us, strict=True)]
-    found = _timing(ratios)
-    return Ratio(statistics.median(ratios), found.low, found.high, found.n)
+    timing = _timing(ratios)
+    return Ratio(statistics.median(ratios), timing.low, timing.high, timing.n)
 
 
 def serve_pieces(_program: str, descriptor: str) -> NoReturn:
-    """Answers requests to measure a piece, as long as there are any on this file descriptor."""
+    """Answers requests to measure a piece.
+
+    It does so as long as there are any on this file descriptor.
+    """
     channel, host = RequestChannel(descriptor), PieceHost()
     while True:
         channel.reply(**host.answer(channel.wait()))
