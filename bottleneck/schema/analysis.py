@@ -236,6 +236,7 @@ ClauseRole = Literal[
     "place",
     "doubt",
     "start_up",
+    "profiler",
     "sides",
     "unanswered",
     "first",
