@@ -56,8 +56,8 @@ _GROUP_WORDS = {
 
 _MOST = 0.5
 _START_UP = "overhead.start_up"
-# The profiler's own work is no part of the program. Where more of a step is its work, too little is left to judge; where
-# less is, nobody needs to be told.
+# The profiler's own work is no part of the program. Where more of a step is its work, too little is left to judge;
+# where less is, nobody needs to be told.
 _PROFILER, _MOST_OWN, _LEAST_OWN = "overhead.profiler", 0.8, 0.05
 _HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group == "overhead")
 # Rounding may leave nothing of a step that only waits.
