@@ -173,6 +173,13 @@ def _warming_us(evidence: Evidence) -> float:
     return max(0.0, min(_WARMER * (evidence.step_us - wait_us), _DISPLACED * wait_us))
 
 
+def code_for_twice_the_batch(evidence: Evidence) -> str:
+    """Gives the line of code that doubles the batch, by whether a loader makes it."""
+    if rows_of_events(evidence, LOADER).size:
+        return "loader = DataLoader(dataset, batch_size=2 * batch_size)"
+    return "batch_size = 2 * batch_size  # where the inputs of a step are made"
+
+
 def loader_kinds(evidence: Evidence) -> frozenset[str]:
     """Class names of the loaders' iterators whose marks are in the window."""
     matches = (LOADER.match(name) for name in (*evidence.mark_sums, *evidence.op_sums))

@@ -7,6 +7,7 @@ and each finding states that cost.
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.data_loading import code_for_twice_the_batch
 from bottleneck.advice.quantities import counted_faults_us, has_backward_marks, optimizer_names, rows_of_events
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
@@ -62,7 +63,7 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
         ),
         advice="Raise the batch size while memory lasts"
         + (", and the learning rate with it." if has_backward_marks(evidence) else "."),
-        code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
+        code=code_for_twice_the_batch(evidence),
         gain_us=Interval(low_us, high_us),
         tries=("batch-x2",),
         confidence="high",

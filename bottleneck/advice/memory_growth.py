@@ -21,8 +21,8 @@ from bottleneck.units import US_PER_S, counted, format_si
 _LEAST_BYTES, _LEAST_TOTAL_BYTES = 1e6, 50e6
 # In a trace: so many steps, each of which adds as much as the others.
 _LEAST_STEPS, _ALIKE = 4, 0.5
-# Pages that are no longer kept come from the heap, or are given back to the system and touched anew in the next step. Giving
-# back 64 MB took 0.23 of their first touch (anonymous memory of mmap, an AMD EPYC).
+# Pages that are no longer kept come from the heap, or are given back to the system and touched anew in the next step.
+# Giving back 64 MB took 0.23 of their first touch (anonymous memory of mmap, an AMD EPYC).
 _GIVING_BACK = 0.25
 # Counted page faults take at most this part of a step: their calibrated cost is that of a busy machine or an idle one.
 _MOST_OF_STEP = 0.8

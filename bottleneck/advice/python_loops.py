@@ -747,7 +747,8 @@ def looped_op(evidence: Evidence) -> Draft | None:
 
 _PICK_BY_PICK = _LoopRemedy(
     "A Python loop works on a tensor row by row",
-    "Do {at} for the whole tensor at once what the loop does row by row.",
+    "Do {at} for the whole tensor at once what the loop does row by row. Where a row needs the result of the one "
+    "before, do so with what depends on the rows alone, before the loop.",
     "out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
 )
 _WINDOW_BY_WINDOW = _LoopRemedy(
@@ -763,55 +764,75 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
     """One line picks row after row out of a tensor, or unbinds it, and works on each of them alone.
 
     The gain is N - 1 passes at the cost of a launch (CPU: of three ops, the pick, the work and its result), and no
-    more than the overhead at that line. Loops of data loaders are another rule's.
+    more than the overhead at that line. Where the trace has no lines it is the overhead of all rounds but one, and at
+    least that of one op in each. Loops of data loaders are another rule's.
     """
     found = _most_picked(evidence) or _most_unbound(evidence)
     if found is None:
         return None
     source, name, count = found
-    each_us = (
-        (3 * (overhead_us_per_op(evidence) or 0.0)) if evidence.is_host_only else (host_us_per_launch(evidence) or 0.0)
-    )
     lost_us = sum(
         issue_part_us(row) for row in idle_rows(evidence, "dispatch", "python", "launch") if row.source == source
     )
     if evidence.is_host_only:
         lost_us += sum(row.us for row in evidence.analysis.kernels if row.source == source and row.bound == "dispatch")
-    high_us = min(lost_us, (count - 1) * each_us)
+    per_op_us = 3 * (overhead_us_per_op(evidence) or 0.0) if evidence.is_host_only else host_us_per_launch(evidence)
+    high_us = min(lost_us, (count - 1) * (per_op_us or 0.0))
+    gain_us = Interval(high_us / 2, high_us)
+    if source is None:
+        ops_per_round, part = _rounds(evidence, count)
+        high_us = lost_us * part * (1 - 1 / count)
+        gain_us = Interval(high_us / ops_per_round, high_us)
     if evidence.share_of_step(high_us) < _LEAST_PICKED:
         return None
-    text = "" if evidence.recording is None else evidence.recording.source_texts.get(source, "")
+    text = "" if evidence.recording is None or source is None else evidence.recording.source_texts.get(source, "")
     remedy = _WINDOW_BY_WINDOW if cuts_windows(text) else _PICK_BY_PICK
+    times = counted(format_count(count), "time")
     return Draft(
         slug="looped-op",
         title=remedy.title,
-        evidence=(
-            f"{source} calls {name} {counted(format_count(count), 'time')} per step",
+        evidence=(f"{name} runs {times} per step, for one row each; the trace has no source lines",)
+        if source is None
+        else (
+            f"{source} calls {name} {times} per step",
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
-        advice=remedy.advice.format(at=at_source(source)),
+        advice=(remedy.advice if source is not None else remedy.advice.replace("{at} ", "")).format(
+            at=at_source(source)
+        ),
         code=remedy.code,
-        gain_us=Interval(high_us / 2, high_us),
+        gain_us=gain_us,
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
     )
 
 
-def _outermost_ops(evidence: Evidence, rows: Integers) -> pd.DataFrame:
-    """Those of these rows of OPS that no other op and no loader calls, at a known line."""
+def _rounds(evidence: Evidence, count: float) -> tuple[float, float]:
+    """Gives the ops in each of ``count`` rounds of a loop without a line, and their part of all ops of a step."""
+    ops = _outermost_ops(evidence, np.flatnonzero(ops_in_window(evidence)), with_lines=False)
+    runs = ops.groupby(["name", "signature", "module", "thread", "step"], observed=True, dropna=False).size()
+    repeated = float(runs[(runs >= count) & (runs % count == 0)].sum())
+    return max(repeated / (count * evidence.steps), 1.0), repeated / max(len(ops), 1)
+
+
+def _outermost_ops(evidence: Evidence, rows: Integers, *, with_lines: bool = True) -> pd.DataFrame:
+    """Those of these rows of OPS that no other op and no loader calls, at a known line if ``with_lines``."""
     ops = evidence.linked.ops
-    rows = rows[(ops["depth"].to_numpy()[rows] == 0) & ops["source"].notna().to_numpy()[rows]]
+    rows = rows[(ops["depth"].to_numpy()[rows] == 0) & (ops["source"].notna().to_numpy()[rows] | (not with_lines))]
     rows = rows[~outermost_spans(evidence, _LOADER).hold(ops["ts_us"].to_numpy()[rows])]
     columns = ["source", "name", "module", "thread", "step", "signature", "ts_us"]
     return ops.iloc[rows][columns].reset_index(drop=True)
 
 
-def _most_unbound(evidence: Evidence) -> tuple[str, str, float] | None:
+def _most_unbound(evidence: Evidence) -> tuple[str | None, str, float] | None:
     """Line, op and calls per step of the op that a loop runs on each row of a tensor: ``for row in x`` unbinds it.
 
     The op comes after the unbinding, takes a tensor of the row's sizes, and runs as often as there are rows, in one
-    module or one call. Layers that get one row each are different modules. Null where there is none.
+    module or one call. Layers that get one row each are different modules. Null where there is none. The line is null
+    in a trace without lines.
     """
-    unbound = _outermost_ops(evidence, rows_of_ops(evidence, ("aten::unbind",))).dropna(subset=["signature"])
+    with_lines = bool(evidence.linked.ops["source"].notna().any())
+    unbound = _outermost_ops(evidence, rows_of_ops(evidence, ("aten::unbind",)), with_lines=with_lines)
+    unbound = unbound.dropna(subset=["signature"])
     work, loops = work_of(evidence), dict[tuple[int, ...], tuple[int, float]]()
     for at_us, signature in zip(unbound["ts_us"].tolist(), unbound["signature"].tolist(), strict=True):
         sizes, dim = next(iter(work.sizes_of(signature)), ()), work.text_column("concrete", signature)[1:2]
@@ -821,7 +842,8 @@ def _most_unbound(evidence: Evidence) -> tuple[str, str, float] | None:
             loops.setdefault(row, (sizes[at], at_us))
     if not loops:
         return None
-    ops = _outermost_ops(evidence, np.flatnonzero(ops_in_window(evidence))).dropna(subset=["signature"])
+    ops = _outermost_ops(evidence, np.flatnonzero(ops_in_window(evidence)), with_lines=with_lines)
+    ops = ops.dropna(subset=["signature"])
     taken = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
     for row, (count, from_us) in loops.items():
         on_row = ops["signature"].isin([each for each, sizes in taken.items() if row in sizes])
@@ -830,7 +852,8 @@ def _most_unbound(evidence: Evidence) -> tuple[str, str, float] | None:
         for _, group in body.groupby(same, observed=True, dropna=False, sort=False):
             in_one = group["module"].notna().all() or _runs_in_one_call(evidence, group)
             if len(group) >= count and in_one:
-                return str(group["source"].iloc[0]), str(group["name"].iloc[0]), float(len(group))
+                source = str(group["source"].iloc[0]) if with_lines else None
+                return source, str(group["name"].iloc[0]), float(len(group))
     return None
 
 

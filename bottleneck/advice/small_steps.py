@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from bottleneck.advice.data_loading import code_for_twice_the_batch
 from bottleneck.advice.dispatch import graph_name
 from bottleneck.advice.host import other_threads
 from bottleneck.advice.kernel_work import has_backward_pass
@@ -91,7 +92,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         advice=_few_rows(evidence)
         + "Raise the batch size until the step grows with it"
         + (" (and the learning rate with it)." if has_backward_pass(evidence) else "."),
-        code="loader = DataLoader(dataset, batch_size=2 * batch_size)",
+        code=code_for_twice_the_batch(evidence),
         gain_us=gain,
         claims=claims,
         tries=("batch-x2",),

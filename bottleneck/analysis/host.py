@@ -383,12 +383,13 @@ def read_host(linked: Linked) -> Host:
     def by_thread(chosen: Flags) -> dict[int, Segments]:
         return {code: outermost(start, end, rows, mine) for code, mine in _of_each(thread, chosen)}
 
+    of_process = _process_tracks(events)
     return_freed_memory()
     threads: dict[int, dict[int, Segments]] = {}
     everywhere: dict[int, Segments] = {}
     for state in np.unique(states).tolist():
         for code, segments in by_thread(states == state).items():
-            target = everywhere if str(labels[code]).startswith("-1/") else threads.setdefault(code, {})
+            target = everywhere if code in of_process else threads.setdefault(code, {})
             target[state] = segments
     places = places_of(linked)
     return Host(
@@ -510,6 +511,18 @@ def _presence(events: pd.DataFrame) -> dict[int, Segments]:
     start = events["ts_us"].to_numpy()[frames]
     end, thread = start + events["dur_us"].to_numpy()[frames], events["thread"].cat.codes.to_numpy()[frames]
     return {code: outermost(start, end, frames, rows) for code, rows in grouped(thread.astype(np.int64))}
+
+
+def _process_tracks(events: pd.DataFrame) -> frozenset[int]:
+    """Gives the codes of EVENTS.thread that stand for the process and are no thread.
+
+    Kineto writes what the profiler cost to pid -1 in JSON, and to a track of its own in a Perfetto file.
+    """
+    thread = events["thread"].cat
+    size = len(thread.categories)
+    others = np.bincount(thread.codes.to_numpy()[~_is_category(events, "profiler")], minlength=size)
+    labels = enumerate(thread.categories)
+    return frozenset(code for code, label in labels if not others[code] or str(label).startswith("-1/"))
 
 
 def _named(events: pd.DataFrame, rows: Integers, pattern: str) -> Flags:

@@ -56,6 +56,9 @@ _GROUP_WORDS = {
 
 _MOST = 0.5
 _START_UP = "overhead.start_up"
+# The profiler's own work is no part of the program. Where more of a step is its work, too little is left to judge;
+# where less is, nobody needs to be told.
+_PROFILER, _MOST_OWN, _LEAST_OWN = "overhead.profiler", 0.8, 0.05
 _HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group == "overhead")
 # Rounding may leave nothing of a step that only waits.
 _LEAST_JUDGED = 1e-6
@@ -219,10 +222,20 @@ def _start_up_share(ledger: Ledger) -> float:
     return share if share <= _MOST else 0.0
 
 
+def _profiler_share(ledger: Ledger) -> float:
+    """Share of the step in the profiler's own work; 0 where it is nearly all of the step."""
+    share = math.fsum(entry.share for entry in ledger.entries if entry.account == _PROFILER)
+    return share if share <= _MOST_OWN else 0.0
+
+
 def _accounts_aside(grounds: Grounds) -> frozenset[str]:
-    """The accounts that are not judged: start-up that is paid once, and the time in which a server has no requests."""
-    aside = {_START_UP} if _start_up_share(grounds.ledger) else set()
-    return frozenset(aside | ({WAIT} if grounds.serving is not None else set()))
+    """Gives the accounts that are not judged.
+
+    They are start-up that is paid once, the profiler's own work, and the time in which a server has no requests.
+    """
+    ledger = grounds.ledger
+    aside = {_START_UP: _start_up_share(ledger), _PROFILER: _profiler_share(ledger), WAIT: grounds.serving is not None}
+    return frozenset(account for account, is_aside in aside.items() if is_aside)
 
 
 def _share_aside(grounds: Grounds) -> float:
@@ -325,6 +338,8 @@ def _clauses(
         yield Clause("doubt", doubt, "; ")
     if aside := _start_up_share(grounds.ledger):
         yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
+    if (own := _profiler_share(grounds.ledger)) >= _LEAST_OWN:
+        yield Clause("profiler", f"The profiler itself takes {format_share(own)} and is set aside")
     if grounds.sides:
         yield Clause("sides", describe_sides(grounds.sides))
     if unanswered := _unanswered(grounds, decision, findings):

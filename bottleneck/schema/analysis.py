@@ -246,6 +246,7 @@ ClauseRole = Literal[
     "place",
     "doubt",
     "start_up",
+    "profiler",
     "sides",
     "unanswered",
     "first",

@@ -206,6 +206,32 @@ def test_a_tensor_unbound_for_few_rows_or_for_other_layers_is_no_loop(tmp_path: 
     assert looped_op(case_of(tmp_path / "layers", unbound(40, modules=True))) is None
 
 
+def without_frames(count: int, sizes: list[int]) -> list[dict[str, object]]:
+    """A step that unbinds [40, 4, 8] and runs two ops on such sizes again and again, in a trace without lines."""
+    events: list[dict[str, object]] = [step(0, 0, 30 * count + 60)]
+    events += [op("aten::unbind", 2, 30, dims=[[40, 4, 8], []], concrete=["", "0"])]
+    for at in range(count):
+        events += [
+            op(name, 50 + 30 * at + 10 * late, 3, dims=[sizes, []])
+            for late, name in enumerate(("aten::mul", "aten::add"))
+        ]
+    return events
+
+
+def test_a_loop_over_an_unbound_tensor_is_told_without_lines_too(tmp_path: Path) -> None:
+    draft = looped_op(case_of(tmp_path, without_frames(40, [4, 8])))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.evidence == ("aten::mul runs 40 times per step, for one row each; the trace has no source lines",)
+    assert "at no known line" not in draft.advice
+    # At least one of two ops of each round can be done for all rows at once.
+    assert draft.gain_us.high == pytest.approx(2 * draft.gain_us.low)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(39, [4, 8]), (40, [4, 9])])
+def test_fewer_ops_than_rows_or_on_other_sizes_are_no_loop(tmp_path: Path, count: int, sizes: list[int]) -> None:
+    assert looped_op(case_of(tmp_path, without_frames(count, sizes))) is None
+
+
 def test_layers_below_one_line_are_no_loop(tmp_path: Path) -> None:
     """24 layers of a library, each called anew from one line of the program, pick another row of a table."""
     events = rows_one_by_one(24)

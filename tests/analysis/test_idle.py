@@ -26,6 +26,23 @@ def _idle(*events: Event, kernels: tuple[Kernel, ...] | None = None, wall: float
     return {str(cause): float(us) for cause, us in idle.groupby("cause")["us"].sum().items()}
 
 
+@pytest.mark.parametrize("track", ["-1/0", "Kineto events/Kineto events"])
+def test_what_the_profiler_does_for_the_process_stands_before_the_op_that_it_holds(track: str) -> None:
+    request = Event("profiler", "Activity Buffer Request", 20, 30, track)
+    assert _idle(Event("op", "aten::view", 15, 40), request) == {
+        "profiler": 30.0,
+        "dispatch": 10.0,
+        "python": 35.0,
+        "launch": 5.0,
+    }
+
+
+def test_what_the_profiler_does_on_a_thread_with_other_events_is_that_threads() -> None:
+    request = Event("profiler", "Activity Buffer Request", 20, 30, "1/7")
+    own = Event("op", "aten::add", 5, 1, "1/7")
+    assert "profiler" not in _idle(Event("op", "aten::mm", 15, 40), request, own)
+
+
 @pytest.mark.parametrize(("starts_at", "expected"), [(200, {"unknown": 60.0}), (157, {"kernel_gap": 17.0})])
 def test_a_rest_inside_one_graph_replay_is_charged_to_unknown(
     tmp_path: Path, starts_at: float, expected: dict[str, float]

@@ -281,6 +281,22 @@ def test_verdict_says_when_work_without_a_cost_could_overturn_it() -> None:
     assert firm.bound == "memory" and "overturn" not in firm.sentence
 
 
+@pytest.mark.parametrize(
+    ("accounts", "bound", "is_said"),
+    [
+        ({"overhead.profiler": 63, "overhead.dispatch": 22, "memory": 15}, "overhead", True),
+        ({"overhead.profiler": 63, "overhead.dispatch": 5, "memory": 32}, "memory", True),
+        ({"overhead.profiler": 3, "overhead.dispatch": 5, "memory": 92}, "memory", False),
+        ({"overhead.profiler": 90, "memory": 10}, "overhead", False),
+    ],
+)
+def test_what_the_profiler_takes_is_not_judged(accounts: Mapping[str, float], bound: str, is_said: bool) -> None:
+    verdict = decide(_grounds(accounts))
+    assert verdict.bound == bound
+    assert ("The profiler itself takes 63.0 % and is set aside" in verdict.sentence) == is_said
+    assert "the profiler itself (" not in verdict.sentence or accounts["overhead.profiler"] == 90
+
+
 def test_doubt_is_judged_without_start_up_as_the_bound_is() -> None:
     # Without start-up 50 % are memory, 25 % compute and 25 % unmodelled; with it overhead would hide that.
     accounts = {"memory": 40.0, "compute": 20.0, "unknown": 20.0, "overhead.start_up": 20.0}

@@ -57,6 +57,7 @@ def test_products_with_a_vector_of_a_model_in_bf16_are_not_called_fp32() -> None
         ("made_generation_without_cache", "compute", {"no-kv-cache"}),
         ("made_pageable_images", "transfer", {"pageable-copies", "copies-not-overlapped"}),
         ("recorded_unaided_loader", "overhead", {"loader-without-workers", "input-wait", "loader-hot-spot"}),
+        ("recorded_recurrent_loop", "overhead", {"looped-op", "eager-overhead", "host-overhead"}),
         ("recorded_written_attention", "memory", {"unfused-attention", "unfused-chain"}),
         ("recorded_edge_messages", "memory", {"scattered-lookups", "sparse-product", "slow-for-its-bytes"}),
     ],
