@@ -1,4 +1,6 @@
-"""Matches the collectives of several ranks, group by group, and aligns the clocks of the ranks by their ends.
+"""Matches the collectives of several ranks and aligns their clocks.
+
+Ranks are matched group by group, and clocks by the ends of collectives.
 
 The i-th collective of a kind and element type in a process group is the same call on all of its ranks, but for a few
 missing where a recording begins or ends. No rank leaves a collective before the last one has entered it, so that the
@@ -37,7 +39,9 @@ _CELL = np.dtype([("start", "f8"), ("end", "f8"), ("own_us", "f8"), ("message", 
 
 @dataclass(frozen=True)
 class Usage:
-    """The calls of one rank in one group: their kinds and group size, and in its window their number, time and bytes.
+    """The calls of one rank in one group.
+
+    They have their kinds and group size, and the number, time and bytes of those in the rank's window.
 
     ``has_sizes`` is True for reductions of several sizes; ``all_to_all_bytes`` is NaN where one size is unknown.
     """
@@ -52,7 +56,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group: the positions of its ranks among the digests, and its position in the groups of each."""
+    """A process group and its ranks.
+
+    ``members`` are the positions of its ranks among the digests, ``codes`` its position in the groups of each.
+    """
 
     process_group: ProcessGroup
     members: tuple[int, ...]
@@ -62,7 +69,9 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class CallBlock:
-    """Some calls of a group: rows are its ranks, columns calls; in microseconds on the clock of its first rank.
+    """Some calls of a group.
+
+    Rows are its ranks, columns calls, in microseconds on the clock of its first rank.
 
     ``inside`` tells which lie in the window of each rank, ``message`` is the call's in the messages of each rank.
     ``label`` is the position of each column's label, ``step`` that of the step of the first rank that it begins in.
@@ -128,7 +137,10 @@ class Arrivals:
 
 
 class _Cells:
-    """A matrix of ranks x calls in a temporary file, block by block of columns, written rank by rank."""
+    """A matrix of ranks x calls in a temporary file.
+
+    It is stored block by block of columns, and written rank by rank.
+    """
 
     def __init__(self, spool: Spool, ranks: int, size: int) -> None:
         self._spool, self._ranks, self._size = spool, ranks, size
@@ -155,19 +167,21 @@ class _Cells:
 
 
 def find_groups(digests: Sequence[RankDigest]) -> list[Group]:
-    """The process groups of a job, the largest first; calls of which the trace tells no group are of all ranks.
+    """Finds the process groups of a job, the largest first.
+
+    Calls of which the trace tells no group are of all ranks.
 
     Groups are the same on two ranks where name and ranks are. Of a name alone, without ranks, at most as many ranks may
     have it as the group has: otherwise several groups share it, which cannot be told apart.
     """
-    found: dict[tuple[str, tuple[int, ...]], list[tuple[int, int, ProcessGroup, Usage]]] = {}
+    by_group: dict[tuple[str, tuple[int, ...]], list[tuple[int, int, ProcessGroup, Usage]]] = {}
     for position, digest in enumerate(digests):
-        known = {group.name: group for group in digest.process_groups}
+        by_name = {group.name: group for group in digest.process_groups}
         calls = digest.calls.read()
         for code, name in enumerate(calls.groups):
             usage = _usage(calls, code)
-            group = known.get(name) or ProcessGroup(name, "", usage.group_size or len(digests))
-            found.setdefault((name, group.ranks), []).append((position, code, group, usage))
+            group = by_name.get(name) or ProcessGroup(name, "", usage.group_size or len(digests))
+            by_group.setdefault((name, group.ranks), []).append((position, code, group, usage))
     groups = [
         Group(
             process_group=named[0][2],
@@ -175,7 +189,7 @@ def find_groups(digests: Sequence[RankDigest]) -> list[Group]:
             codes=tuple(code for _, code, _, _ in named),
             usages=tuple(usage for _, _, _, usage in named),
         )
-        for _, named in sorted(found.items())
+        for _, named in sorted(by_group.items())
         if not named[0][2].name or len(named) <= named[0][2].size
     ]
     return sorted(groups, key=lambda group: -len(group.members))
@@ -186,7 +200,7 @@ _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
 
 def _usage(calls: CollectiveCalls, code: int) -> Usage:
     mine = calls.group == code
-    messages = [calls.messages[each] for each in np.unique(calls.message[mine]).tolist()]
+    messages = [calls.messages[at] for at in np.unique(calls.message[mine]).tolist()]
     inside = mine & calls.is_inside
     is_exchange = np.array([message.name == "all_to_all" for message in calls.messages], dtype=bool)
     exchanges = calls.message[inside][is_exchange[calls.message[inside]]] if calls.messages else calls.message[:0]
@@ -206,7 +220,9 @@ def payloads(calls: CollectiveCalls) -> Floats:
 
 
 def match_collectives(digests: Sequence[RankDigest], group: Group, spool: Spool) -> Arrivals | None:
-    """The calls that the ranks of a group have in common, matched by label and order; null when none can be matched.
+    """Matches the calls that the ranks of a group have in common.
+
+    They are matched by label and order. Null when none can be matched.
 
     Among the shifts that could explain missing calls, the one whose ends coincide best is taken. A rank none of whose
     calls could be matched with the others' is left out. Sends and receives are between two ranks: those of a larger
@@ -215,12 +231,12 @@ def match_collectives(digests: Sequence[RankDigest], group: Group, spool: Spool)
     """
     tracks = _RankTracks(digests, group)
     columns = tracks.aligned()
-    most = max((len(found) for found in columns.values()), default=0)
-    members = next((sorted(found) for found in columns.values() if len(found) == most), [])
+    most = max((len(spans) for spans in columns.values()), default=0)
+    members = next((sorted(spans) for spans in columns.values() if len(spans) == most), [])
     cut = {
         name: common
-        for name, found in columns.items()
-        if found.keys() >= set(members) and (common := _common([found[row] for row in members]))
+        for name, spans in columns.items()
+        if spans.keys() >= set(members) and (common := _common([spans[row] for row in members]))
     }
     if not cut:
         return None
@@ -248,15 +264,17 @@ def match_collectives(digests: Sequence[RankDigest], group: Group, spool: Spool)
 
 
 def _cells(calls: CollectiveCalls, rows: Integers, digest: RankDigest) -> npt.NDArray[np.void]:
-    found = np.zeros(rows.size, dtype=_CELL)
+    cells = np.zeros(rows.size, dtype=_CELL)
     columns = (calls.start_us, calls.end_us, own_times(digest, calls), calls.message, calls.is_inside)
     for name, column in zip(_CELL.names or (), columns, strict=True):
-        found[name] = column[rows]
-    return found
+        cells[name] = column[rows]
+    return cells
 
 
 def own_times(digest: RankDigest, calls: CollectiveCalls) -> Floats:
-    """Time of a rank before each call since all that began before have ended; 0 for calls that overlap.
+    """Gives the time of a rank before each call.
+
+    It counts since all calls that began before have ended, and is 0 for calls that overlap.
 
     It does not depend on clocks, and a rank that others made late has no more of it than they. The first call counts
     from the beginning of its step.
@@ -267,7 +285,10 @@ def own_times(digest: RankDigest, calls: CollectiveCalls) -> Floats:
 
 
 class _RankTracks:
-    """The calls of the ranks of a group by label, of one rank at a time; ``clocks`` are the wall clocks by row."""
+    """The calls of the ranks of a group by label.
+
+    They are read one rank at a time. ``clocks`` are the wall clocks by row.
+    """
 
     def __init__(self, digests: Sequence[RankDigest], group: Group) -> None:
         self._digests, self._group = digests, group
@@ -276,24 +297,29 @@ class _RankTracks:
         self.clocks = [None if start is None else (start - origin) / 1e3 for start in starts]
 
     def read(self, row: int) -> tuple[CollectiveCalls, Mapping[Label, Integers]]:
-        """The calls of a rank, and those in the group by label: their rows, in order."""
+        """Gives the calls of a rank, and the group's by label.
+
+        The latter are rows of the calls, in order.
+        """
         calls, group = self._digests[self._group.members[row]].calls.read(), self._group.process_group
         # Where the trace names no group, collectives among another number of ranks are of another group.
         sizes = {None, len(self._digests), *(digest.world_size for digest in self._digests)}
         is_known = np.array([bool(group.name) or message.group_size in sizes for message in calls.messages], dtype=bool)
         mine = np.flatnonzero(calls.group == self._group.codes[row])
         mine = mine[is_known[calls.message[mine]]] if mine.size else mine
-        found: dict[Label, list[Integers]] = {}
+        rows_by_label: dict[Label, list[Integers]] = {}
         for message in np.unique(calls.message[mine]).tolist():
             name = calls.messages[message].name
             if name != SEND_RECV or group.size == 2 or not group.name:
-                found.setdefault((name, calls.messages[message].dtype or ""), []).append(
+                rows_by_label.setdefault((name, calls.messages[message].dtype or ""), []).append(
                     mine[calls.message[mine] == message]
                 )
-        return calls, {label: np.sort(np.concatenate(rows)) for label, rows in found.items()}
+        return calls, {label: np.sort(np.concatenate(rows)) for label, rows in rows_by_label.items()}
 
     def aligned(self) -> dict[Label, dict[int, tuple[int, int]]]:
-        """By label, of each member that could be aligned: the column of its first call, and the number of its calls.
+        """Gives by label the columns of each member that could be aligned.
+
+        They are the column of the member's first call, and the number of its calls.
 
         The rank with the most calls of a label is the one that the others are held against.
         """
@@ -308,15 +334,15 @@ class _RankTracks:
             reference |= {
                 label: self._of_rank(row, calls, rows) for label, rows in track.items() if most[label][1] == row
             }
-        found: dict[Label, dict[int, tuple[int, int]]] = {label: {} for label in sorted(most)}
+        columns: dict[Label, dict[int, tuple[int, int]]] = {label: {} for label in sorted(most)}
         for row in range(len(self.clocks)):
             calls, track = self.read(row)
             for label, rows in track.items():
                 is_reference = row == most[label][1]
                 shift = 0 if is_reference else _best_shift(self._of_rank(row, calls, rows), reference[label])
                 if shift is not None:
-                    found[label][row] = (shift, int(rows.size))
-        return {label: rows for label, rows in found.items() if len(rows) > 1}
+                    columns[label][row] = (shift, int(rows.size))
+        return {label: rows for label, rows in columns.items() if len(rows) > 1}
 
     def _of_rank(self, row: int, calls: CollectiveCalls, rows: Integers) -> "_OfRank":
         clock_us, digest = self.clocks[row], self._digests[self._group.members[row]]
@@ -325,7 +351,9 @@ class _RankTracks:
 
 
 class _OfRank(NamedTuple):
-    """The calls of one rank with one label, in order: their ends and payloads, NaN where unknown.
+    """The calls of one rank with one label, in order.
+
+    Their ends and payloads are NaN where unknown.
 
     ``step_numbers`` are those of the steps that the rank recorded, empty where they are not known.
     """
@@ -337,7 +365,9 @@ class _OfRank(NamedTuple):
 
 
 def _best_shift(rank: _OfRank, reference: _OfRank) -> int | None:
-    """Number of collectives by which the rank begins after the reference; null when too few ends could coincide.
+    """Counts the collectives by which a rank begins after the reference.
+
+    Null when too few ends could coincide.
 
     The ends differ by as much as the clocks do, whatever that is, where the shift is right, and as many payloads agree
     as can. Collectives at equal distances do not tell: equal numbers of them are then taken to begin together, others
@@ -361,18 +391,21 @@ def _best_shift(rank: _OfRank, reference: _OfRank) -> int | None:
         return None
     most_alike = max(shifts)[0]
     enough = _ALIKE * most_alike if most_alike > _MOSTLY else 0.0
-    found = [each[1:] for each in shifts if each[0] >= enough]
-    least = min(found)[0]
-    likely = [(distance, shift) for spread, distance, shift in found if spread <= 2 * least + 1.0]
+    fitting = [candidate[1:] for candidate in shifts if candidate[0] >= enough]
+    least = min(fitting)[0]
+    likely = [(distance, shift) for spread, distance, shift in fitting if spread <= 2 * least + 1.0]
     is_same = rank.step_numbers == reference.step_numbers != ()
     together = (_FAR_BETTER if is_same else 2) * least + 1.0
-    if missing == 0 and any(shift == 0 and spread <= together for spread, _, shift in found):
+    if missing == 0 and any(shift == 0 and spread <= together for spread, _, shift in fitting):
         return 0
-    return min(likely, key=lambda each: (each[0], abs(each[1])))[1]
+    return min(likely, key=lambda candidate: (candidate[0], abs(candidate[1])))[1]
 
 
 def _common(found: Sequence[tuple[int, int]]) -> list[slice]:
-    """The part of each member's calls in the columns that all of them have; empty where there are none."""
+    """Gives each member's calls in the columns that all have.
+
+    Empty where there are no such columns.
+    """
     low = max(shift for shift, _ in found)
     high = min(shift + size for shift, size in found)
     return [slice(low - shift, high - shift) for shift, _ in found] if high > low else []

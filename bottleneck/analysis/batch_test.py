@@ -1,4 +1,7 @@
-"""Adds the harness's extra measurements to an analysis: the batch test and the cost of the profiler's options."""
+"""Adds the harness's extra measurements to an analysis.
+
+These are the batch test and the cost of the profiler's options.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +23,9 @@ _ALIKE = 0.1
 
 
 def prove(test: BatchTest, ledger: Sequence[LedgerEntry]) -> BatchProof:
-    """The fixed and the proportional part of the step, what that proves, and whether the ledger's overhead fits in.
+    """Gives the fixed and the proportional part of the step.
+
+    It also says what that proves, and whether the ledger's overhead fits in.
 
     With t(B) = fixed + proportional x B, a ratio r = t(2B) / t(B) leaves a share 2 - r of the step fixed. Overhead is
     only a part of that: reading the weights and stepping the optimizer cost the same for any batch, and a device that
@@ -103,7 +108,9 @@ _MORE_THAN_THE_PROFILER = 2.0
 
 
 def add_measurements(analysis: StepAnalysis, recording: Recording | None, extras: Extras | None) -> StepAnalysis:
-    """The analysis with what else the recording holds: step boundaries, the batch test, memory and profiler options.
+    """Adds what else the recording holds to the analysis.
+
+    These are step boundaries, the batch test, memory and profiler options.
 
     ``extras`` is null for ranks whose measurements the recording does not hold.
     """
@@ -124,9 +131,11 @@ def add_measurements(analysis: StepAnalysis, recording: Recording | None, extras
 
 
 def find_disturbance(extras: Extras | None, unprofiled: Timing | None) -> tuple[Caveat, ...]:
-    """A caveat when the steps of the kept window took far longer than the profiler alone makes of such steps.
+    """Gives a caveat when profiled steps were disturbed.
 
-    Without it all of that time would pass for the profiler's, and what is left of the ops would be chance.
+    The steps of the kept window then took far longer than the profiler alone makes of such steps.
+
+    Without the caveat all of that time would pass for the profiler's, and what is left of the ops would be chance.
     """
     costs = () if extras is None or extras.option_costs is None else extras.option_costs.costs
     usual = next((cost.ratio.median for cost in costs if cost.option == "all"), None)
@@ -147,7 +156,10 @@ _WITHOUT_STEPS = frozenset({"whole program", "none"})
 
 
 def find_work_elsewhere(recording: Recording | None) -> tuple[Caveat, ...]:
-    """A caveat where the recorded process made no steps and others that it started did most of the work."""
+    """Gives a caveat where other processes did most of the work.
+
+    The recorded process made no steps then, but had started the others.
+    """
     work = None if recording is None or recording.step_source not in _WITHOUT_STEPS else recording.child_work
     if work is None or work.children_share <= 0.5:
         return ()
@@ -159,7 +171,9 @@ _PAGE_FAULTS_AT_LEAST, _PAGE_FAULTS_TIMES = 128.0, 4.0
 
 
 def find_page_faults(extras: Extras | None, fresh_bytes_per_s: float | None) -> tuple[Caveat, ...]:
-    """A caveat when profiled steps had many page faults that unprofiled ones did not have.
+    """Gives a caveat when page faults came only with the profiler.
+
+    Profiled steps then had many that unprofiled ones did not have.
 
     The profiler keeps its records between the program's tensors on the heap, so that glibc hands out new pages for the
     next tensors (seen with glibc 2.36). ``fresh_bytes_per_s`` is the rate at which this CPU hands out new pages: its
@@ -184,7 +198,10 @@ def find_page_faults(extras: Extras | None, fresh_bytes_per_s: float | None) -> 
 
 
 def _with_peak(totals: Totals, peak: PeakMemory) -> Totals:
-    """The peak that was measured without the profiler, in place of what the trace records."""
+    """Gives the totals with the peak measured without the profiler.
+
+    It replaces the peak that the trace records.
+    """
     if peak.bytes is None:
         return totals if totals.peak_memory_bytes is not None else replace(totals, peak_memory_reason=peak.reason)
     reason = "since the program started" if peak.since == "start" else None

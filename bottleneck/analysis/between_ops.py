@@ -1,4 +1,6 @@
-"""Measures the time between the outermost ops of a step by its place there, to compare two windows of one program.
+"""Measures the time between the outermost ops of a step.
+
+Times are kept by their place in the step, to compare two windows of one program.
 
 Stacks stretch each Python call, and by how much depends on the call: a warm loop by 0.2 us, a cold call by 2 us. The
 window with the fewest options tells how long the stretch between two ops takes without them.
@@ -46,7 +48,9 @@ class Stretches(Struct, frozen=True):
 
 
 class _Marks(Struct, frozen=True):
-    """Marks of the main thread in order of time: when each begins, its name, position of the step and place in it.
+    """Marks of the main thread in order of time.
+
+    Each has its begin, its name, the position of its step and its place in that.
 
     ``us`` is the time since the mark before; ``records`` is how many records fall into that time: one half of each op
     at its ends, and as much for the edge of an annotation.
@@ -61,7 +65,9 @@ class _Marks(Struct, frozen=True):
 
 
 def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches | None:
-    """The median stretches of the calm steps with the same ops as most; null where no such steps were found.
+    """Measures the median stretches of calm steps with the usual ops.
+
+    These are the ops of most steps. Null where no such steps were found.
 
     ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op or annotation adds
     around it.
@@ -77,7 +83,10 @@ def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches
 
 
 class StretchPieces(Struct, frozen=True):
-    """Pieces of stretches: length, Python calls in each, kind (line and function), and the time of its middle."""
+    """Pieces of stretches between ops.
+
+    Each has its length, its Python calls, its kind (line and function), and the time of its middle.
+    """
 
     us: Floats
     calls: Floats
@@ -86,7 +95,9 @@ class StretchPieces(Struct, frozen=True):
 
 
 def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: Stretches | None) -> Floats | None:
-    """Length of each piece in the lighter window; null where the two windows do not show steps of the same ops.
+    """Gives the length of each piece in the lighter window.
+
+    Null where the two windows do not show steps of the same ops.
 
     What a stretch took longer it was recording its Python calls. Steps that were held up do not tell what a stretch
     consists of: nothing is left of their pieces, and more of the others. Of another step the mean part is left.
@@ -107,22 +118,24 @@ def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: 
     place, steps = marks.place[row[calm[first]]], np.unique(step[row[calm]])
     cell = kind * steps.size + np.searchsorted(steps, step[row[calm]])
     by_step = (
-        tally(cell, each[calm], first.size * steps.size).reshape(first.size, steps.size)
-        for each in (pieces.us, pieces.calls)
+        tally(cell, amount[calm], first.size * steps.size).reshape(first.size, steps.size)
+        for amount in (pieces.us, pieces.calls)
     )
-    us, calls = (_typical(each, place, light.us.size) for each in by_step)
+    us, calls = (_typical(amount, place, light.us.size) for amount in by_step)
     left = _left_of_kinds(us, calls, place, light.us)
     whole = tally(kind, pieces.us[calm], first.size)
     usual_steps = np.unique(marks.step).size
     part = np.divide(left * usual_steps, whole, out=np.zeros(whole.size), where=whole > 0)
     mean_part = float(left.sum() / us.sum()) if us.sum() > 0 else 1.0
-    found = np.where(row >= 0, 0.0, pieces.us * mean_part)
-    found[calm] = pieces.us[calm] * part[kind]
-    return found
+    lighter_us = np.where(row >= 0, 0.0, pieces.us * mean_part)
+    lighter_us[calm] = pieces.us[calm] * part[kind]
+    return lighter_us
 
 
 def _typical(by_step: Floats, place: Integers, count: int) -> Floats:
-    """Of each row the median over the steps, which leaves out where another program interrupted a piece.
+    """Gives the median over the steps of each row.
+
+    The median leaves out where another program interrupted a piece.
 
     The stretches of the lighter window are medians too. Of a stretch whose pieces differ from step to step, the means.
     """
@@ -134,7 +147,9 @@ def _typical(by_step: Floats, place: Integers, count: int) -> Floats:
 
 
 def _left_of_kinds(us: Floats, calls: Floats, place: Integers, light_us: Floats) -> Floats:
-    """The part left of each kind of piece, as long as its stretch (``place``) is in the lighter window.
+    """Gives the part left of each kind of piece.
+
+    Together the pieces of a stretch (``place``) are as long as it is in the lighter window.
 
     Recording a call that was made before costs less than one of code that is not in the cache. What it costs elsewhere
     is taken off calls that are few, and the rest off those that are many.
@@ -151,12 +166,12 @@ def _left_of_kinds(us: Floats, calls: Floats, place: Integers, light_us: Floats)
     few_us = longer[alone].sum() / few[alone].sum() if few[alone].any() else mean_us
     of_few = np.where(alone, longer, np.minimum(longer, few * few_us))
     of_many = longer - of_few
-    each = np.where(
+    call_us = np.where(
         is_loop,
         np.divide(of_many, many, out=np.zeros(count), where=many > 0)[place],
         np.divide(of_few, few, out=np.zeros(count), where=few > 0)[place],
     )
-    weight = np.maximum(us - each * calls, _LEAST_LEFT * us)
+    weight = np.maximum(us - call_us * calls, _LEAST_LEFT * us)
     whole = tally(place, weight, count)
     return weight * np.divide(light_us, whole, out=np.zeros(count), where=whole > 0)[place]
 
@@ -168,7 +183,10 @@ def _are_calm(marks: _Marks, window: Window) -> Flags:
 
 
 def _usual_marks(marks: _Marks, steps: int) -> tuple[_Marks, tuple[str, ...]]:
-    """The marks of the steps whose marks are those of most steps, and the names of these; none without ops."""
+    """Gives the marks of the usual steps, and their names.
+
+    The marks of a usual step are those of most steps. The names are empty without ops.
+    """
     ends = np.searchsorted(marks.step, np.arange(steps), side="right")
     sequences = [tuple(names.tolist()) for names in np.split(marks.name, ends[:-1])]
     (usual, _), *_ = Counter(sequences).most_common(1) or [((), 0)]
@@ -183,7 +201,10 @@ _RECORDS = {_OP: 0.5, _BEGINS: 0.25, _ENDS: 0.25, _LAST: 0.0}
 
 
 def _marks(linked: Linked, own: Spans) -> _Marks:
-    """The outermost ops of the main thread in the steps, the edges of annotations between them, and the steps' ends."""
+    """Gives the marks of the main thread in the steps.
+
+    They are its outermost ops, the edges of annotations between them, and the steps' ends.
+    """
     ops, window, events = linked.ops, linked.window, linked.trace.events
     if not window.steps:
         return _Marks(*(np.zeros(0, dtype=kind) for kind in (float, object, int, int, float, float)))
@@ -202,7 +223,7 @@ def _marks(linked: Linked, own: Spans) -> _Marks:
     start, end, name = (np.concatenate([part[field] for part in parts]) for field in range(3))
     beside = np.concatenate([np.full(part[0].size, _RECORDS[part[3]]) for part in parts])
     order = np.argsort(start, kind="stable")
-    start, end, name, beside = (each[order] for each in (start, end, name, beside))
+    start, end, name, beside = (column[order] for column in (start, end, name, beside))
     before = np.concatenate(([window.start_us], np.maximum.accumulate(end)[:-1]))
     us = np.maximum(start - before - own.covered_between(before, np.maximum(start, before)), 0.0)
     # A step's end is the last mark of that step.
@@ -226,8 +247,8 @@ def _edges(events: pd.DataFrame, thread: str, window: Window, work: Spans) -> di
     )
     last = window.steps[-1].end_us
     chosen = {_BEGINS: (start, start >= window.start_us), _ENDS: (end, step_of_start == step_of_end)}
-    found = dict[str, tuple[Floats, Texts]]()
+    edges = dict[str, tuple[Floats, Texts]]()
     for kind, (at, is_inside) in chosen.items():
         shown = is_inside & (at >= window.start_us) & (at < last) & ~work.hold(at)
-        found[kind] = (at[shown], names[shown])
-    return found
+        edges[kind] = (at[shown], names[shown])
+    return edges

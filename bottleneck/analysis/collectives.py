@@ -1,4 +1,6 @@
-"""Collectives folded by kind and size: what they carry, their pace on the links, and how much of their time is waiting.
+"""Folds collectives by kind and size.
+
+Each has the bytes that it carries, its pace on the links, and how much of its time is waiting.
 
 A collective ends for no rank before the last one has come, so its duration is transfer and waiting together. The
 quickest call of one size waited least: its time stands for the transfer of all, and the rest is waiting.
@@ -29,7 +31,10 @@ ONE_CALL = "one call of this size: transfer and waiting cannot be told apart"
 
 
 class Kind(Struct, frozen=True):
-    """A kind of collective: which side is its payload, and how often a link carries it among n ranks (nccl-tests)."""
+    """A kind of collective.
+
+    It says which side is its payload, and how often a link carries it among n ranks (nccl-tests).
+    """
 
     name: str
     pattern: str
@@ -81,7 +86,10 @@ class Pace(Struct, frozen=True):
 
 
 class _CollectiveCall(NamedTuple):
-    """One call in the trace: its kernel, the op that issued it and the one around, and its arguments."""
+    """One call in the trace.
+
+    It has its kernel, the op that issued it, the op around that, and its arguments.
+    """
 
     kernel: str
     op: str
@@ -102,7 +110,10 @@ _ARGS = ("collective", "input_elements", "output_elements", "group_size", "messa
 
 
 def fold_collectives(rows: KernelTimes) -> tuple[CollectiveSummary, ...]:
-    """Collectives of the window by message, most time first, with the pace of the quickest call of the whole trace."""
+    """Folds collectives of the window by message, most time first.
+
+    Each has the pace of the quickest call of the whole trace.
+    """
     linked = rows.linked
     members, code, messages = _messages(linked)
     if not members.size:
@@ -114,18 +125,18 @@ def fold_collectives(rows: KernelTimes) -> tuple[CollectiveSummary, ...]:
     spent = np.bincount(code, weights=dur * runs, minlength=size) / rows.repeats
     exposed = np.minimum(np.bincount(code, weights=rows.us[members], minlength=size), spent)
     forward = np.bincount(code, weights=runs * _before_backward(linked, members), minlength=size) / rows.repeats
-    found = [
+    summaries = [
         replace(_summary(message, paces[message], *amounts), forward_calls=early)
         for message, early, *amounts in zip(
             messages, forward.tolist(), calls.tolist(), spent.tolist(), exposed.tolist(), strict=True
         )
         if amounts[0] > 0
     ]
-    return tuple(sorted(found, key=lambda one: (-one.us, one.name, one.bytes or 0.0)))
+    return tuple(sorted(summaries, key=lambda one: (-one.us, one.name, one.bytes or 0.0)))
 
 
 def _before_backward(linked: Linked, members: Integers) -> Flags:
-    """Mask of the collectives that are issued in a step before its first backward node."""
+    """Marks collectives issued before the first backward node of a step."""
     ops, kernels = linked.ops, linked.kernels
     node = ops["is_autograd"].to_numpy() & ops["step"].notna().to_numpy()
     if not node.any():
@@ -138,15 +149,15 @@ def _before_backward(linked: Linked, members: Integers) -> Flags:
 
 def quickest_calls(several: Iterable[CollectiveCalls]) -> Mapping[Message, Pace]:
     """The quickest call of each message over the calls of several ranks."""
-    found: dict[Message, Pace] = {}
+    paces: dict[Message, Pace] = {}
     for calls in several:
         quickest = np.full(len(calls.messages), np.inf)
         np.minimum.at(quickest, calls.message, calls.end_us - calls.start_us)
         counts = np.bincount(calls.message, minlength=quickest.size)
         for message, us, count in zip(calls.messages, quickest.tolist(), counts.tolist(), strict=True):
-            known = found.get(message, Pace(math.inf, 0))
-            found[message] = Pace(min(known.us, us), known.calls + count)
-    return found
+            earlier = paces.get(message, Pace(math.inf, 0))
+            paces[message] = Pace(min(earlier.us, us), earlier.calls + count)
+    return paces
 
 
 def repaced(
@@ -164,7 +175,10 @@ def repaced(
 
 
 def with_transfer(one: CollectiveSummary, share: float) -> CollectiveSummary:
-    """A collective whose transfer, as a share of its time, follows from the ranks that came last."""
+    """Gives a collective with its transfer as a share of its time.
+
+    The share follows from the ranks that came last.
+    """
     transfer_us = one.us * min(share, 1.0)
     said = "transfer is the time of the rank that came last"
     reason = said if one.bytes is not None else f"{one.reason}; {said}"
@@ -207,13 +221,19 @@ def _summary(message: Message, pace: Pace, calls: float, us: float, exposed_us: 
 
 
 def kind_of(name: str) -> Kind:
-    """The kind that a collective or a kernel is named after; one without a name where none is."""
+    """Gives the kind that a collective or kernel is named after.
+
+    It is a kind without a name where there is none.
+    """
     squashed = name.lower().replace("_", "")
     return next((kind for kind in KINDS if re.search(kind.pattern, squashed)), _NO_OTHER)
 
 
 def _messages(linked: Linked) -> tuple[Integers, Integers, list[Message]]:
-    """Rows of KERNELS that are collectives, the message of each as a position, and the distinct messages."""
+    """Gives the collectives of KERNELS and their messages.
+
+    They are rows of KERNELS, the message of each as a position, and the distinct messages.
+    """
     kernels = linked.kernels
     members = np.flatnonzero((kernels["kind"] == "collective").to_numpy())
     if not members.size:
@@ -245,7 +265,9 @@ def _calls(linked: Linked, members: Integers) -> list[_CollectiveCall]:
 
 
 def _message(call: _CollectiveCall) -> Message:
-    """The message of a call: by its arguments, else by the shapes of its op or of the one around, else unknown.
+    """Gives the message of a call.
+
+    It follows from its arguments, else from the shapes of its op or of the one around, else it is unknown.
 
     The op may know more than the kernel: an all-to-all runs as sends, and newer libraries have one kernel for all.
     """
@@ -279,7 +301,9 @@ _KERNEL_DTYPES = {
 
 
 def _from_shapes(call: _CollectiveCall, kind: Kind) -> tuple[int | None, str | None]:
-    """Elements and dtype of the payload by the recorded tensors of the op, else of the op around; null where unknown.
+    """Gives elements and dtype of the payload by recorded tensors.
+
+    These are tensors of the op, else of the op around. Null where unknown.
 
     The first argument of `record_param_comms` is what goes in. c10d's own ops have the result first, and the payload is
     the larger side. A list of tensors has no dtype: the name of a kernel that reduces gives it.
@@ -305,7 +329,10 @@ _ISSUES = re.compile(r"_?c10d(?:_functional)?::")
 
 
 def _tensors(dims: str | None, types: str | None, listed: str | None) -> list[tuple[int, str]]:
-    """Elements and dtype of the leading arguments that are tensors, or lists of them whose dtype is ``listed``."""
+    """Gives elements and dtype of the leading tensor arguments.
+
+    Of lists of tensors the dtype is ``listed``.
+    """
     try:
         sizes, names = json.loads(dims or "[]"), json.loads(types or "[]")
     except (ValueError, RecursionError):
@@ -323,7 +350,10 @@ def _tensors(dims: str | None, types: str | None, listed: str | None) -> list[tu
 
 
 def _elements(size: object) -> int | None:
-    """Elements of a tensor of this size; null for what is no size with dimensions."""
+    """Gives the elements of a tensor of this size.
+
+    Null for what is no size with dimensions.
+    """
     if not (isinstance(size, list) and size):
         return None
     return math.prod(size) if all(type(length) is int and length >= 0 for length in size) else None

@@ -1,4 +1,6 @@
-"""Reads the counter tracks of a trace over its window, and holds modelled work against what the device counted.
+"""Reads the counter tracks of a trace over its window.
+
+Modelled work is then compared with what the device counted.
 
 Monitors write them beside the events: CUPTI's samples SM activity, DRAM bandwidth and tensor activity every
 millisecond. A value holds from its time stamp to the next one, as viewers draw it; in a trace of a B200 whose device
@@ -40,7 +42,9 @@ _DIFFERS = 1.5
 
 
 def read_counters(linked: Linked) -> TelemetrySummary | None:
-    """The readings of a trace's own counter tracks over its window; null where it has none that are known.
+    """Reads a trace's own counter tracks over its window.
+
+    Null where it has none that are known.
 
     Shares are means over the time, of the devices that worked; power, temperature and clock are medians.
     """
@@ -60,7 +64,10 @@ def read_counters(linked: Linked) -> TelemetrySummary | None:
 
 
 def _of_devices(samples: pd.DataFrame, linked: Linked) -> Flags:
-    """Mask of the samples of devices that worked; all where the places do not tell their devices."""
+    """Marks the samples of devices that worked.
+
+    All are marked where the places do not tell their devices.
+    """
     used = set(linked.trace.device_args["device"].dropna().astype(int).tolist())
     numbers = {place: _NUMBER.search(place) for place in samples["place"].cat.categories}
     wanted = {place for place, number in numbers.items() if number is None or int(number[0][:9]) in used}
@@ -76,7 +83,10 @@ def _tracks(samples: pd.DataFrame, pattern: re.Pattern[str]) -> Iterator[tuple[s
 
 
 def _share(samples: pd.DataFrame, pattern: re.Pattern[str], linked: Linked) -> float | None:
-    """The mean of the matching tracks that are shares, over devices; halves of one device are added up."""
+    """Gives the mean share of the matching tracks over devices.
+
+    Halves of one device are added up.
+    """
     of_place: dict[str, float] = {}
     for place, name, track in _tracks(samples, pattern):
         is_half = _HALVES.search(name) is not None
@@ -89,7 +99,10 @@ def _share(samples: pd.DataFrame, pattern: re.Pattern[str], linked: Linked) -> f
 
 
 def _mean(track: pd.DataFrame, linked: Linked) -> float | None:
-    """The mean over the time of the window; null where samples cover too little of it."""
+    """Gives the mean over the time of the window.
+
+    Null where samples cover too little of it.
+    """
     ts_us, value = track["ts_us"].to_numpy(), track["value"].to_numpy()
     if len(ts_us) < 2:
         return None
@@ -111,7 +124,9 @@ def _median(samples: pd.DataFrame, pattern: re.Pattern[str]) -> float | None:
 
 
 def hold_against_model(telemetry: TelemetrySummary | None, totals: Totals, coverage: Coverage) -> tuple[Caveat, ...]:
-    """A caveat where the device counted far more, or far less, traffic or matrix work than the model accounts for.
+    """Gives a caveat where counters and the model disagree.
+
+    The device then counted far more, or far less, traffic or matrix work than the model accounts for.
 
     Both are shares of the step: of its time at the whole bandwidth, and at the peak of the arithmetic. Tensor cores
     count as active also while they wait for operands, so that less work than activity is no contradiction.
@@ -131,8 +146,8 @@ def hold_against_model(telemetry: TelemetrySummary | None, totals: Totals, cover
     if not parts:
         return ()
     modelled_share = coverage.modelled_share
-    known = "" if modelled_share is None else f", which cover {format_share(modelled_share)} of the busy time,"
-    message = f"the device's own counters and the modelled amounts{known} disagree: {'; '.join(parts)}"
+    scope = "" if modelled_share is None else f", which cover {format_share(modelled_share)} of the busy time,"
+    message = f"the device's own counters and the modelled amounts{scope} disagree: {'; '.join(parts)}"
     return (Caveat(COUNTERS_DIFFER, message),)
 
 

@@ -1,4 +1,6 @@
-"""Describes what is damaged, missing or odd in a trace: the caveats that hold whatever its steps are.
+"""Gives the caveats on a trace that hold whatever its steps are.
+
+They say what is damaged, missing or odd in it.
 
 The trace stage reads and counts; here the counts become the list that a report and `bottleneck doctor` both show.
 """
@@ -23,7 +25,10 @@ _WORTH_A_CAVEAT = 0.1
 
 
 def find_faults(linked: Linked) -> tuple[Caveat, ...]:
-    """Returns the caveats on a trace and its links, damage of the file first; shares are those of the window."""
+    """Gives the caveats on a trace and its links.
+
+    Damage of the file comes first. Shares are those of the window.
+    """
     faults = (*linked.trace.caveats, *step_caveats(linked.window), *_of_ops(linked))
     if linked.is_host_only:
         return (*faults, *_of_profiler(linked))
@@ -59,7 +64,10 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
 
 
 def _of_ops(linked: Linked) -> Iterator[Caveat]:
-    """Caveats on a trace that holds a sample of the ops, and on ops that outlast the op around them."""
+    """Yields caveats on the ops of a trace.
+
+    They are on a trace that holds a sample of the ops, and on ops that outlast the op around them.
+    """
     measured = linked.integrity
     if measured.id_density is not None and measured.id_density < _WHOLE_DENSITY:
         message = (
@@ -76,7 +84,10 @@ def _of_ops(linked: Linked) -> Iterator[Caveat]:
 
 
 def _of_links(window: Window, kernels: pd.DataFrame) -> Iterator[Caveat]:
-    """Caveats on the links of device work; messages give shares of the device's busy time."""
+    """Yields caveats on the links of device work.
+
+    Messages give shares of the device's busy time.
+    """
     early_us = (kernels["launch_ts_us"] - kernels["ts_us"]).to_numpy()
     most_early = format_us(float(np.nanmax(early_us, initial=0.0)))
     texts = (
@@ -129,7 +140,10 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
 
 
 def _of_launches(measured: Integrity) -> Iterator[Caveat]:
-    """Caveats on launches without a kernel: captured into a graph, dropped, or queued when the profiler stopped."""
+    """Yields caveats on launches without a kernel.
+
+    These were captured into a graph, dropped, or queued when the profiler stopped.
+    """
     launches = measured.launches
     if 2 * launches.captured > launches.total:
         yield Caveat(
@@ -147,7 +161,10 @@ def _of_launches(measured: Integrity) -> Iterator[Caveat]:
 
 
 def _of_one_offs(linked: Linked) -> Iterator[Caveat]:
-    """A caveat on calls that are paid once, with their share of the window, where that is worth one."""
+    """Yields a caveat on calls that are paid once.
+
+    It has their share of the window, and is given only where that is worth one.
+    """
     calls, events = list(linked.one_offs), linked.trace.events
     dur_us = events["dur_us"].to_numpy()[calls]
     share = min(1.0, float(dur_us.sum()) / linked.window.wall_us) if calls else 0.0
@@ -165,7 +182,10 @@ def _of_one_offs(linked: Linked) -> Iterator[Caveat]:
 
 
 def _of_replays(replays: GraphReplays | None) -> Iterator[Caveat]:
-    """A caveat on graph replays that hold fewer kernels than others of the same graph."""
+    """Yields a caveat on graph replays that lack kernels.
+
+    They hold fewer kernels than others of the same graph.
+    """
     if replays is None or replays.lost <= TOLERATED_SHARE * replays.whole:
         return
     message = (
@@ -176,7 +196,10 @@ def _of_replays(replays: GraphReplays | None) -> Iterator[Caveat]:
 
 
 def _of_queues(linked: Linked) -> Iterator[Caveat]:
-    """Caveats on work that overlaps on its stream, and on ids that are used more than once."""
+    """Yields caveats on overlapping work and repeated ids.
+
+    The work overlaps on its stream. The ids are used more than once.
+    """
     measured, work = linked.integrity, len(linked.kernels)
     if measured.overlaps > TOLERATED_SHARE * work:
         message = (

@@ -1,4 +1,6 @@
-"""Lists how fit a trace is for a full report: the caveats of its analysis, what is in order, what was not recorded.
+"""Lists how fit a trace is for a full report.
+
+The rows are the caveats of its analysis, what is in order, and what was not recorded.
 
 A caveat is made once, where it is found, and has its row here by its slug. `bottleneck doctor TRACE` shows these rows.
 """
@@ -37,7 +39,9 @@ _GROUPS = (_FILE, _DEVICE, _HOST, _OTHERS, FULL_REPORT)
 
 
 class ListedFault(Struct, frozen=True):
-    """Heads the row of a caveat in its group, and says what follows from it and what would help.
+    """Heading of a caveat's row in its group.
+
+    It also says what follows from the caveat and what would help.
 
     ``fine`` is the fact of the row where there is no such caveat; without it there is no row then. ``extent`` is the
     share of the trace's work that is affected: so much as ``tolerated`` of it is as it should be.
@@ -56,7 +60,10 @@ class ListedFault(Struct, frozen=True):
 
 
 def check_trace(linked: Linked, analysis: Analysis) -> tuple[Check, ...]:
-    """Returns a row for each caveat of the analysis, for each thing in order, and for what a full report rests on."""
+    """Gives the rows on how fit a trace is.
+
+    There is one for each caveat of the analysis, for each thing in order, and for what a full report needs.
+    """
     stated = {caveat.slug for caveat in analysis.caveats}
     rows: list[Check | None] = [_file(linked), *(_row_of(caveat, linked, analysis) for caveat in analysis.caveats)]
     rows += [_fine(slug, subject, linked, analysis) for slug, subject in SUBJECTS.items() if slug not in stated]
@@ -65,7 +72,10 @@ def check_trace(linked: Linked, analysis: Analysis) -> tuple[Check, ...]:
 
 
 def _row_of(caveat: Caveat, linked: Linked, analysis: Analysis) -> Check:
-    """The row of a caveat; one without a subject stands among the others, headed by its slug."""
+    """Gives the row of a caveat.
+
+    One without a subject is among the others, headed by its slug.
+    """
     subject = SUBJECTS.get(caveat.slug, _OTHER)
     why, remedy, command = (
         words if isinstance(words, str) else words(linked, analysis)
@@ -88,7 +98,10 @@ def _row_of(caveat: Caveat, linked: Linked, analysis: Analysis) -> Check:
 
 
 def _fine(slug: str, subject: ListedFault, linked: Linked, analysis: Analysis) -> Check | None:
-    """The row of a thing that no caveat speaks of; null where it does not concern this trace."""
+    """Gives the row of a thing that no caveat is about.
+
+    Null where it does not concern this trace.
+    """
     fact = subject.fine if isinstance(subject.fine, str) else subject.fine(linked, analysis)
     return Check(slug, subject.group, subject.title, "ok", fact, decides=subject.decides) if fact else None
 
@@ -127,7 +140,10 @@ def _without_device(linked: Linked, analysis: Analysis) -> str:
 
 
 def _where_launches_lie(linked: Linked, _: Analysis) -> str:
-    """Says where launches without a kernel lie, and by how much the host went on after the device's last work."""
+    """Says where launches without a kernel lie.
+
+    It also says by how much the host went on after the device's last work.
+    """
     launches = linked.integrity.launches
     places = ((launches.lead, "before the first"), (launches.between, "between"), (launches.tail, "after the last"))
     parts = [f"{', '.join(f'{count:,} {place}' for count, place in places if count)} of those that have one"]
@@ -318,7 +334,10 @@ _SYNC = "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync
 
 
 def _replays(linked: Linked, analysis: Analysis) -> Check | None:
-    """Check of graph replays that hold the same kernels, under a version that is known to lose some of them."""
+    """Checks graph replays that hold the same kernels.
+
+    It is unknown under a version that loses some of them. Null without replays, or where a caveat has the row.
+    """
     replays, subject = linked.integrity.replays, SUBJECTS["graph-kernels"]
     if replays is None or any(caveat.slug == "graph-kernels" for caveat in analysis.caveats):
         return None
@@ -341,7 +360,10 @@ def _steps(linked: Linked, analysis: Analysis) -> Check:  # noqa: ARG001 - as al
 
 
 def _gaps(window: Window) -> str:
-    """A word on profiler steps whose numbers are not consecutive: some were recorded without their mark."""
+    """Gives a note on profiler steps with gaps in their numbers.
+
+    Some were recorded without their mark.
+    """
     names = [step.name for step in (*window.steps, *(step for step, _ in window.set_aside))]
     numbers = sorted(int(tail) for name in names if (tail := name.rpartition("#")[2]).isdecimal() and len(tail) < 16)
     missing = numbers[-1] - numbers[0] + 1 - len(numbers) if numbers else 0

@@ -1,4 +1,7 @@
-"""Folds kernels into groups of one cost and computes their three floors: arithmetic, bytes and launches."""
+"""Folds kernels into groups of one cost and computes their floors.
+
+The three floors are those of arithmetic, bytes and launches.
+"""
 
 import math
 import re
@@ -41,7 +44,10 @@ _FP32_LANES = ("fp32_vector",)
 
 
 class Peak(Struct, frozen=True):
-    """A peak as an interval in FLOP/s, null when the device has none; ``guessed`` when no kernel name confirms it."""
+    """A peak as an interval in FLOP/s.
+
+    Null when the device has none. ``guessed`` when no kernel name confirms it.
+    """
 
     low: float | None
     high: float | None
@@ -49,7 +55,9 @@ class Peak(Struct, frozen=True):
 
 
 def matrix_peak(device: Device, engine: str | None, kernel_dtype: str | None, op_dtype: str | None) -> Peak:
-    """The peak for matrix FLOPs. The kernel's name decides where it tells; the op's dtype otherwise.
+    """Gives the peak for matrix FLOPs.
+
+    The kernel's name decides where it tells, the op's dtype otherwise.
 
     fp32 without a telling name may run on tensor cores as tf32 or not: both ends are kept. On a CPU the op tells all.
     """
@@ -62,18 +70,21 @@ def matrix_peak(device: Device, engine: str | None, kernel_dtype: str | None, op
         slow = _first(device, ("fp32_matrix", "fp32_vector"))
         fast = device.peaks_flops_per_s.get("tf32_tensor", slow)
         return Peak(slow if slow is not None else fast, fast, guessed=slow != fast)
-    found = _first(device, MATRIX_PEAKS.get(dtype, ()))
-    return Peak(found, found, guessed=True)
+    peak = _first(device, MATRIX_PEAKS.get(dtype, ()))
+    return Peak(peak, peak, guessed=True)
 
 
 def vector_peak(device: Device, dtype: str | None) -> float | None:
-    """The peak in FLOP/s for pointwise arithmetic in a dtype; null when the device has none."""
-    known = [
+    """Gives the peak in FLOP/s for pointwise arithmetic in a dtype.
+
+    Null when the device has none.
+    """
+    peaks = [
         device.peaks_flops_per_s[key]
         for key in VECTOR_PEAKS.get(dtype or "fp32", _FP32_LANES)
         if key in device.peaks_flops_per_s
     ]
-    return max(known, default=None)
+    return max(peaks, default=None)
 
 
 def _exactly(value: float | None) -> Peak:
@@ -142,7 +153,10 @@ CPU = replace(GPU, launch_share=1 / 3, launch_alone=1 / 3, longest_floors=math.i
 
 
 def thresholds_for(device: Device) -> Thresholds:
-    """The thresholds for a kind of device and for the way in which its ceilings were found."""
+    """Gives the thresholds for a kind of device.
+
+    They also depend on the way in which its ceilings were found.
+    """
     chosen = CPU if device.kind == "cpu" else GPU
     return replace(chosen, memory_share=chosen.measured_memory_share) if device.source == "measured" else chosen
 
@@ -153,7 +167,9 @@ NAME_LIMIT = 1000
 
 
 class Groups(Struct, frozen=True):
-    """Arrays with one element per group, and ``of_kernel``, the group of each row of KERNELS.
+    """Arrays with one element per group of kernels.
+
+    ``of_kernel`` is the group of each row of KERNELS.
 
     ``main`` is the longest kernel that is not auxiliary, products first (row in KERNELS): its name picks the peak.
     ``modelled`` marks groups of known cost; ``signature`` is a row in COSTS, -1 for none. ``blocks``, ``threads``
@@ -175,7 +191,9 @@ class Groups(Struct, frozen=True):
 
 
 class RooflineInput(Struct, frozen=True):
-    """The tables of one trace, their groups, and the device and thresholds that they are held against.
+    """The tables of one trace, their groups, device and thresholds.
+
+    The groups are compared with the device and thresholds.
 
     ``conditions`` are what its sensors said while the steps ran.
     """
@@ -198,12 +216,18 @@ class RooflineInput(Struct, frozen=True):
         return np.append(self.costs[column].to_numpy(), np.nan)[self.groups.signature]
 
     def per_name(self, value: Callable[[str], object]) -> Floats:
-        """One number per group from the name of its main kernel, worked out once per distinct name."""
+        """Gives a number per group from its main kernel's name.
+
+        It is computed once per distinct name.
+        """
         return by_name(self.kernels, value)[self.groups.main]
 
 
 def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:
-    """The groups of ATTRIBUTION; neither the order of rows nor a shift in time changes them."""
+    """Gives the groups of ATTRIBUTION.
+
+    Neither the order of rows nor a shift in time changes them.
+    """
     _, of_kernel = np.unique(attribution["group"].to_numpy(), return_inverse=True)
     count = int(of_kernel.max()) + 1 if len(of_kernel) else 0
     duration = kernels["dur_us"].to_numpy()
@@ -228,7 +252,10 @@ def fold(kernels: pd.DataFrame, attribution: pd.DataFrame) -> Groups:
 
 
 def _main_rows(kernels: pd.DataFrame, of_kernel: Integers, count: int) -> Integers:
-    """The last row per group by: not auxiliary, product, duration, then name, so that ties do not hang on the order."""
+    """Gives the main row of each group.
+
+    It is the last one by: not auxiliary, product, duration, then name, so that ties do not depend on the order.
+    """
     order = np.lexsort(
         (
             kernels["name"].cat.codes.to_numpy(),
@@ -243,13 +270,15 @@ def _main_rows(kernels: pd.DataFrame, of_kernel: Integers, count: int) -> Intege
 
 
 def by_name(kernels: pd.DataFrame, value: Callable[[str], object]) -> Floats:
-    """One number per row of KERNELS from its name, worked out once per distinct name; a match counts as 1.
+    """Gives a number per row of KERNELS from its name.
+
+    It is computed once per distinct name. A match counts as 1.
 
     Only the beginning of a name is looked at: C++ template arguments can be megabytes long.
     """
     names = kernels["name"].cat
-    found = [value(str(name)[:NAME_LIMIT]) for name in names.categories]
-    numbers = [float(item) if isinstance(item, int | float) else float(bool(item)) for item in found]
+    values = [value(str(name)[:NAME_LIMIT]) for name in names.categories]
+    numbers = [float(item) if isinstance(item, int | float) else float(bool(item)) for item in values]
     return np.array(numbers, dtype=np.float64)[names.codes.to_numpy()]
 
 
@@ -290,7 +319,9 @@ class Floors(Struct, frozen=True):
 
 
 def launch_floor_us(kernels: pd.DataFrame, device: Device) -> float | None:
-    """The least that any launch costs, in microseconds; null when the trace has too few small kernels to tell.
+    """Gives the least that any launch costs, in microseconds.
+
+    Null when the trace has too few small kernels to tell.
 
     That of the device where it was calibrated; else the 10th percentile of compute kernels with at most 32 blocks, or
     that of all of them where it is lower: a floor holds for every kernel, and a trace may have few small ones. Only
@@ -301,16 +332,19 @@ def launch_floor_us(kernels: pd.DataFrame, device: Device) -> float | None:
     duration = kernels["dur_us"].to_numpy()
     short = (kernels["kind"] == "compute").to_numpy() & (duration < LAUNCH_FLOOR_LONGEST_US) & (duration > 0)
     few_blocks = kernels["blocks"].le(LAUNCH_FLOOR_BLOCKS).fillna(value=False).to_numpy(dtype=bool)
-    found = [
+    candidates = [
         float(np.percentile(duration[chosen], LAUNCH_FLOOR_PERCENTILE))
         for chosen in (short & few_blocks, short)
         if np.count_nonzero(chosen) >= LAUNCH_FLOOR_KERNELS
     ]
-    return min(found, default=None)
+    return min(candidates, default=None)
 
 
 def floors(work: RooflineInput) -> Floors:
-    """The floors of every group; those attributed to no op have only a launch floor."""
+    """Gives the floors of every group.
+
+    Groups attributed to no op have only a launch floor.
+    """
     floor = launch_floor_us(work.kernels, work.device)
     least, _, _ = _compute_us(work)
     fast, slow, guessed = _compute_us(replace(work, device=work.conditions.slowed(work.device)))
@@ -330,7 +364,9 @@ def floors(work: RooflineInput) -> Floors:
 
 
 def memory_us(traffic: Floats, device: Device) -> tuple[Floats, Floats]:
-    """Microseconds for bytes if all that fits was in cache, and if nothing was; NaN without a bandwidth.
+    """Gives microseconds for bytes with a warm and a cold cache.
+
+    A warm one holds all that fits, a cold one nothing. NaN without a bandwidth.
 
     A measured CPU has a bandwidth per working set; a GPU spares the bytes that its last cache can hold.
     """
@@ -344,7 +380,9 @@ def memory_us(traffic: Floats, device: Device) -> tuple[Floats, Floats]:
 
 
 def settle_memory_us(warm: Floats, cold: Floats, time: Floats, device: Device) -> Floats:
-    """The memory floor that fits the measured time: cold, unless the time proves that a cache served it.
+    """Gives the memory floor that fits the measured time.
+
+    It is the cold one, unless the time proves that a cache served it.
 
     On a GPU the cache then served just enough to explain the time. On a CPU every level has a measured bandwidth, so an
     op faster than DRAM is held against the level that its bytes fit in, or in place against its uncounted traffic too.
@@ -357,7 +395,9 @@ def settle_memory_us(warm: Floats, cold: Floats, time: Floats, device: Device) -
 
 
 def settle_compute_us(slowed: Floats, least: Floats, time: Floats) -> Floats:
-    """The compute floor that fits the measured time: that at the clock of the steps, unless the time refutes it.
+    """Gives the compute floor that fits the measured time.
+
+    It is that at the clock of the steps, unless the time refutes it.
 
     The clock is a median over the steps; a kernel that was faster than it allows had a higher one.
     """
@@ -365,7 +405,9 @@ def settle_compute_us(slowed: Floats, least: Floats, time: Floats) -> Floats:
 
 
 def fastest_us(warm: Floats, device: Device) -> Floats:
-    """The least time that the bytes may take: on a CPU less than at the measured bandwidth.
+    """Gives the least time that the bytes may take.
+
+    On a CPU it is less than at the measured bandwidth.
 
     That is measured with c = a + 3 b, which counts three streams and moves a fourth: the cache fetches c before it is
     written. An op in place has read what it writes, so that all of the traffic is its own. Nothing is known of caches
@@ -378,7 +420,10 @@ def fastest_us(warm: Floats, device: Device) -> Floats:
 
 
 def _compute_us(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
-    """Floors of the arithmetic at the higher and at the lower end of the peak, and whether the peak is a guess."""
+    """Gives floors of the arithmetic at both ends of the peak.
+
+    The higher end comes first. The flags are true where the peak is a guess.
+    """
     matrix = work.cost("matrix_flops") / _savings(work)
     high, low, guessed = _matrix_peaks(work)
     vector = arithmetic_us(work.cost("vector_flops"), _vector_peaks(work))
@@ -389,12 +434,17 @@ def _compute_us(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
 
 
 def arithmetic_us(amount: Floats, per_s: Floats | float) -> Floats:
-    """Microseconds of so much arithmetic at a peak; no work takes no time, even at an unknown rate."""
+    """Gives microseconds of so much arithmetic at a peak.
+
+    No work takes no time, even at an unknown rate.
+    """
     return np.where(amount == 0, 0.0, amount / per_s * US_PER_S)
 
 
 def _savings(work: RooflineInput) -> Floats:
-    """The saving per group: the largest that a kernel of it announces, the threefold pass where the main one does.
+    """Gives the saving per group.
+
+    It is the largest that a kernel of it announces, the threefold pass where the main one does.
 
     Winograd outside one kernel multiplies in a plain product between transforms, and only these bear its name.
     """
@@ -409,12 +459,15 @@ def _saving(name: str) -> float:
 
 
 def _matrix_peaks(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
-    """Higher end, lower end and guess per group, from a table over every engine and pair of dtypes that occurs."""
+    """Gives higher end, lower end and guess per group.
+
+    They come from a table over every engine and pair of dtypes that occurs.
+    """
     engine, kernel_dtype = work.kernels["engine"].cat, work.kernels["math_dtype"].cat
     # Code -1 is null: the last entry of each axis.
     labels = [[*column.categories, None] for column in (engine, kernel_dtype, work.costs["math_dtype"].cat)]
-    found = [matrix_peak(work.device, *names) for names in product(*labels)]
-    ends = np.array([(peak.high, peak.low, peak.guessed) for peak in found], dtype=np.float64)
+    peaks = [matrix_peak(work.device, *names) for names in product(*labels)]
+    ends = np.array([(peak.high, peak.low, peak.guessed) for peak in peaks], dtype=np.float64)
     products = work.kernels["family"].isin(PRODUCT_FAMILIES).to_numpy()
     # A pointwise kernel does not tell where a product ran whose kernel is missing or has an unknown name.
     engines = np.where(products, engine.codes.to_numpy(), -1)[work.groups.main]

@@ -119,7 +119,9 @@ _LONGEST_DISPATCH_US = 10.0
 
 
 def state_of(category: str, name: str) -> str | None:
-    """One of HOST_STATES that an event of this category and name puts its thread in; null when it tells nothing.
+    """Gives the state that an event puts its thread in.
+
+    It is one of HOST_STATES, by the event's category and name. Null when it tells nothing.
 
     Calls into the runtime go by their kind, not their name.
     """
@@ -137,7 +139,10 @@ _COMPILED = {
 
 
 def owned_segments(ops: pd.DataFrame) -> tuple[Floats, Floats, Integers]:
-    """Starts, ends and rows in OPS of the stretches in which an op is the innermost one on its thread."""
+    """Gives the stretches in which an op is its thread's innermost.
+
+    They are starts, ends and rows in OPS.
+    """
     start, end = ops["ts_us"].to_numpy(), _nested_end(ops)
     parent = ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
     thread, depth = ops["thread"].cat.codes.to_numpy(), ops["depth"].to_numpy(dtype=np.int64)
@@ -158,7 +163,9 @@ _LONGEST_UNMAP_US_PER_BYTE = 1.0 / 4096
 
 
 def freed_blocks(linked: Linked) -> pd.DataFrame:
-    """The rows of MEMORY that free large host blocks, with ``end_us``, until when that may have held the thread.
+    """Gives the rows of MEMORY that free large host blocks.
+
+    ``end_us`` is until when that may have held the thread.
 
     The allocator reports a block just before it frees it: what follows, up to the next event of the thread, is the
     system taking the pages back, as far as that takes.
@@ -180,14 +187,19 @@ def freed_blocks(linked: Linked) -> pd.DataFrame:
 
 
 def innermost_op(ops: pd.DataFrame, thread: str, times: Floats) -> Integers:
-    """Row in OPS of the innermost op that is open on a thread at each time; -1 where none is."""
+    """Gives the innermost op open on a thread at each time.
+
+    It is a row in OPS, -1 where none is open.
+    """
     mine = np.flatnonzero((ops["thread"] == thread).to_numpy())
     start, end = ops["ts_us"].to_numpy(), (ops["ts_us"] + ops["dur_us"]).to_numpy()
     return innermost(mine, start, end, as_integers(ops["parent"]), times)
 
 
 def _nested_end(ops: pd.DataFrame) -> Floats:
-    """Ends of ops, cut so that siblings do not overlap and no op outlives its parent.
+    """Gives the ends of ops, cut to nest.
+
+    Siblings then do not overlap and no op outlives its parent.
 
     Whole-microsecond traces round starts and durations apart, so that neighbours overlap by 1 us.
     """
@@ -233,7 +245,9 @@ class ThreadStates(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    """All host threads, by code of EVENTS.thread: per state (index in HOST_STATES) the stretches spent in it.
+    """All host threads, by code of EVENTS.thread.
+
+    ``states`` has per state (index in HOST_STATES) the stretches spent in it.
 
     ``everywhere`` holds what the profiler reports for the process and not for a thread. ``recorded`` is the stretch in
     which the trace tells of the host at all; in it a thread without events runs Python. ``ops`` holds outermost ops,
@@ -263,7 +277,10 @@ class Host(Struct, frozen=True):
         return int(np.count_nonzero((self.sync_calls >= start) & (self.sync_calls < end)))
 
     def at(self, thread: int, times: Floats) -> ThreadStates:
-        """States of a thread. Where it has no events those of the main thread count: a backward thread waits for it."""
+        """Gives the states of a thread.
+
+        Where it has no events those of the main thread count: a backward thread waits for it.
+        """
         state = np.full(times.shape, len(HOST_STATES), dtype=STATE)
         event, source_thread = (np.full(times.shape, _NONE, dtype=kind) for kind in (np.int64, THREAD))
         open_ = np.arange(times.size)
@@ -278,7 +295,9 @@ class Host(Struct, frozen=True):
         return ThreadStates(state, event, source_thread)
 
     def _ask_others(self, thread: int, times: Floats, answer: tuple[Codes, Integers, Codes]) -> None:
-        """Fills in what other threads do while this one waits for one of them, or is not there.
+        """Fills in what other threads do while this one waits.
+
+        It waits for one of them, or is not there.
 
         A thread that runs the program's code or ops answers first, then one that waits for requests.
         """
@@ -288,10 +307,10 @@ class Host(Struct, frozen=True):
         asked = np.flatnonzero(is_blocked | is_away)
         others = self._others(thread)
         for other in others:
-            found, row = self._alone(other, times[asked])
-            works = (found < len(HOST_STATES)) & (found != _WAIT)
+            other_state, row = self._alone(other, times[asked])
+            works = (other_state < len(HOST_STATES)) & (other_state != _WAIT)
             chosen = asked[works]
-            state[chosen], event[chosen], source_thread[chosen] = found[works], row[works], other
+            state[chosen], event[chosen], source_thread[chosen] = other_state[works], row[works], other
             asked = asked[~works]
         for other in others:
             row = self.polls.get(other, NOTHING).at(times[asked])
@@ -300,7 +319,10 @@ class Host(Struct, frozen=True):
             asked = asked[row < 0]
 
     def _alone(self, thread: int, times: Floats) -> tuple[Codes, Integers]:
-        """State (one more for unknown) and event of a thread by its own events and the program's code on it."""
+        """Gives state and event of a thread by its own evidence.
+
+        This is its own events and the program's code on it. One more than the states stands for unknown.
+        """
         row = self.places.get(thread, NOTHING).at(times)
         state = np.where(row >= 0, _PYTHON, len(HOST_STATES)).astype(STATE)
         event = np.full(times.size, _NONE, dtype=np.int64)
@@ -315,7 +337,10 @@ class Host(Struct, frozen=True):
         return frozenset({*self.blocked, *self.polls})
 
     def _others(self, thread: int) -> list[int]:
-        """The threads that may do the work which this one waits for, or wait for it in its place."""
+        """Gives the threads that this one may wait for.
+
+        They may do the work that it waits for, or wait for it in its place.
+        """
         if not self.threads_that_wait:
             return []
         return [other for other in sorted({*self.ops, *self.places, *self.polls}) if other != thread]
@@ -324,9 +349,11 @@ class Host(Struct, frozen=True):
         """Instants at which the answer for a thread, or its place, may change."""
         several: list[Segments] = [segments for _, segments, _ in self._stack(thread)]
         for source in {thread, self.main_thread, *self._others(thread)}:
-            several += [known[source] for known in (self.places, self.inner, self.loaders) if source in known]
+            several += [
+                by_thread[source] for by_thread in (self.places, self.inner, self.loaders) if source in by_thread
+            ]
         several += [segments for other in self._others(thread) for segments in self.states.get(other, {}).values()]
-        several += [self.present[each] for each in {thread} if each in self.present]
+        several += [self.present[code] for code in {thread} if code in self.present]
         for segments in several:
             yield segments.start
             yield segments.end
@@ -334,15 +361,18 @@ class Host(Struct, frozen=True):
     def states_of(self, state: str) -> dict[int, Segments]:
         """The stretches that threads spent in a state."""
         code = HOST_STATES.index(state)
-        return {thread: known[code] for thread, known in self.states.items() if code in known}
+        return {thread: stretches[code] for thread, stretches in self.states.items() if code in stretches}
 
     def holds(self, state: str, thread: str, times: Floats) -> Flags:
-        """Mask of the times at which the thread of this label was in a state."""
-        known = self.states.get(self.labels.get(thread, _NONE), {})
-        return known.get(HOST_STATES.index(state), NOTHING).at(times) >= 0
+        """Marks times at which this label's thread was in a state."""
+        stretches = self.states.get(self.labels.get(thread, _NONE), {})
+        return stretches.get(HOST_STATES.index(state), NOTHING).at(times) >= 0
 
     def _stack(self, thread: int) -> Iterator[tuple[int, Segments, int]]:
-        """States in the order in which they claim an instant, with the thread that each belongs to."""
+        """Yields states in the order in which they claim an instant.
+
+        Each comes with its stretches and the thread that they belong to.
+        """
         for state, segments in sorted(self.everywhere.items(), key=_by_state):
             yield state, segments, self.main_thread
         for source in dict.fromkeys((thread, self.main_thread)):
@@ -421,7 +451,10 @@ def own_stretches(events: pd.DataFrame) -> Spans:
 
 
 def host_of(evidence: Evidence) -> Host:
-    """The host of the evidence's trace: read once, and not at all where the pipeline has kept it."""
+    """Gives the host of the evidence's trace.
+
+    It is read once, and not at all where the pipeline has kept it.
+    """
     if read_host not in evidence.cache:
         evidence.cache[read_host] = read_host(evidence.linked)
     return cast("Host", evidence.cache[read_host])
@@ -464,8 +497,8 @@ def _inner(linked: Linked, places: Mapping[int, Segments]) -> dict[int, Segments
         return {}
     start, end, owner = owned_segments(linked.ops)
     code = _codes_as_in_events(linked.ops["thread"], linked)[owner]
-    found = {thread: rows for thread, rows in grouped(code) if thread not in places}
-    return {thread: Segments(start[rows], end[rows], owner[rows]) for thread, rows in found.items()}
+    rows_by_thread = {thread: rows for thread, rows in grouped(code) if thread not in places}
+    return {thread: Segments(start[rows], end[rows], owner[rows]) for thread, rows in rows_by_thread.items()}
 
 
 def _codes_as_in_events(column: "pd.Series[str]", linked: Linked) -> Integers:
@@ -474,7 +507,10 @@ def _codes_as_in_events(column: "pd.Series[str]", linked: Linked) -> Integers:
 
 
 def _stateful_rows(trace: Trace) -> tuple[Integers, Codes]:
-    """Rows of EVENTS whose kind or name tells a state, and the state; names are matched once each, not per row."""
+    """Gives rows of EVENTS that tell a state, and the state.
+
+    The kind or name tells it. Names are matched once each, not per row.
+    """
     events = trace.events
     category, names = events["category"].cat, events["name"].cat
     category_codes, name_codes = category.codes.to_numpy(), names.codes.to_numpy()
@@ -491,11 +527,11 @@ def _stateful_rows(trace: Trace) -> tuple[Integers, Codes]:
             state = state_of(wanted, str(names.categories[int(code)]))
             if state is not None:
                 state_by_name[code] = HOST_STATES.index(state)
-        found: Codes = state_by_name[codes]
+        row_states: Codes = state_by_name[codes]
         if wanted == "python":
-            found[(found == _WAIT) & (events["dur_us"].to_numpy()[mine] < LEAST_WAIT_US)] = _NONE
-        rows.append(mine[found != _NONE])
-        states.append(found[found != _NONE])
+            row_states[(row_states == _WAIT) & (events["dur_us"].to_numpy()[mine] < LEAST_WAIT_US)] = _NONE
+        rows.append(mine[row_states != _NONE])
+        states.append(row_states[row_states != _NONE])
     return np.concatenate(rows), np.concatenate(states)
 
 
@@ -526,9 +562,12 @@ def _process_tracks(events: pd.DataFrame) -> frozenset[int]:
 
 
 def _named(events: pd.DataFrame, rows: Integers, pattern: str) -> Flags:
-    """Mask of the rows of EVENTS (those beyond it are none) whose name the pattern finds."""
-    known = np.append(text_matches(events["name"], re.compile(pattern).search), False)
-    return np.asarray(known[np.minimum(rows, len(events))])
+    """Marks rows of EVENTS whose name the pattern finds.
+
+    Rows beyond EVENTS are never marked.
+    """
+    matches = np.append(text_matches(events["name"], re.compile(pattern).search), False)
+    return np.asarray(matches[np.minimum(rows, len(events))])
 
 
 def _is_category(events: pd.DataFrame, name: str) -> Flags:
@@ -537,7 +576,9 @@ def _is_category(events: pd.DataFrame, name: str) -> Flags:
 
 
 def _settled(states: Codes, runtime: Flags, thread: Codes, start: Floats, end: Floats) -> Codes:
-    """The states of ops that their names leave open, settled by the runtime calls inside them; the rest as they are.
+    """Settles the states of ops that their names leave open.
+
+    The runtime calls inside them decide. The other states stay as they are.
 
     An op that could wait for the device and makes no waiting call, such as item() of a CPU tensor, is dispatch. So is
     one that computes if it makes any call, since it computes on the device then, or is short. A trace without any
@@ -552,7 +593,10 @@ def _settled(states: Codes, runtime: Flags, thread: Codes, start: Floats, end: F
 
 
 def _hold_call(asked: Flags, is_call: Flags, thread: Codes, start: Floats, end: Floats) -> Flags:
-    """Mask of the rows asked about inside which, on their thread, one of the calls begins."""
+    """Marks the asked rows inside which one of the calls begins.
+
+    The call is on their thread.
+    """
     holds = np.zeros(asked.size, dtype=bool)
     candidates = np.flatnonzero(asked | is_call)
     for _, rows in grouped(thread[candidates]):

@@ -1,4 +1,7 @@
-"""Cuts the time in which the device waited into pieces, each with its cause and the call that held the host."""
+"""Cuts the device's waiting time into pieces with one cause each.
+
+Each piece also has the call that held the host.
+"""
 
 import re
 from collections.abc import Mapping
@@ -53,7 +56,9 @@ class Gaps(Struct, frozen=True):
 
 
 class Pieces(Struct, frozen=True):
-    """Parts of gaps with one cause each (index in IDLE_CAUSES); those of a gap add up to it.
+    """Parts of gaps with one cause each.
+
+    A cause is an index in IDLE_CAUSES. The parts of a gap add up to it.
 
     ``event`` is the row in EVENTS of what held the host, for ``launch`` after the call the call itself, for
     ``dependency`` the work of another stream that was waited for; ``thread`` is the one that tells. Both are -1 where
@@ -78,7 +83,10 @@ class Pieces(Struct, frozen=True):
 
 
 class _GapLaunches(Struct, frozen=True):
-    """The launch behind the work that ends each gap: row in EVENTS, end, and thread; unknown calls have end NaN."""
+    """The launch behind the work that ends each gap.
+
+    It has its row in EVENTS, its end and its thread. Unknown calls have end NaN.
+    """
 
     event: Integers
     end: Floats
@@ -114,7 +122,10 @@ def split_gaps(gaps: Gaps, linked: Linked, host: Host) -> Pieces:
 def _after_launch(
     rows: Integers, host_end: Floats, gaps: Gaps, calls: _GapLaunches, pace: float, linked: Linked
 ) -> Pieces:
-    """The rest of some gaps after ``host_end``: the start of the work, a kernel gap, or a wait on the device."""
+    """Gives the rest of some gaps after ``host_end``.
+
+    It is the start of the work, a kernel gap, or a wait on the device.
+    """
     assert gaps.preceding is not None
     before, call = gaps.preceding[rows], calls.event[rows]
     stream = np.append(linked.kernels["stream"].cat.codes.to_numpy().astype(np.int64), -1)
@@ -146,7 +157,10 @@ def lost_us(pieces: Pieces, gaps: Gaps, linked: Linked) -> float:
 
 
 def split_host_gaps(gaps: Gaps, host: Host) -> Pieces:
-    """The pieces of gaps between ops of the host: what the main thread did meanwhile."""
+    """Gives the pieces of gaps between ops of the host.
+
+    They say what the main thread did meanwhile.
+    """
     return _ask(host, host.main_thread, Gaps(gaps.start, gaps.end, np.arange(gaps.start.size)))
 
 
@@ -159,15 +173,15 @@ def _ask(host: Host, thread: int, parts: Gaps) -> Pieces:
 
 def _launches(gaps: Gaps, linked: Linked, host: Host) -> _GapLaunches:
     kernels, threads = linked.kernels, linked.trace.events["thread"].cat.codes.to_numpy()
-    known = gaps.following >= 0
+    is_followed = gaps.following >= 0
     end = np.full(gaps.start.size, np.nan)
-    end[known] = kernels["launch_end_us"].to_numpy()[gaps.following[known]]
+    end[is_followed] = kernels["launch_end_us"].to_numpy()[gaps.following[is_followed]]
     event = np.full(gaps.start.size, -1, dtype=np.int64)
-    event[known] = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[gaps.following[known]]
+    event[is_followed] = kernels["launch"].to_numpy(dtype=np.int64, na_value=-1)[gaps.following[is_followed]]
     end[event < 0] = np.nan
     # Work that starts before the first launch on record was queued when the recording began.
     first_launch = np.nanmin(kernels["launch_ts_us"].to_numpy(), initial=np.inf)
-    end[(event < 0) & known & (gaps.end <= first_launch) & np.isfinite(first_launch)] = -np.inf
+    end[(event < 0) & is_followed & (gaps.end <= first_launch) & np.isfinite(first_launch)] = -np.inf
     return _GapLaunches(event, end, np.where(event < 0, host.main_thread, threads[np.maximum(event, 0)]))
 
 
@@ -209,7 +223,10 @@ def detail_of(
 
 
 def short(name: str | None) -> str | None:
-    """A name without what varies or says nothing: line numbers of library code, addresses, the engine's prefix."""
+    """Cuts from a name what varies or says nothing.
+
+    These are line numbers of library code, addresses, and the engine's prefix.
+    """
     if name is None:
         return None
     built_in, frame = BUILT_IN_CALL.match(name), _FRAME.match(name)
@@ -260,8 +277,8 @@ class Coded(Struct, frozen=True):
         labels = sorted({*self.labels, *other.labels})
         position = {label: code for code, label in enumerate(labels)}
         mine, others = (
-            np.array([*(position[label] for label in each.labels), -1], dtype=np.int32)[each.code]
-            for each in (self, other)
+            np.array([*(position[label] for label in side.labels), -1], dtype=np.int32)[side.code]
+            for side in (self, other)
         )
         return Coded(np.where(mine < 0, others, mine), labels)
 
@@ -272,7 +289,9 @@ def coded(column: "pd.Series[str]") -> Coded:
 
 
 class Waits(Struct, frozen=True):
-    """Stretches of idle time: cause (index in IDLE_CAUSES), place, detail, copy, length, and the occasion of each.
+    """Stretches of idle time.
+
+    Each has its cause (index in IDLE_CAUSES), place, detail, copy, length and occasion.
 
     ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.
     ``lightly_us`` is how long each takes in a window with the fewest options; null where none tells. ``before`` is the
@@ -294,7 +313,10 @@ class Waits(Struct, frozen=True):
 
 
 def fold(waits: Waits) -> pd.DataFrame:
-    """Time, occasions and records per cause, line, module, detail and copy (null: unknown), largest first."""
+    """Gives time, occasions and records of waits, largest first.
+
+    They are per cause, line, module, detail and copy (null: unknown).
+    """
     codes = (getattr(waits, name).code for name in IDLE_FIELDS)
     group, first = numbered(waits.cause, *codes)
     _, occasions = numbered(group, waits.occasion)
@@ -305,7 +327,7 @@ def fold(waits: Waits) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "cause": pd.Series(causes, dtype=object),
-            **{name: pd.Series(each.on(first).texts(), dtype=object) for name, each in texts.items()},
+            **{name: pd.Series(column.on(first).texts(), dtype=object) for name, column in texts.items()},
             **{name: pd.Series(texts, dtype=object) for name, texts in neighbours.items()},
             "us": np.bincount(group, weights=waits.us, minlength=first.size).astype(np.float64),
             "calls": np.bincount(group[occasions], minlength=first.size).astype(np.float64),
@@ -319,16 +341,19 @@ def fold(waits: Waits) -> pd.DataFrame:
 
 
 def _longest(texts: Coded | None, group: Integers, us: Floats, count: int) -> list[str | None]:
-    """The text with most of the time of each group; null where none is known."""
-    found: list[str | None] = [None] * count
+    """Gives the text with most of each group's time.
+
+    Null where none is known.
+    """
+    longest: list[str | None] = [None] * count
     if texts is None or not texts.labels:
-        return found
+        return longest
     pair, first = numbered(group, texts.code)
     pair_us = np.bincount(pair, weights=us, minlength=first.size)
     for row in np.argsort(pair_us, kind="stable").tolist():
         code = int(texts.code[first[row]])
-        found[int(group[first[row]])] = texts.labels[code] if code >= 0 else None
-    return found
+        longest[int(group[first[row]])] = texts.labels[code] if code >= 0 else None
+    return longest
 
 
 def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
@@ -341,12 +366,15 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     return_freed_memory()
     detail, copy = _details(pieces, (pieces.start + pieces.end) / 2, frame, linked, host)
     return_freed_memory()
-    told = Waits(pieces.cause, source, module, detail, copy, pieces.us, pieces.gap, *_count_records(pieces, linked))
-    return told if gaps.preceding is None else replace(told, **_neighbours(pieces, gaps, gaps.preceding, linked))
+    waits = Waits(pieces.cause, source, module, detail, copy, pieces.us, pieces.gap, *_count_records(pieces, linked))
+    return waits if gaps.preceding is None else replace(waits, **_neighbours(pieces, gaps, gaps.preceding, linked))
 
 
 def _neighbours(pieces: Pieces, gaps: Gaps, preceding: Integers, linked: Linked) -> dict[str, Coded]:
-    """The kernel that each piece follows directly, and the op whose work ends its gap."""
+    """Gives the kernels and ops beside each piece.
+
+    They are the kernel that it follows directly, and the op whose work ends its gap.
+    """
     kernels, ops = linked.kernels, linked.ops
     is_first = pieces.start - gaps.start[pieces.gap] < RESOLUTION_US
     before = np.where(is_first, preceding[pieces.gap], -1)
@@ -359,7 +387,7 @@ def _neighbours(pieces: Pieces, gaps: Gaps, preceding: Integers, linked: Linked)
 def _places_of(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> tuple[Coded, Coded, Coded]:
     """Line and module of each piece, and the function that its thread was in."""
     at = (pieces.start + pieces.end) / 2
-    place, op = (_rows_at(each, pieces.thread, at) for each in (host.places, host.inner))
+    place, op = (_rows_at(segments, pieces.thread, at) for segments in (host.places, host.inner))
     silent = np.flatnonzero((place < 0) & (op < 0) & (pieces.thread >= 0))
     place[silent] = _rows_at(host.places, np.full(silent.size, host.main_thread), at[silent])
     stands_in = (place < 0) & (op < 0) & (pieces.cause != _SYNC)
@@ -380,7 +408,10 @@ def _places_of(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> tuple[
 
 
 def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
-    """Python calls in each piece, and ops without a parent beside it: half of each where it begins, half at its end."""
+    """Counts Python calls in each piece, and ops beside it.
+
+    The ops have no parent. Half of each counts where it begins, half at its end.
+    """
     events, ops = linked.trace.events, linked.ops
     calls = np.flatnonzero((events["category"] == "python").to_numpy())
     thread = events["thread"].cat.codes.to_numpy()[calls].astype(np.int64)
@@ -399,7 +430,10 @@ def _count_records(pieces: Pieces, linked: Linked) -> tuple[Floats, Floats]:
 
 
 def _between(at: Floats, start: Floats, end: Floats, where: Literal["left", "right"]) -> Integers:
-    """Number of the instants in each stretch, its start included for ``left``, its end for ``right``."""
+    """Counts the instants in each stretch.
+
+    Its start is included for ``left``, its end for ``right``.
+    """
     at = np.rint(at * 1e3)  # ends are sums, which miss starts by rounding
     at.sort(kind="stable")  # which passes over what is in order
     count = np.searchsorted(at, np.rint(end * 1e3), side=where)
@@ -408,7 +442,10 @@ def _between(at: Floats, start: Floats, end: Floats, where: Literal["left", "rig
 
 
 def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, host: Host) -> Waits:
-    """Ops of the host (rows of OPS) that a data loader or a compiler runs, as waits of these causes."""
+    """Gives ops of the host as waits of these causes.
+
+    They are rows of OPS that a data loader or a compiler runs.
+    """
     ops = linked.ops.iloc[rows]
     threads, start = coded(ops["thread"]), ops["ts_us"].to_numpy()
     code = np.array([*(host.labels.get(label, -1) for label in threads.labels), -1], dtype=np.int64)[threads.code]
@@ -423,7 +460,10 @@ def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, hos
 
 
 def explain_pages(rows: Integers, us: Floats, linked: Linked, what: str) -> Waits:
-    """Time that ops of the host (rows of OPS) spend on pages of memory, as waits for the allocator."""
+    """Gives time on pages of memory as waits for the allocator.
+
+    Ops of the host (rows of OPS) spend it.
+    """
     ops = linked.ops.iloc[rows]
     names = coded(ops["name"])
     detail = Coded(names.code, [f"{short(label)} > {what}" for label in names.labels])
@@ -440,7 +480,10 @@ def _rows_at(segments: Mapping[int, Segments], thread: Codes, at: Floats) -> Int
 
 
 def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Host) -> tuple[Coded, Coded]:
-    """Descriptions of what held the host, each distinct combination of events once, and the copies that these name."""
+    """Gives descriptions of what held the host, and the copies named.
+
+    Each distinct combination of events is described once.
+    """
     name, op_name, call_name, copied = _names_of(pieces, at, linked, host)
     silent = (pieces.cause == _PYTHON) & (frame.code < 0) & (pieces.us >= _LONG_SILENCE_US)
     parts = (pieces.cause, name, op_name, call_name, copied.code, frame.code, silent)
@@ -473,7 +516,10 @@ def _details(pieces: Pieces, at: Floats, frame: Coded, linked: Linked, host: Hos
 
 
 def _names_of(pieces: Pieces, at: Floats, linked: Linked, host: Host) -> tuple[Codes, Codes, Codes, Coded]:
-    """Names of the event, the op and the call that held the host (codes of EVENTS, -1: none), and the call's copy."""
+    """Gives names of the event, op and call that held the host.
+
+    They are codes of EVENTS, -1 for none. The call's copy comes last.
+    """
     codes = linked.trace.events["name"].cat.codes.to_numpy()
     ops = _rows_at(host.ops, pieces.thread, at)
     op_name = np.where(ops < 0, -1, codes[ops])
@@ -487,7 +533,10 @@ def _names_of(pieces: Pieces, at: Floats, linked: Linked, host: Host) -> tuple[C
 
 
 def _copies(linked: Linked) -> Coded:
-    """Row for row as EVENTS: the copy that a call issued, by the host's memory and its way: 'pageable to_host'."""
+    """Gives the copy that each call of EVENTS issued.
+
+    It is told by the host's memory and its way: 'pageable to_host'.
+    """
     way, memory = (linked.kernels[name].cat for name in ("copy_way", "host_memory"))
     launch = as_integers(linked.kernels["launch"])
     kinds = ["", *(f"{kind} " for kind in memory.categories)]
@@ -502,7 +551,10 @@ def _copies(linked: Linked) -> Coded:
 
 
 def _waiting_calls(pieces: Pieces, linked: Linked, host: Host) -> Integers:
-    """Row in EVENTS of the call in which each wait was: the event itself, or the last call inside an op that waits."""
+    """Gives the row in EVENTS of the call of each wait.
+
+    It is the event itself, or the last call inside an op that waits.
+    """
     start, dur = (linked.trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
     calls = np.full(pieces.event.size, -1, dtype=np.int64)
     for code, mine in grouped(np.where((pieces.cause == _SYNC) & (pieces.event >= 0), pieces.thread, -1)):

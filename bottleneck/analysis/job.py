@@ -1,4 +1,6 @@
-"""Compares the ranks of a job: who is slow, why and since when, which links are, and what their groups wait for.
+"""Compares the ranks of a job.
+
+It says who is slow, why and since when, which links are slow, and what the groups wait for.
 
 Amounts are microseconds per step. A rank's *own time* at a collective is that since it left the one before. A rank is
 slow when its own times are far longer than those of the median rank at the same collectives, so that the others wait;
@@ -43,7 +45,9 @@ _WORST = 10
 
 @dataclass(frozen=True, eq=False)
 class GroupTimes:
-    """The calls of one group, per step of each of its ranks: how late they come, how long they wait and transfer.
+    """The calls of one group, per step of each of its ranks.
+
+    They say how late the ranks come, how long they wait and transfer.
 
     ``late_us`` is the mean delay after the first rank, over the ``calls`` in the window; ``behind_us`` the delay beyond
     the median rank, summed over the calls of each step (ranks x steps). ``own_us`` is the own time by step likewise,
@@ -63,7 +67,7 @@ class GroupTimes:
 
 
 def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
-    """The times of one group, from the calls that lie in the windows of its ranks."""
+    """Measures one group from the calls in its ranks' windows."""
     counts = np.array([digests[at].steps.count for at in arrivals.members], dtype=np.float64)
     first = digests[arrivals.members[0]]
     size, steps, labels = len(counts), max(1, first.step_start_us.size), len(arrivals.labels)
@@ -119,7 +123,10 @@ def summarise_job(
     times: Sequence[GroupTimes],
     left_out: Sequence[LeftOut],
 ) -> JobSummary:
-    """The summary of the ranks; ``numbers`` are theirs, ``times`` of the groups that could be matched."""
+    """Summarises the ranks of a job.
+
+    ``numbers`` are their rank numbers, ``times`` are of the groups that could be matched.
+    """
     job = _Job(digests, numbers, times, _own_without_others(digests, groups, times))
     kinds = [_kind(group, len(digests)) for group in groups]
     hosts = {digest.host for digest in digests}
@@ -142,13 +149,15 @@ def summarise_job(
 def _own_without_others(
     digests: Sequence[RankDigest], groups: Sequence[Group], times: Sequence[GroupTimes]
 ) -> list[Floats]:
-    """By step, the own times of each rank at the collectives of groups of which too few ranks are there to match any.
+    """Gives own times of each rank at collectives of unmatched groups.
+
+    They are by step. Too few ranks of such a group are there to match any call.
 
     They are part of the rank's step as those before matched calls are: a rank is late by all that it did.
     """
     matched = {(one.arrivals.group, at) for one in times for at in one.arrivals.members}
     steps = max((one.own_us.shape[1] for one in times), default=1)
-    found = [np.zeros(0) for _ in digests]
+    own_us = [np.zeros(0) for _ in digests]
     for group in groups:
         # A group of one rank, as that of a host's last one, has all of its members and nobody to match.
         if not group.process_group.name or 1 < group.process_group.size <= len(group.members):
@@ -160,13 +169,16 @@ def _own_without_others(
             rows = np.flatnonzero((calls.group == code) & calls.is_inside)
             step = np.searchsorted(digests[at].step_start_us, calls.start_us[rows], side="right") - 1
             us = tally(step.clip(0, steps - 1), own_times(digests[at], calls)[rows], steps)
-            found[at] = us if not found[at].size else found[at] + us
-    return found
+            own_us[at] = us if not own_us[at].size else own_us[at] + us
+    return own_us
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rank or host whose own time is far longer than usual: positions of its ranks, and how much longer it is."""
+    """A rank or host whose own time is far longer than usual.
+
+    It has the positions of its ranks, and how much longer its own time is.
+    """
 
     name: str
     members: tuple[int, ...]
@@ -174,7 +186,10 @@ class Suspect:
 
 
 class LineDelay(NamedTuple):
-    """A source line with the time of a rank there, and that of the median rank."""
+    """A source line with its time on a rank.
+
+    It also has the time of the median rank there.
+    """
 
     name: str
     us: float
@@ -187,7 +202,10 @@ def _line_words(line: LineDelay, account: str | None) -> str:
 
 
 class _Job:
-    """The ranks of a job, with what their own times, by rank and step, are longer than those of the median rank."""
+    """The ranks of a job with their excess over the median rank.
+
+    The excess is in own time, by rank and step.
+    """
 
     def __init__(
         self,
@@ -203,10 +221,10 @@ class _Job:
         own_us, self.behind_us = self._by_step("own_us"), self._by_step("behind_us")
         for at, us in enumerate(alone):
             own_us[at, : us.size] += us[: self.steps]
-        known = sorted({at for one in times for at in one.arrivals.members})
+        matched = sorted({at for one in times for at in one.arrivals.members})
         self.longer_us = np.zeros_like(own_us)
-        if known:
-            self.longer_us[known] = own_us[known] - _median(own_us[known])
+        if matched:
+            self.longer_us[matched] = own_us[matched] - _median(own_us[matched])
         self.excess_us = self.longer_us.sum(axis=1) / np.array([digest.steps.count for digest in digests])
         self.families = _families(times)
         self.links = self._find_links()
@@ -217,14 +235,17 @@ class _Job:
 
     def _by_step(self, name: Literal["own_us", "behind_us"]) -> Floats:
         """One of the amounts of each rank by step, over all of its groups."""
-        found = np.zeros((len(self.digests), self.steps))
+        sums = np.zeros((len(self.digests), self.steps))
         for times in self.times:
             amount = getattr(times, name)
-            found[list(times.arrivals.members), : amount.shape[1]] += amount
-        return found
+            sums[list(times.arrivals.members), : amount.shape[1]] += amount
+        return sums
 
     def find_slow(self) -> tuple[SlowRank, ...]:
-        """Slow hosts and ranks, most costly first; several that are late now and then are ranks in turn."""
+        """Gives slow hosts and ranks, most costly first.
+
+        Several that are late now and then are ranks in turn.
+        """
         suspects = self._suspects()
         slow = self._costly(suspects)
         if sum(not one.is_steady for one in slow) > 1:
@@ -236,11 +257,14 @@ class _Job:
 
     def _costly(self, suspects: Sequence[Suspect]) -> list[SlowRank]:
         """The suspects whose delay costs the job enough to be named."""
-        slow = [self._describe(*each) for each in zip(suspects, self._delays(suspects), strict=True)]
+        slow = [self._describe(*pair) for pair in zip(suspects, self._delays(suspects), strict=True)]
         return [one for one in slow if one.cost_us >= self.worth_us / 2]
 
     def _suspects(self) -> list[Suspect]:
-        """Hosts whose ranks all have a longer own time, and ranks with a longer one than the rest of their host."""
+        """Gives hosts and ranks with a longer own time.
+
+        All ranks of such a host have one. Such a rank has a longer one than the rest of its host.
+        """
         by_host: dict[str, list[int]] = {}
         for at, digest in enumerate(self.digests):
             if digest.host is not None:
@@ -258,7 +282,10 @@ class _Job:
         return suspects + [Suspect(f"rank {self.numbers[at]}", (at,), float(rest[at])) for at in alone.tolist()]
 
     def _far(self, values: Floats, worth: float = 1.0) -> Flags:
-        """Values that are far above the median of all, and by what is worth a name, or a part of that."""
+        """Marks values far above the median of all.
+
+        They exceed it also by what is worth a name (times ``worth``).
+        """
         if values.size < 2:
             return np.zeros(values.size, dtype=bool)
         middle = float(_median(values[:, None])[0])
@@ -266,10 +293,12 @@ class _Job:
         return np.asarray(values - middle > max(worth * self._worth_us(values.size), _FAR * noise))
 
     def _delays(self, suspects: Sequence[Suspect]) -> list[tuple[float, str | None]]:
-        """For each suspect, by how much later collectives begin than they would without it and the other suspects.
+        """Gives for each suspect the delay that it adds to collectives.
 
-        Over all steps, with the kind of collective at which most of it is seen. Ranks that these hold up in smaller
-        groups do not count, nor do those behind a slow link.
+        Collectives begin later by so much than they would without it and the other suspects.
+
+        The delay is over all steps, with the kind of collective at which most of it is seen. Ranks that these hold up
+        in smaller groups do not count, nor do those behind a slow link.
         """
         delays = np.zeros(len(suspects))
         by_kind: list[dict[str, float]] = [{} for _ in suspects]
@@ -294,7 +323,10 @@ class _Job:
         return [(us, kind if most > 0 else None) for us, (kind, most) in zip(delays.tolist(), worst, strict=True)]
 
     def _held(self, slow: set[int], size: int) -> set[int]:
-        """The slow ranks, those that share a group smaller than ``size`` with one, and those behind a slow link."""
+        """Gives the slow ranks and those that they may hold up.
+
+        The latter share a group smaller than ``size`` with one. Ranks behind a slow link are included.
+        """
         held = set(slow)
         for times in self.times:
             if len(times.arrivals.members) < size and slow.intersection(times.arrivals.members):
@@ -335,14 +367,19 @@ class _Job:
         return hosts.pop() if len(hosts) == 1 else None
 
     def _steps(self, member: int) -> Integers:
-        """Positions of the steps that a rank explains, as far as own times are known."""
+        """Gives positions of the steps that a rank explains.
+
+        Only steps whose own times are known count.
+        """
         steps = self.digests[member].steps
-        kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
-        found = np.array(kept or range(steps.count), dtype=np.int64)
-        return found[found < self.steps]
+        numbers = [number for number, step in enumerate(steps.each) if step.set_aside is None]
+        positions = np.array(numbers or range(steps.count), dtype=np.int64)
+        return positions[positions < self.steps]
 
     def _pattern(self, members: Sequence[int]) -> tuple[int | None, bool]:
-        """The first late step, where it is not the first of all, and whether most of the steps from there are late.
+        """Gives the first late step, and whether most after it are late.
+
+        The step is null where it is the first of all, or where most are not late.
 
         A step is late when its own time is longer by half of what is usual in the late ones, and worth a name. Fewer
         than three late steps at the end of a recording could be chance.
@@ -360,7 +397,9 @@ class _Job:
         return (int(steps[first]) if is_steady and first > 0 else None), is_steady
 
     def _excess_us(self, suspect: Suspect) -> float:
-        """Returns what the suspect takes too long; of a step timed without the profiler, no more than its ledger says.
+        """Gives the suspect's excess time in us per step.
+
+        Of a step timed without the profiler, it is no more than the suspect's ledger says.
 
         A profiler takes longer where there are more calls, which the times of collectives do not tell.
         """
@@ -370,16 +409,21 @@ class _Job:
         return min(suspect.excess_us, float(np.maximum(own - usual, 0.0).sum()))
 
     def _by_account(self, suspect: Suspect) -> tuple[list[str], Floats, Floats]:
-        """The accounts but those of collectives, with the time of the median rank in each, and the suspect's."""
+        """Gives the accounts, the median rank's time in each, and the suspect's.
+
+        Accounts of collectives are left out.
+        """
         ledgers = [
-            {each.account: each.us for each in one.ledger if each.group != COMMUNICATION} for one in self.digests
+            {entry.account: entry.us for entry in one.ledger if entry.group != COMMUNICATION} for one in self.digests
         ]
         names = sorted({name for ledger in ledgers for name in ledger})
         spent = np.array([[ledger.get(name, 0.0) for name in names] for ledger in ledgers])
         return names, _median(spent), spent[list(suspect.members)].mean(axis=0)
 
     def _line(self, suspect: Suspect) -> "LineDelay | None":
-        """The source line at which the suspect spends most of its delay; null where it is slow everywhere, or nowhere.
+        """Gives the source line with most of the suspect's delay.
+
+        Null where the suspect is slow everywhere, or nowhere.
 
         Work that takes longer on it by one factor is longer at every line.
         """
@@ -398,7 +442,10 @@ class _Job:
         return LineDelay(names[at], float(own[at]), float(usual[at]))
 
     def _kind_of(self, suspect: Suspect, line: LineDelay) -> str | None:
-        """The account, other than Python, that holds at least half of the delay at a line; null where none does."""
+        """Gives the account with at least half of a line's delay.
+
+        Python is left out. Null where no account has so much.
+        """
         names, usual, own = self._by_account(suspect)
         more = own - usual
         at = int(np.argmax(more)) if names else -1
@@ -406,7 +453,9 @@ class _Job:
         return names[at] if is_it else None
 
     def _cause(self, suspect: Suspect) -> str:
-        """The factor by which all of their own times are longer, else the accounts in which they differ most.
+        """Gives the cause of a suspect's delay, in words.
+
+        It is the factor by which all of its own times are longer, else the accounts in which it differs most.
 
         An account that is longer by little beside what the suspect takes too long is no cause of it.
         """
@@ -425,7 +474,10 @@ class _Job:
         return "; ".join(parts) or "no account of its ledger is longer by as much"
 
     def _factor(self, members: list[int]) -> float | None:
-        """The factor by which the own times are longer than the median's, if one explains most of it; else null."""
+        """Gives the factor by which own times exceed the median's.
+
+        Null unless one factor explains most of the excess.
+        """
         columns: dict[object, Floats] = {}
         for number, family in enumerate(self.families):
             for times in family:
@@ -442,7 +494,10 @@ class _Job:
         return 1.0 + both / float(usual @ usual) if is_constant else None
 
     def _wandering(self, known: set[int]) -> list[SlowRank]:
-        """Ranks that are late in some steps each, so that the job waits for another one from step to step."""
+        """Gives ranks that are late in some steps each.
+
+        The job then waits for another one from step to step.
+        """
         count, steps = len(self.digests), self._steps(0)
         free = [at for at in range(count) if at not in known]
         if len(free) < 2 or not steps.size:
@@ -473,11 +528,13 @@ class _Job:
         return [in_turn]
 
     def _find_links(self) -> list[tuple[tuple[int, ...], SlowLink]]:
-        """Groups whose transfers are far slower than those of the groups beside them, with positions of their ranks.
+        """Finds groups with far slower transfers than the groups beside them.
+
+        Each comes with the positions of its ranks.
 
         Transfers vary less than work does: half of what a rank must be late is enough.
         """
-        found = []
+        links = []
         for family in self.families:
             if len(family) < _LEAST_GROUPS:
                 continue
@@ -497,24 +554,27 @@ class _Job:
                     groups=len(family),
                     cost_rank_hours=self._rank_hours(transfer_us - usual, 0),
                 )
-                found.append((arrivals.members, link))
-        return found
+                links.append((arrivals.members, link))
+        return links
 
 
 def _families(several: Sequence[GroupTimes]) -> list[list[GroupTimes]]:
     """Groups side by side: of equal description, size and kinds of collectives."""
-    found: dict[object, list[GroupTimes]] = {}
+    alike: dict[object, list[GroupTimes]] = {}
     for times in several:
         arrivals = times.arrivals
         kinds = tuple(kind for kind, _ in arrivals.labels)
         # Ranks without a trace are of the group all the same.
         size = max(arrivals.group.size, len(arrivals.members))
-        found.setdefault((_described(arrivals.group), size, kinds), []).append(times)
-    return list(found.values())
+        alike.setdefault((_described(arrivals.group), size, kinds), []).append(times)
+    return list(alike.values())
 
 
 def _wait_share(digests: Sequence[RankDigest], several: Sequence[GroupTimes]) -> float | None:
-    """Part of the step that the ranks wait in collectives, at most what the ledger has of exposed communication."""
+    """Gives the part of the step that ranks wait in collectives.
+
+    It is at most what the ledger has of exposed communication.
+    """
     if not several:
         return None
     waits = np.zeros(len(digests))
@@ -529,7 +589,9 @@ def _wait_share(digests: Sequence[RankDigest], several: Sequence[GroupTimes]) ->
 
 
 def _bubble_share(digests: Sequence[RankDigest], pipelines: Sequence[Group]) -> float | None:
-    """Part of the step that the stages of pipelines wait in sends and receives, averaged over their ranks.
+    """Gives the part of the step that pipeline stages wait.
+
+    They wait in sends and receives. The part is averaged over their ranks.
 
     Time in them when nothing else runs (at most the exposed communication of the ledger), less that of the quickest
     call of each size for all calls, which is the transfer.
@@ -553,13 +615,16 @@ def _bubble_share(digests: Sequence[RankDigest], pipelines: Sequence[Group]) -> 
 def _group_uses(
     digests: Sequence[RankDigest], groups: Sequence[Group], kinds: Sequence[str | None], times: Sequence[GroupTimes]
 ) -> tuple[GroupUse, ...]:
-    """Time in the collectives of each group, those side by side as one, most time first."""
-    matched = {each.arrivals.group: each for each in times}
+    """Gives time in the collectives of each group, most first.
+
+    Groups side by side count as one.
+    """
+    matched = {item.arrivals.group: item for item in times}
     alike: dict[object, tuple[str | None, list[Group]]] = {}
     for group, kind in zip(groups, kinds, strict=True):
         key = (_described(group.process_group), len(group.members), kind, group.usages[0].kinds)
         alike.setdefault(key, (kind, []))[1].append(group)
-    uses = [_use(digests, *each, matched) for each in alike.values()]
+    uses = [_use(digests, *item, matched) for item in alike.values()]
     return tuple(sorted(uses, key=lambda use: (-use.us, use.name, use.size)))
 
 
@@ -577,12 +642,12 @@ def _use(
         for group in groups
     ]
     calls, us, _ = np.concatenate(used).T
-    known = [matched[group.process_group] for group in groups if group.process_group in matched]
+    measured = [matched[group.process_group] for group in groups if group.process_group in matched]
     transfer_us, wait_us = (
-        float(np.concatenate([getattr(times, name) for times in known]).mean()) if known else None
+        float(np.concatenate([getattr(times, name) for times in measured]).mean()) if measured else None
         for name in ("transfer_us", "wait_us")
     )
-    sent = [each[:, 2] for each in used if kind == "expert" and each[:, 2].mean() > 0]
+    sent = [amounts[:, 2] for amounts in used if kind == "expert" and amounts[:, 2].mean() > 0]
     unnamed = "not named" if several else f"group {first.name}"
     return GroupUse(
         name=_described(first) or ("all ranks" if len(groups[0].members) == len(digests) else unnamed),
@@ -593,28 +658,34 @@ def _use(
         us=float(us.mean()),
         transfer_us=transfer_us,
         wait_us=wait_us,
-        imbalance=max((float(each.max() / each.mean()) for each in sent), default=None),
+        imbalance=max((float(amounts.max() / amounts.mean()) for amounts in sent), default=None),
     )
 
 
 def _clock_skew_us(digests: Sequence[RankDigest], times: Sequence[GroupTimes]) -> float | None:
-    """Largest difference between the clocks of two hosts, by the ends of the collectives that they share."""
+    """Gives the largest difference between the clocks of two hosts.
+
+    It follows from the ends of the collectives that they share.
+    """
     by_host: dict[str, list[float]] = {}
     for digest, clock_us in zip(digests, clock_offsets(digests, times), strict=True):
         if digest.host is not None and clock_us is not None and digest.start_unix_ns is not None:
             by_host.setdefault(digest.host, []).append(clock_us)
-    hosts = [float(np.median(found)) for found in by_host.values()]
+    hosts = [float(np.median(offsets)) for offsets in by_host.values()]
     return float(np.ptp(hosts)) if len(hosts) > 1 else None
 
 
 def clock_offsets(digests: Sequence[RankDigest], times: Sequence[GroupTimes]) -> list[float | None]:
-    """By how much each rank's wall clock is ahead of the first's; null where no chain of groups leads to it."""
+    """Gives how far each rank's wall clock is ahead.
+
+    It is ahead of the first rank's. Null where no chain of groups leads to it.
+    """
     clocks: list[float | None] = [None] * len(digests)
     waiting = [one.arrivals for one in times]
     if waiting:
         clocks[waiting[0].members[0]] = 0.0
     while waiting:
-        ready = next((each for each in waiting if any(clocks[at] is not None for at in each.members)), None)
+        ready = next((arrivals for arrivals in waiting if any(clocks[at] is not None for at in arrivals.members)), None)
         if ready is None:
             break
         waiting.remove(ready)
@@ -641,15 +712,17 @@ _GRADIENTS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast
 
 
 def _kind(group: Group, ranks: int) -> str | None:
-    """The kind of parallelism that a group serves, by its description, else by its calls; null where neither tells.
+    """Gives the kind of parallelism that a group serves.
+
+    Its description tells it, else its calls. Null where neither does.
 
     Sends and receives alone are of a pipeline, all-to-alls alone of experts (or of tables spread over ranks).
     Reductions of several sizes among all ranks are of gradients: those of a tensor parallel model have one size.
     """
     words = set(re.split(r"[^a-z]+", group.process_group.description.lower()))
-    told = next((kind for kind, names in _WORDS.items() if names & words), None)
-    if told is not None:
-        return told
+    by_words = next((kind for kind, names in _WORDS.items() if names & words), None)
+    if by_words is not None:
+        return by_words
     first = group.usages[0]
     names = first.kinds - {"barrier"}
     if names in ({SEND_RECV}, {"all_to_all"}):

@@ -1,4 +1,7 @@
-"""Time per step of each kernel, and kernels of one kind folded into one row of the report."""
+"""Time per step of each kernel, and rows of the report.
+
+A row has the kernels of one kind.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -55,7 +58,10 @@ class KernelTimes(Struct, frozen=True):
         return self._frame(column)[column].cat.categories
 
     def op_codes(self, column: str) -> Integers:
-        """Codes of a category, or row references, of OPS; -1 for null and for kernels without op."""
+        """Gives codes of a category, or row references, of OPS.
+
+        -1 for null and for kernels without op.
+        """
         values = self.linked.ops[column]
         if not isinstance(values.dtype, pd.CategoricalDtype):
             return np.append(codes_of(values), -1)[self.op]
@@ -83,7 +89,10 @@ class KernelTimes(Struct, frozen=True):
 
 
 def lost_products(rows: KernelTimes) -> tuple[int, float]:
-    """Number of products in the window that ran without a recorded kernel, and their FLOPs per step, where known."""
+    """Counts the window's products without a recorded kernel.
+
+    Also gives their FLOPs per step, where known.
+    """
     linked = rows.linked
     if linked.losses is None:
         return 0, 0.0
@@ -127,7 +136,10 @@ def time_kernels(
 
 
 def _inside(linked: Linked, result: LedgerResult) -> Floats:
-    """Part of each run that lies in the window; a run without duration lies in it or not."""
+    """Gives the part of each run that lies in the window.
+
+    A run without duration is in it or not.
+    """
     frame = linked.ops if result.host_only else linked.kernels
     start, length = frame["ts_us"].to_numpy(), frame["dur_us"].to_numpy()
     low, high = linked.window.start_us, linked.window.end_us
@@ -152,7 +164,10 @@ _LONGEST_SHAPES = 200
 
 
 class _Folds(Struct, frozen=True):
-    """Per fold and step: charged time, runs, floors and work (NaN when unknown), texts and reason (null if unknown)."""
+    """Values per fold and step.
+
+    They are charged time, runs, floors and work (NaN when unknown), texts and reason (null if unknown).
+    """
 
     us: Floats
     runs: Floats
@@ -162,7 +177,9 @@ class _Folds(Struct, frozen=True):
 
 
 def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
-    """Kernels of one name, op, shapes, dtype, bound, account and line as one record each, most time first.
+    """Folds kernels of one kind into one record, most time first.
+
+    A kind is one name, op, shapes, dtype, bound, account and line.
 
     Floors are those of the charged time: a kernel that shares the device with another is charged part of its duration
     and carries the same part of its floors. Ops that a loader or compiler runs are waits, and left out. Of more than
@@ -176,7 +193,9 @@ def fold_kernels(rows: KernelTimes) -> tuple[KernelSummary, ...]:
 
 
 def _same_rows(rows: KernelTimes) -> tuple[Integers, Integers, Integers, Flags]:
-    """The rows of KERNELS that count, the number of the record of each, its first row, and whether it is of rare ones.
+    """Gives the rows of KERNELS that count, and their records.
+
+    These are the number of the record of each row, the first row of each record, and whether it is of rare ones.
 
     The first two have an element per row that counts, the others one per record.
     """
@@ -199,7 +218,10 @@ def _by_time(us: Floats) -> Integers:
 
 
 def summary_rows(rows: KernelTimes) -> Integers:
-    """Position in ``fold_kernels`` of the record that each row of KERNELS is part of; -1 for none."""
+    """Gives the position in ``fold_kernels`` of each row's record.
+
+    The rows are those of KERNELS. -1 for none.
+    """
     keep, fold, first, _ = _same_rows(rows)
     order = _by_time(tally(fold, rows.us[keep], first.size))
     place = np.empty(order.size, dtype=np.int64)
@@ -210,7 +232,10 @@ def summary_rows(rows: KernelTimes) -> Integers:
 
 
 def _without_names(folds: _Folds, rare: Flags) -> _Folds:
-    """The folds with one name for the rare ones, of which only what they have in common is said."""
+    """Gives the folds with one name for the rare ones.
+
+    Only what these have in common is kept.
+    """
     common: dict[str, str | None] = {"name": _RARE, "op": None, "shapes": None, "source": None, "data_dtype": None}
     marked = rare.tolist()
     texts = {
@@ -255,7 +280,10 @@ def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) ->
 
 
 def _moved_bytes(rows: KernelTimes) -> "pd.Series[float]":
-    """Compulsory bytes per run; of a copy or fill without a cost, the size that the trace states."""
+    """Gives compulsory bytes per run.
+
+    Of a copy or fill without a cost, it is the size that the trace states.
+    """
     bytes_low = rows.roofline["bytes_low"]
     return bytes_low.where(bytes_low.notna(), rows.linked.kernels["bytes"].astype("Float64"))
 
@@ -263,7 +291,10 @@ def _moved_bytes(rows: KernelTimes) -> "pd.Series[float]":
 def _judgements(
     rows: KernelTimes, keep: Integers, fold: Integers, us: Floats
 ) -> tuple[list[str | None], list[Reason | None]]:
-    """Regime and reason per fold, voted on together: a reason for one regime says nothing of another."""
+    """Gives regime and reason per fold.
+
+    They are voted on together: a reason for one regime says nothing of another.
+    """
     regime, reason = (rows.codes(name)[keep] for name in ("regime", "reason"))
     reasons = [*rows.labels("reason"), None]
     winner = _majority(fold, (regime + 1) * len(reasons) + reason + 1, us, int(fold.max()) + 1)
@@ -272,8 +303,8 @@ def _judgements(
 
 
 def _texts(codes: Integers, labels: "pd.Index[str]") -> list[str | None]:
-    told = labels.to_list()
-    return [None if code < 0 else str(told[code]) for code in codes.tolist()]
+    texts = labels.to_list()
+    return [None if code < 0 else str(texts[code]) for code in codes.tolist()]
 
 
 def _op_texts(rows: KernelTimes, first: Integers) -> dict[str, list[str | None]]:
@@ -293,18 +324,24 @@ def _op_texts(rows: KernelTimes, first: Integers) -> dict[str, list[str | None]]
 
 @lru_cache(maxsize=4096)
 def _data_dtype(types: object) -> str | None:
-    """The dtype of the first tensor of a call, floating point first: masks and indices do not count; null without."""
+    """Gives the dtype of the first tensor of a call.
+
+    Floating point comes first: masks and indices do not count. Null without tensors.
+    """
     try:
         names = json.loads(types) if isinstance(types, str) else None
     except (ValueError, RecursionError):
         return None
-    known = [name for name in names if isinstance(name, str) and name in ITEM_BYTES] if isinstance(names, list) else []
-    shown = [SHORT_DTYPE.get(name, name) for name in known]
+    dtypes = [name for name in names if isinstance(name, str) and name in ITEM_BYTES] if isinstance(names, list) else []
+    shown = [SHORT_DTYPE.get(name, name) for name in dtypes]
     return next((name for name in shown if name.startswith(("fp", "bf"))), next(iter(shown), None))
 
 
 def shapes_text(dims: object) -> str | None:
-    """The shapes of a call as an analysis spells them, cut where they are long; null where they are not known."""
+    """Gives the shapes of a call as an analysis spells them.
+
+    Long ones are cut. Null where they are not known.
+    """
     if not isinstance(dims, str):
         return None
     text = "".join(dims.split()).replace(",", ", ")  # some writers spread the JSON of a trace over lines
@@ -313,25 +350,31 @@ def shapes_text(dims: object) -> str | None:
 
 def _known_sum(fold: Integers, values: Floats, size: int) -> Floats:
     """Sums per fold; NaN where nothing is known."""
-    known = ~np.isnan(values)
-    total = tally(fold[known], values[known], size)
-    return np.where(np.bincount(fold[known], minlength=size) > 0, total, np.nan)
+    is_known = ~np.isnan(values)
+    total = tally(fold[is_known], values[is_known], size)
+    return np.where(np.bincount(fold[is_known], minlength=size) > 0, total, np.nan)
 
 
 def _majority(fold: Integers, codes: Integers, us: Floats, size: int) -> Integers:
-    """Per fold the code that holds most of its time; -1 where all are null."""
-    known = np.flatnonzero(codes >= 0)
+    """Gives per fold the code with most of its time.
+
+    -1 where all are null.
+    """
+    rows = np.flatnonzero(codes >= 0)
     winner = np.full(size, -1, dtype=np.int64)
-    if known.size:
+    if rows.size:
         labels = int(codes.max()) + 1
-        cell, inverse = np.unique(fold[known] * labels + codes[known], return_inverse=True)
-        order = np.argsort(np.bincount(inverse, weights=us[known]), kind="stable")
+        cell, inverse = np.unique(fold[rows] * labels + codes[rows], return_inverse=True)
+        order = np.argsort(np.bincount(inverse, weights=us[rows]), kind="stable")
         winner[cell[order] // labels] = cell[order] % labels  # the last one written has the most time
     return winner
 
 
 def _common_modules(fold: Integers, codes: Integers, labels: "pd.Index[str]", size: int) -> list[str | None]:
-    """Per fold the leading part that all its module paths share; null where there is none."""
+    """Gives per fold the leading part shared by all module paths.
+
+    Null where there is none.
+    """
     common: list[list[str] | None] = [None] * size
     inside = codes >= 0
     for cell in np.unique(fold[inside] * len(labels) + codes[inside]).tolist():
@@ -347,7 +390,9 @@ def _shared(one: list[str], other: list[str]) -> list[str]:
 
 
 def _shown_dtype(text: Mapping[str, str | None]) -> str | None:
-    """The dtype of the arithmetic on matrix units, which may be another than that of the data; that of the data else.
+    """Gives the dtype that a row of the report shows.
+
+    It is that of the arithmetic on matrix units, which may be another than that of the data, else that of the data.
 
     Vector units widen half types: the dtype given is that which the user chose.
     """

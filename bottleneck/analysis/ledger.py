@@ -1,4 +1,6 @@
-"""Builds the ledger: every microsecond of the window charged once, to device work by bound or to a cause of waiting.
+"""Builds the ledger, which charges every microsecond of the window once.
+
+It charges device work by bound, and waiting by cause.
 
 A CPU program hands a collective to a thread of the library (gloo) and goes on, until it waits for the result. Work that
 runs meanwhile hides it, as on a device; so does Python. What is left is charged to the collective.
@@ -69,7 +71,9 @@ _IN_A_CALL = " > "
 
 
 class Timeline(Struct, frozen=True):
-    """Time charged to each row of OPS over the window, the gaps and their pieces that are no wait for a collective.
+    """Time charged to each row of OPS over the window, and gaps.
+
+    The gaps and their pieces are no wait for a collective.
 
     ``works`` are the rows of OPS that hold their own time; ``exposed`` are the stretches charged to a collective (row
     of OPS) that the program waited for.
@@ -83,7 +87,10 @@ class Timeline(Struct, frozen=True):
 
 
 def host_timeline(linked: Linked, host: Host) -> Timeline:
-    """The partition of the window: concurrent ops share their time, gaps are cut into pieces with one cause each."""
+    """Divides the window between ops and gaps.
+
+    Concurrent ops share their time. Gaps are cut into pieces with one cause each.
+    """
     low, high = linked.window.start_us, linked.window.end_us
     opened, closed, owner = owned_segments(linked.ops)
     start, end = np.clip(opened, low, high), np.clip(closed, low, high)
@@ -125,7 +132,9 @@ def _cut_at(pieces: Pieces, flight: Segments) -> Pieces:
 
 
 def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
-    """Mask of the pieces in which the main thread only waited: inside an op that waits, or a long call outside Python.
+    """Marks the pieces in which the main thread only waited.
+
+    It waited inside an op that waits, or in a long call outside Python.
 
     Without Python frames it is taken to have waited.
     """
@@ -139,7 +148,9 @@ def _is_blocked(pieces: Pieces, linked: Linked, host: Host) -> Flags:
 
 
 def fault_us(linked: Linked, roofline: pd.DataFrame, allocates: Flags, device: Device | None) -> Floats:
-    """Microseconds of each row of OPS that are page faults; zero where nothing shows them.
+    """Gives microseconds of each row of OPS in page faults.
+
+    Zero where nothing shows them.
 
     The pages that an op touches first cost their bytes over the rate at which the system hands out new ones, but never
     more than what the op took beyond its largest floor: an allocator that keeps its blocks does not fault.
@@ -161,24 +172,29 @@ def _fresh_bytes(linked: Linked, roofline: pd.DataFrame, allocates: Flags) -> Fl
     large = memory[(memory["bytes"] >= FRESH_FROM_BYTES) & ~memory["on_device"]]
     works = ~((roofline["bound"] == "dispatch").to_numpy() | allocates)
     toucher = _touchers(linked.ops, open_ops(linked.ops, large), works)
-    known = np.flatnonzero(toucher >= 0)
-    return tally(toucher[known], large["bytes"].to_numpy(np.float64)[known], len(linked.ops))
+    rows = np.flatnonzero(toucher >= 0)
+    return tally(toucher[rows], large["bytes"].to_numpy(np.float64)[rows], len(linked.ops))
 
 
 def freed_us(linked: Linked, roofline: pd.DataFrame) -> Floats:
-    """Microseconds of each row of OPS in which the system takes freed pages back; of ops that do no work of their own.
+    """Gives microseconds of each row of OPS in freeing pages.
+
+    The system takes freed pages back. Only ops that do no work of their own count.
 
     What a working op does after it frees a block may be its work.
     """
     freed = freed_blocks(linked)
     op = open_ops(linked.ops, freed)
-    known = np.flatnonzero((op >= 0) & np.append((roofline["bound"] == "dispatch").to_numpy(), False)[op])
+    rows = np.flatnonzero((op >= 0) & np.append((roofline["bound"] == "dispatch").to_numpy(), False)[op])
     spent = (freed["end_us"] - freed["ts_us"]).to_numpy()
-    return np.asarray(np.minimum(tally(op[known], spent[known], len(linked.ops)), linked.ops["self_us"].to_numpy()))
+    return np.asarray(np.minimum(tally(op[rows], spent[rows], len(linked.ops)), linked.ops["self_us"].to_numpy()))
 
 
 def open_ops(ops: pd.DataFrame, memory: pd.DataFrame) -> Integers:
-    """Row in OPS of the innermost op open at each row of MEMORY, -1 for none."""
+    """Gives the innermost op open at each row of MEMORY.
+
+    It is a row in OPS, -1 for none.
+    """
     op = np.full(len(memory), -1, dtype=np.int64)
     threads, at = memory["thread"].cat, memory["ts_us"].to_numpy()
     for code, mine in grouped(threads.codes.to_numpy().astype(np.int64)):
@@ -187,7 +203,9 @@ def open_ops(ops: pd.DataFrame, memory: pd.DataFrame) -> Integers:
 
 
 def _touchers(ops: pd.DataFrame, op: Integers, works: Flags) -> Integers:
-    """The op that writes first to what an op allocated: itself, the one around it, or the next inside the same tree.
+    """Gives the op that first writes to what an op allocated.
+
+    It is the op itself, the one around it, or the next inside the same tree.
 
     -1 where none of these does any work, or nothing was open: whoever writes there later is not known.
     """
@@ -209,7 +227,10 @@ _ONE_SIDED = 0.8
 
 
 def find_sides(busy: Spans, wall_us: float) -> TwoSided | None:
-    """The split with the greatest contrast between the busy shares of its sides; null when they are not opposites."""
+    """Finds the split whose two sides contrast most.
+
+    The contrast is that of their busy shares. Null when the sides are not opposites.
+    """
     candidates = np.concatenate((busy.start, busy.end))
     candidates = candidates[(candidates >= _SMALLEST_SIDE * wall_us) & (candidates <= (1 - _SMALLEST_SIDE) * wall_us)]
     if not candidates.size:
@@ -233,9 +254,9 @@ IDLE_ACCOUNTS = np.array([_CODE[f"overhead.{cause}"] for cause in IDLE_CAUSES], 
 GROUP_OF_ACCOUNT = np.array([GROUPS.index(account.group) for account in ACCOUNTS.values()], dtype=np.int64)
 # Index in IDLE_CAUSES of each account, -1 for those of work only.
 _CAUSE = np.array(
-    [-1 if each.cause is None else IDLE_CAUSES.index(each.cause) for each in ACCOUNTS.values()], dtype=np.int64
+    [-1 if spec.cause is None else IDLE_CAUSES.index(spec.cause) for spec in ACCOUNTS.values()], dtype=np.int64
 )
-_ACCOUNT_OF_BOUND = {each.bound: key for key, each in ACCOUNTS.items() if each.bound is not None}
+_ACCOUNT_OF_BOUND = {spec.bound: key for key, spec in ACCOUNTS.items() if spec.bound is not None}
 # The priority of work that runs at once; a copy that crosses a link stands above one inside the device.
 _LAYER_OF_KIND = {"compute": 0, "collective": 1, "copy": 3, "fill": 3}
 _TRANSFER_LAYER = 2
@@ -243,7 +264,9 @@ _ALLOCATION_OP = re.compile(r"^aten::(new_)?empty|^aten::(resize_|set_$|set_data
 
 
 class IdleTimes(Struct, frozen=True):
-    """Idle time, piece by piece: its cause (index in IDLE_CAUSES), when the host caused it, and its part of a step.
+    """Idle time, piece by piece.
+
+    Each has its cause (index in IDLE_CAUSES), when the host caused it, and its part of a step.
 
     ``start`` and ``end`` are on the clock of EVENTS, alike where it is an instant, NaN where that is not known;
     ``thread`` is a code of EVENTS.thread, -1 for none. ``lightly_us`` is that part in a window with the fewest options,
@@ -294,7 +317,9 @@ class LedgerResult(Struct, frozen=True):
 
 
 class _DeviceLedger(Struct, frozen=True):
-    """Time over the whole window on one device or the host: per row of KERNELS, per idle cause, idle table, busy.
+    """Time over the whole window on one device or the host.
+
+    It is per row of KERNELS and per idle cause, with the idle table and the busy time.
 
     ``lost_us`` is the part of the idle time in which work ran that the profiler lost.
     """
@@ -353,7 +378,10 @@ def build_ledger(
 
 
 def is_wait(account: Integers) -> Flags:
-    """Mask of the accounts (positions in ACCOUNTS) whose ops are waits and no work of the step."""
+    """Marks accounts whose ops are waits.
+
+    They are no work of the step. Accounts are positions in ACCOUNTS.
+    """
     return np.isin(account, [code for _, code in _WAITS])
 
 
@@ -369,7 +397,10 @@ def _rounding_us(linked: Linked) -> float:
 
 
 def ledger_of(account_us: Mapping[str, float], wall_us: float, rounding_us: float = 0.0) -> Ledger:
-    """The ledger of these accounts; rounding goes to the largest: 1e-9 of the wall time, or of the instants."""
+    """Gives the ledger of these accounts.
+
+    Rounding goes to the largest: 1e-9 of the wall time, or of the instants.
+    """
     amounts = {account: us for account, us in account_us.items() if us > 0} or {"overhead.unknown": wall_us}
     rest = wall_us - math.fsum(amounts.values())
     assert abs(rest) <= 1e-9 * wall_us + rounding_us, f"accounts miss the wall time of {wall_us} us by {rest} us"
@@ -392,7 +423,10 @@ def accounts_of(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
 
 
 def page_times(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None) -> dict[str, Floats]:
-    """Microseconds of each row of OPS that the system spends on pages of memory, by what it does with them."""
+    """Gives microseconds of each row of OPS on pages of memory.
+
+    The system spends them. They are by what it does with the pages.
+    """
     faults = fault_us(linked, roofline, allocates(linked), ceilings)
     return {FAULTS: faults, FREED: freed_us(linked, roofline)}
 
@@ -410,7 +444,10 @@ def _device_accounts(roofline: pd.DataFrame) -> Integers:
 
 
 def _host_accounts(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
-    """Accounts as on a device, except that allocating ops and ops of data loaders and compilers have their own."""
+    """Gives the accounts of ops of the host.
+
+    They are as on a device, except that allocating ops and ops of data loaders and compilers have their own.
+    """
     account = _device_accounts(roofline)
     account[(account == _CODE["overhead.dispatch"]) & allocates(linked)] = _CODE["overhead.allocator"]
     threads, start = linked.ops["thread"].cat, linked.ops["ts_us"].to_numpy()
@@ -426,7 +463,10 @@ def allocates(linked: Linked) -> Flags:
 
 
 def devices_used(linked: Linked) -> tuple[int, ...]:
-    """Devices with work inside the window; if none has any, the first of the trace; 0 on a CPU."""
+    """Gives the devices with work inside the window.
+
+    If none has any, it is the first of the trace. 0 on a CPU.
+    """
     if linked.is_host_only:
         return (0,)
     start, end = _clipped(linked)
@@ -491,11 +531,11 @@ def _charge_device(linked: Linked, host: Host, device: int, account: Integers) -
     return_freed_memory()
     waits = explain(pieces, idle, linked, host)
     return_freed_memory()
-    told = fold(waits)
+    table = fold(waits)
     del waits
     return_freed_memory()
     times = _times_on_device(pieces, idle, linked, host)
-    return _DeviceLedger(kernel_us, pieces.by_cause(), told, busy_us, times, sides, lost_us(pieces, idle, linked))
+    return _DeviceLedger(kernel_us, pieces.by_cause(), table, busy_us, times, sides, lost_us(pieces, idle, linked))
 
 
 # Idle time in which work was queued: the host issued that work at another time.
@@ -542,9 +582,9 @@ def _charge_host(
         times.append(IdleTimes(np.full(rows.size, _ALLOCATOR), at, at, thread[event], us[rows], us[rows]))
         kernel_us = kernel_us - us
         cause_us[_ALLOCATOR] += us.sum()
-    told = explain(pieces, idle, linked, host)
-    lightly_us = _in_lighter_window(told, (pieces.start + pieces.end) / 2, linked, light)
-    outside = fold(replace(told, lightly_us=lightly_us))
+    outside_waits = explain(pieces, idle, linked, host)
+    lightly_us = _in_lighter_window(outside_waits, (pieces.start + pieces.end) / 2, linked, light)
+    outside = fold(replace(outside_waits, lightly_us=lightly_us))
     lightly_us = pieces.us if lightly_us is None else lightly_us
     busy_us = math.fsum(kernel_us) - math.fsum(kernel_us[waiting])
     main = np.full(pieces.cause.size, host.main_thread, dtype=np.int64)
@@ -554,17 +594,20 @@ def _charge_host(
 
 
 def _in_lighter_window(told: Waits, middle_us: Floats, linked: Linked, light: Stretches | None) -> Floats | None:
-    """Length of each wait in a window with the fewest options; null where none tells."""
+    """Gives the length of each wait in the lighter window.
+
+    This window has the fewest options. Null where none tells.
+    """
     if told.frames is None:
         return None
     is_own = told.cause == IDLE_CAUSES.index("profiler")
     kind, _ = numbered(told.source.code, told.detail.code)
-    pieces = StretchPieces(*(each[~is_own] for each in (told.us, told.frames, kind, middle_us)))
-    found = in_lighter_window(pieces, linked, own_stretches(linked.trace.events), light)
-    if found is None:
+    pieces = StretchPieces(*(column[~is_own] for column in (told.us, told.frames, kind, middle_us)))
+    lighter_us = in_lighter_window(pieces, linked, own_stretches(linked.trace.events), light)
+    if lighter_us is None:
         return None
     us = told.us.copy()
-    us[~is_own] = found
+    us[~is_own] = lighter_us
     return us
 
 
@@ -592,7 +635,10 @@ DECISIVE_LOSS = 0.1
 
 
 def _lost_caveats(parts: list[_DeviceLedger], wall_us: float) -> tuple[Caveat, ...]:
-    """A caveat on idle time in which the device did work that the profiler lost."""
+    """Gives a caveat on idle time with lost work.
+
+    The device did work in it that the profiler lost.
+    """
     lost = float(np.mean([part.lost_us for part in parts]))
     if not lost > 0:
         return ()

@@ -1,4 +1,7 @@
-"""Measures memory over the window by the events of the allocator: use over time, and what lives at its peak."""
+"""Measures memory over the window by the events of the allocator.
+
+It gives use over time, and what lives at its peak.
+"""
 
 import re
 from collections import defaultdict
@@ -30,7 +33,9 @@ _TWO_MOMENTS = re.compile(r"^Optimizer\.step#(Adam|AdamW|NAdam|RAdam|Adamax)\.st
 
 
 class _MemoryEvents(Struct, frozen=True):
-    """Events of one allocator in order: bytes, total after each, and for allocations when they are freed.
+    """Events of one allocator in order.
+
+    They are bytes, the total after each, and when allocations are freed.
 
     ``freed`` is the position of the event that frees an allocation, beyond the last where none does, also for frees.
     """
@@ -51,7 +56,9 @@ class _MemoryEvents(Struct, frozen=True):
 
 
 def measure_memory(linked: Linked) -> tuple[MemoryUse | None, str | None]:
-    """Memory over the window; null, with the reason, where the trace has no memory events in it.
+    """Measures memory over the window.
+
+    Null, with the reason, where the trace has no memory events in it.
 
     Of a trace with a device only that counts; of several devices the one with the highest peak.
     """
@@ -60,15 +67,15 @@ def measure_memory(linked: Linked) -> tuple[MemoryUse | None, str | None]:
         return None, NO_EVENTS
     device = np.where(memory["on_device"], as_integers(memory["device"]), -1)
     device = np.where(memory["on_device"] & (device < 0), 0, device)
-    found = [
+    by_device = [
         events
         for index, rows in grouped(device)
         if (events := _events(memory.iloc[rows], index if index >= 0 else None)) and _inside(events, linked).size
     ]
-    on_device = [events for events in found if events.device is not None]
-    if not found:
+    on_device = [events for events in by_device if events.device is not None]
+    if not by_device:
         return None, NONE_IN_WINDOW
-    events = max(on_device or found, key=lambda each: int(each.total[_inside(each, linked)].max()))
+    events = max(on_device or by_device, key=lambda candidate: int(candidate.total[_inside(candidate, linked)].max()))
     inside = _inside(events, linked)
     before = int(events.total[inside[0]] - events.bytes[inside[0]])
     peak = int(inside[np.argmax(events.total[inside])])
@@ -158,16 +165,19 @@ class _Origins:
         self.op = open_ops(linked.ops, events.frame)
         parent = as_integers(linked.ops["parent"])
         self._root = np.append(nearest_ancestor(parent, parent < 0), -1)[self.op]
-        found = find_phases(linked)
-        self._edges = np.zeros(0) if found is None else found[0]
-        self._phase = None if found is None else [NAMES[code] for code in found[1].tolist()]
+        marks = find_phases(linked)
+        self._edges = np.zeros(0) if marks is None else marks[0]
+        self._phase = None if marks is None else [NAMES[code] for code in marks[1].tolist()]
 
     def phases(self, rows: Integers) -> list[PhaseName]:
-        """Phase in which each was made; 'forward' where the trace marks none, 'other' outside ops."""
+        """Gives the phase in which each allocation was made.
+
+        It is 'forward' where the trace marks none, 'other' outside ops.
+        """
         if self._phase is None:
             return ["forward" if op >= 0 else "other" for op in self.op[rows].tolist()]
         after = np.searchsorted(self._edges, self._events.at_us[rows], side="right")
-        return [self._names[each] for each in after.tolist()]
+        return [self._names[code] for code in after.tolist()]
 
     @property
     def _names(self) -> list[PhaseName]:
@@ -188,11 +198,14 @@ class _Origins:
         ops, root, freed = self._linked.ops, self._root[rows], self._events.freed_us[rows]
         root_end = np.append((ops["ts_us"] + ops["dur_us"]).to_numpy(), np.inf)[root]
         outlives = (freed > self._phase_end(rows)).tolist(), ((freed > root_end) & (root >= 0)).tolist()
-        found = [_kind(*each) for each in zip(self.phases(rows), *outlives, strict=True)]
-        return [kind for kind, _ in found], [reason for _, reason in found]
+        pairs = [_kind(*facts) for facts in zip(self.phases(rows), *outlives, strict=True)]
+        return [kind for kind, _ in pairs], [reason for _, reason in pairs]
 
     def earlier_parts(self, earlier: int) -> list[KindBytes]:
-        """Memory of a device from before the recording, as far as gradients tell what it holds."""
+        """Gives memory of a device from before the recording.
+
+        It is told as far as gradients tell what it holds.
+        """
         if earlier <= 0:
             return []
         parts, left = [], earlier
@@ -207,7 +220,10 @@ class _Origins:
         return [*parts, KindBytes("unknown", left, None, _EARLIER)] if left else parts
 
     def _gradient_bytes(self) -> int:
-        """Bytes of the gradients that live at the end of the last backward pass; 0 where there is none on record."""
+        """Gives bytes of the gradients after the last backward pass.
+
+        They live at the end of it. 0 where there is none on record.
+        """
         names = self._names
         ends = [index for index, name in enumerate(names[:-1]) if name == "backward" and names[index + 1] != name]
         if self._phase is None or not ends:
@@ -220,7 +236,10 @@ class _Origins:
         return int(sum(self._events.bytes[row] for row, kind in zip(made, kinds, strict=True) if kind == "gradients"))
 
     def places(self, rows: Integers) -> list[tuple[str | None, str | None, str | None]]:
-        """Op, module and line of each; an op that only allocates stands for the op that called it."""
+        """Gives op, module and line of each allocation.
+
+        An op that only allocates stands for the op that called it.
+        """
         linked, op = self._linked, self.op[rows]
         working = nearest_ancestor(as_integers(linked.ops["parent"]), ~allocates(linked))
         op = np.where((op >= 0) & (np.append(working, -1)[op] >= 0), np.append(working, -1)[op], op)
@@ -234,14 +253,14 @@ class _Origins:
 
     def _place_rows(self, rows: Integers) -> Integers:
         """Row in PLACES of each, -1 where not known."""
-        found = np.full(rows.size, -1, dtype=np.int64)
+        places = np.full(rows.size, -1, dtype=np.int64)
         threads = self._events.frame["thread"].cat
         codes = {str(label): code for code, label in enumerate(self._linked.trace.events["thread"].cat.categories)}
         segments = places_of(self._linked)
         for code, mine in grouped(threads.codes.to_numpy()[rows].astype(np.int64)):
-            known = segments.get(codes.get(str(threads.categories[code]), -1), NOTHING)
-            found[mine] = known.at(self._events.at_us[rows[mine]])
-        return found
+            stretches = segments.get(codes.get(str(threads.categories[code]), -1), NOTHING)
+            places[mine] = stretches.at(self._events.at_us[rows[mine]])
+        return places
 
     def folded(self, rows: Integers, kinds: list[MemoryKind]) -> list[LiveAllocations]:
         """The allocations folded by place and kind, most bytes first."""
@@ -256,11 +275,15 @@ class _Origins:
             made.append(
                 LiveAllocations(op, module, source, kind, size, len(mine), longest if np.isfinite(longest) else None)
             )
-        return sorted(made, key=lambda each: -each.bytes)
+        return sorted(made, key=lambda group: -group.bytes)
 
 
 def _kind(phase: PhaseName, past_phase: bool, past_op: bool) -> tuple[MemoryKind, str | None]:
-    """Kind of an allocation by the phase that made it, and whether it outlives the phase or its outermost op."""
+    """Gives the kind of an allocation, and a reason.
+
+    It follows from the phase that made it, and whether it outlives the phase or its outermost op. The reason is that of
+    an unknown kind.
+    """
     if phase == "backward":
         return ("gradients" if past_phase else "temporaries"), None
     if phase == "optimizer":
@@ -276,15 +299,15 @@ def _kinds(
     events: _MemoryEvents, live: Integers, kinds: list[MemoryKind], reasons: list[str | None], earlier: list[KindBytes]
 ) -> tuple[KindBytes, ...]:
     """Bytes by kind, most first; each reason once."""
-    each = [
+    singles = [
         KindBytes(kind, int(events.bytes[row]), 1, reason)
         for row, kind, reason in zip(live, kinds, reasons, strict=True)
     ]
     made = []
-    for kind in dict.fromkeys(part.kind for part in (*each, *earlier)):
-        parts = [part for part in (*each, *earlier) if part.kind == kind]
+    for kind in dict.fromkeys(part.kind for part in (*singles, *earlier)):
+        parts = [part for part in (*singles, *earlier) if part.kind == kind]
         counts = [part.count for part in parts]
-        known = None if None in counts else sum(count or 0 for count in counts)
-        told = "; ".join(dict.fromkeys(part.reason for part in parts if part.reason)) or None
-        made.append(KindBytes(kind, sum(part.bytes for part in parts), known, told))
+        total = None if None in counts else sum(count or 0 for count in counts)
+        why = "; ".join(dict.fromkeys(part.reason for part in parts if part.reason)) or None
+        made.append(KindBytes(kind, sum(part.bytes for part in parts), total, why))
     return tuple(sorted(made, key=lambda part: -part.bytes))

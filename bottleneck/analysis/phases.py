@@ -1,4 +1,6 @@
-"""Divides the step among the phases of training and among the ranges that the program marked itself.
+"""Divides the step among training phases and marked ranges.
+
+The program marked the ranges itself.
 
 Each microsecond of the ledger belongs to an instant of the host: work to that of its launch, or of its op; idle time to
 the instant itself; idle time before work that was queued already to the launch of that work.
@@ -70,7 +72,9 @@ _AT_ONCE = 2**18
 
 
 class _Moments(Struct, frozen=True):
-    """The time of the ledger per step: its account, its instants on the host (NaN: not known) and their thread.
+    """The time of the ledger per step, in pieces.
+
+    Each has its account, its instants on the host (NaN: not known) and their thread.
 
     ``row`` is the position in the analysis' kernels, -1 for idle time.
     """
@@ -85,7 +89,10 @@ class _Moments(Struct, frozen=True):
 
 
 def divide(rows: KernelTimes) -> tuple[tuple[Phase, ...], tuple[UserRange, ...]]:
-    """The phases of the step, which add up to it, and the ranges of the program; none where nothing marks them."""
+    """Gives the phases of the step and the program's ranges.
+
+    The phases add up to the step. There are none where nothing marks them.
+    """
     moments = _moments(rows)
     return _phases(rows, moments), _ranges(rows, moments)
 
@@ -131,8 +138,8 @@ def _cut_at(moments: _Moments, edges: Floats) -> Iterator[_Moments]:
 
 def _add_by_group(sums: Floats, codes: Integers, moments: _Moments) -> None:
     """Adds their time per code and group to the sums; code -1 is none."""
-    known = codes >= 0
-    np.add.at(sums, (codes[known], GROUP_OF_ACCOUNT[moments.account[known]]), moments.us[known])
+    chosen = codes >= 0
+    np.add.at(sums, (codes[chosen], GROUP_OF_ACCOUNT[moments.account[chosen]]), moments.us[chosen])
 
 
 def _shares(row: Floats) -> dict[str, float]:
@@ -141,10 +148,10 @@ def _shares(row: Floats) -> dict[str, float]:
 
 
 def _phases(rows: KernelTimes, moments: _Moments) -> tuple[Phase, ...]:
-    found = find_phases(rows.linked)
-    if found is None:
+    marks = find_phases(rows.linked)
+    if marks is None:
         return ()
-    edges, code = found
+    edges, code = marks
     # Before the first edge and after the last there is no mark; so there is at an unknown instant.
     padded = np.concatenate(([_OTHER], code, [_OTHER]))
     rows_shown, count = int(moments.row.max(initial=-1)) + 1, len(NAMES)
@@ -175,7 +182,9 @@ _INPUT = tuple(ACCOUNTS).index("overhead.input")
 
 
 def find_phases(linked: Linked) -> tuple[Floats, Integers] | None:
-    """Instants at which the phase of the host changes, and between each and the next the phase (index in NAMES).
+    """Finds the phases of the host.
+
+    Gives the instants at which the phase changes, and between each and the next the phase (index in NAMES).
 
     Null without marks.
     """
@@ -194,14 +203,16 @@ def find_phases(linked: Linked) -> tuple[Floats, Integers] | None:
     own = after_backward(events, start[steps], end[steps])
     spans[_OPTIMIZER] = union(own, end[steps])
     spans[_FORWARD] = join(spans[_FORWARD], union(start[steps], own))
-    if not any(each.start.size for each in spans.values()):
+    if not any(stretches.start.size for stretches in spans.values()):
         return None
     ops = roots[(thread[roots] == main) & ~np.isin(roots, np.concatenate(list(marked.values())))]
     ops = ops[np.argsort(start[ops], kind="stable")]
-    others = [start[ops], *(each.start for phase, each in spans.items() if phase != _BACKWARD)]
+    others = [start[ops], *(stretches.start for phase, stretches in spans.items() if phase != _BACKWARD)]
     spans[_BACKWARD] = _without_holes(spans[_BACKWARD], np.sort(np.concatenate(others)))
     # Forward work is between its neighbours' marks, where it is not marked; the host's ops say where it begins.
-    edges = np.unique(np.concatenate([part for each in spans.values() for part in (each.start, each.end)]))
+    edges = np.unique(
+        np.concatenate([part for stretches in spans.values() for part in (stretches.start, stretches.end)])
+    )
     edges, code = _coded(edges, spans)
     ends = np.maximum.accumulate(end[ops]) if ops.size else end[ops]
     forward = _unmarked_forward(edges, code, start[ops], ends)
@@ -210,20 +221,23 @@ def find_phases(linked: Linked) -> tuple[Floats, Integers] | None:
 
 
 def _marked(events: pd.DataFrame, is_host: Flags, nodes: Integers) -> dict[int, Integers]:
-    """Rows of EVENTS that mark each phase, in the order of _MARKS; the backward pass by its nodes where no mark is."""
+    """Gives rows of EVENTS that mark each phase.
+
+    They are in the order of _MARKS. The backward pass has its nodes where no mark is.
+    """
     rows = np.flatnonzero(is_host)
     names = events["name"].cat
     name = names.codes.to_numpy()[rows]
     labels = list(names.categories)
     used = np.flatnonzero(np.bincount(name, minlength=len(labels)))
-    found: dict[int, Integers] = {}
+    rows_by_phase: dict[int, Integers] = {}
     for phase, pattern in _MARKS:
         holds = np.zeros(len(labels), dtype=bool)
-        holds[[each for each in used.tolist() if pattern.search(labels[each])]] = True
-        found[phase] = rows[holds[name]]
-    if not found[_BACKWARD].size:
-        found[_BACKWARD] = nodes
-    return found
+        holds[[code for code in used.tolist() if pattern.search(labels[code])]] = True
+        rows_by_phase[phase] = rows[holds[name]]
+    if not rows_by_phase[_BACKWARD].size:
+        rows_by_phase[_BACKWARD] = nodes
+    return rows_by_phase
 
 
 def _without_holes(spans: Spans, others: Floats) -> Spans:
@@ -236,16 +250,21 @@ def _without_holes(spans: Spans, others: Floats) -> Spans:
 
 
 def _coded(edges: Floats, spans: dict[int, Spans]) -> tuple[Floats, Integers]:
-    """The edges, and the phase between each and the next: the last one of ``spans`` that holds it."""
+    """Gives the edges, and the phase between each and the next.
+
+    It is the last one of ``spans`` that holds the time between them.
+    """
     middle = (edges[:-1] + edges[1:]) / 2
     code = np.full(middle.size, _UNMARKED, dtype=np.int64)
-    for phase, each in spans.items():
-        code[each.hold(middle)] = phase
+    for phase, stretches in spans.items():
+        code[stretches.hold(middle)] = phase
     return edges, np.where(code == _UNMARKED, _OTHER, code)
 
 
 def _unmarked_forward(edges: Floats, code: Integers, op_start: Floats, op_end: Floats) -> Spans:
-    """Forward work that no mark names: what runs before a backward pass, or after data where no pass follows.
+    """Gives forward work that no mark names.
+
+    It is what runs before a backward pass, or after data where no pass follows.
 
     It begins with the first op of the main thread, and ends with the next mark before a backward pass, else with the
     last op. ``op_start`` and ``op_end`` are those of outermost ops, both in order.
@@ -254,7 +273,7 @@ def _unmarked_forward(edges: Floats, code: Integers, op_start: Floats, op_end: F
     codes = np.concatenate(([_OTHER], code, [_OTHER]))
     before, after = np.append(_OTHER, codes[:-1]), np.append(codes[1:], _OTHER)
     open_ = np.flatnonzero((codes == _OTHER) & ((after == _BACKWARD) | (before == _DATA)))
-    first, last = (np.searchsorted(op_start, each[open_]) for each in (low, high))
+    first, last = (np.searchsorted(op_start, edge[open_]) for edge in (low, high))
     held = np.flatnonzero(last > first)
     open_, first, last = open_[held], first[held], last[held]
     end = np.where(after[open_] == _BACKWARD, high[open_], np.minimum(op_end[last - 1], high[open_]))
@@ -289,20 +308,23 @@ def _ranges(rows: KernelTimes, moments: _Moments) -> tuple[UserRange, ...]:
             total[open_.parent[row]] += total[row]
     name = events["name"].cat.codes.to_numpy()[mine]
     steps, (low, high) = max(len(rows.linked.window.steps), 1), rows.linked.window.host_us
-    found = []
+    ranges = []
     for code in np.unique(name[total.sum(axis=1) > 0]).tolist():
         same = np.flatnonzero(name == code)
-        outer = [row for row in same.tolist() if code not in (name[each] for each in open_.ancestors(row))]
+        outer = [row for row in same.tolist() if code not in (name[item] for item in open_.ancestors(row))]
         split = total[outer].sum(axis=0)
         us, self_us = float(split.sum()), float(own[same].sum())
         calls = float(np.count_nonzero((open_.start[same] >= low) & (open_.start[same] < high))) / steps
         label = str(events["name"].cat.categories[code])
-        found.append(UserRange(label, calls, us, self_us, us / rows.wall_us, _shares(split)))
-    return tuple(sorted(found, key=lambda each: -each.us))
+        ranges.append(UserRange(label, calls, us, self_us, us / rows.wall_us, _shares(split)))
+    return tuple(sorted(ranges, key=lambda item: -item.us))
 
 
 class _Nested:
-    """Ranges of threads in the order of their starts, outer ones first, with the range around each (-1: none)."""
+    """Ranges of threads in the order of their starts.
+
+    Outer ones come first. Each has the range around it (-1: none).
+    """
 
     def __init__(self, thread: Integers, start: Floats, end: Floats) -> None:
         self.thread, self.start, self.end = thread, start, end
@@ -321,9 +343,12 @@ class _Nested:
             yield row
 
     def innermost(self, thread: Codes, times: Floats) -> Integers:
-        """The innermost range that is open on a thread at each time; -1 where none is."""
-        found = np.full(times.size, -1, dtype=np.int64)
+        """Gives the innermost range open on a thread at each time.
+
+        -1 where none is.
+        """
+        rows = np.full(times.size, -1, dtype=np.int64)
         for code, asked in grouped(thread):
             mine = np.flatnonzero(self.thread == code)
-            found[asked] = innermost(mine, self.start, self.end, self.parent, times[asked])
-        return found
+            rows[asked] = innermost(mine, self.start, self.end, self.parent, times[asked])
+        return rows

@@ -1,4 +1,7 @@
-"""Queue depth of a device: launches issued less launches done, over time. Idle with an empty queue: a slow host."""
+"""Queue depth of a device over time.
+
+It is launches issued less launches done. Idle time with an empty queue means a slow host.
+"""
 
 import numpy as np
 from msgspec import Struct
@@ -12,7 +15,10 @@ _POINTS_PER_PART = 4  # first, last, lowest, highest
 
 
 class _Depth(Struct, frozen=True):
-    """The depth from each instant on, until the next; the first instant is the window's start, the last its end."""
+    """The depth from each instant on, until the next.
+
+    The first instant is the window's start, the last its end.
+    """
 
     at: Floats
     depth: Integers
@@ -24,23 +30,25 @@ class _Depth(Struct, frozen=True):
 
 
 def measure_queue(linked: Linked, devices: tuple[int, ...]) -> Queue | None:
-    """Queue depth in the window; null where no launches are linked or there is no device.
+    """Measures queue depth in the window.
+
+    Null where no launches are linked or there is no device.
 
     Work is issued when its launch call returns, or when it starts, if that is earlier. A launch is done when its last
     kernel ends. Of several devices the shares are taken over all of them, and the curve is that of the one with most
     launches. Idle time before work whose launch is not on record proves nothing and is left out of the share.
     """
-    found = []
+    measured = []
     for device in devices:
         rows = np.flatnonzero(linked.kernels["device"].to_numpy() == device)
         issued, done = _launches(linked, rows)
         if issued.size:
             depth = _depth(issued, done, linked.window.wall_us)
-            found.append((issued.size, depth, _idle(linked, rows, depth)))
-    if not found or not linked.window.wall_us > 0:
+            measured.append((issued.size, depth, _idle(linked, rows, depth)))
+    if not measured or not linked.window.wall_us > 0:
         return None
-    _, depth, _ = max(found, key=lambda each: each[0])
-    idle_us, empty_us = (sum(each[2][part] for each in found) for part in (0, 1))
+    _, depth, _ = max(measured, key=lambda entry: entry[0])
+    idle_us, empty_us = (sum(entry[2][part] for entry in measured) for part in (0, 1))
     return Queue(
         empty_idle_share=min(empty_us / idle_us, 1.0) if idle_us > 0 else None,
         median_depth=_median(depth),
@@ -50,7 +58,9 @@ def measure_queue(linked: Linked, devices: tuple[int, ...]) -> Queue | None:
 
 
 def _launches(linked: Linked, rows: Integers) -> tuple[Floats, Floats]:
-    """When each launch of some device work was issued and done, in us from the window's start, also outside of it.
+    """Gives the times at which launches were issued and done.
+
+    They are those of some device work, in us from the window's start, also outside of it.
 
     A graph is one launch of many kernels.
     """
@@ -84,14 +94,17 @@ def _depth(issued: Floats, done: Floats, wall_us: float) -> _Depth:
 
 
 def _idle(linked: Linked, rows: Integers, depth: _Depth) -> tuple[float, float]:
-    """Idle time of a device that ends with work whose launch is known, and the part of it with nothing queued."""
+    """Gives idle time of a device, and that with nothing queued.
+
+    Only idle time that ends with work whose launch is known counts.
+    """
     kernels, wall_us = linked.kernels, linked.window.wall_us
     start = np.rint((kernels["ts_us"].to_numpy()[rows] - linked.window.start_us) * 1e3) / 1e3
     end = start + np.rint(kernels["dur_us"].to_numpy()[rows] * 1e3) / 1e3
     busy = union(np.clip(start, 0.0, wall_us), np.clip(end, 0.0, wall_us))
     opened, closed, following = gaps(busy, 0.0, wall_us)
-    known = np.append(kernels["launch"].notna().to_numpy()[rows][busy.first], True)[following]
-    opened, closed = opened[known], closed[known]
+    is_linked = np.append(kernels["launch"].notna().to_numpy()[rows][busy.first], True)[following]
+    opened, closed = opened[is_linked], closed[is_linked]
     return float(np.sum(closed - opened)), float(np.sum(depth.empty_between(opened, closed)))
 
 
@@ -104,17 +117,20 @@ def _median(depth: _Depth) -> float:
 
 
 def marked_rows(values: Integers | Floats) -> Integers:
-    """At most MOST_POINTS points of a curve: of each part of it the first and last, the lowest and highest."""
-    kept = np.arange(values.size)
+    """Picks at most MOST_POINTS points of a curve.
+
+    They are the first and last, the lowest and highest of each part of it.
+    """
+    points = np.arange(values.size)
     if values.size <= MOST_POINTS:
-        return kept
-    part = kept * (MOST_POINTS // _POINTS_PER_PART) // values.size
+        return points
+    part = points * (MOST_POINTS // _POINTS_PER_PART) // values.size
     return np.unique([row for _, rows in grouped(part) for row in _marks(rows, values)])
 
 
 def _thinned(depth: _Depth) -> tuple[tuple[float, float], ...]:
-    kept = marked_rows(depth.depth)
-    return tuple(zip(depth.at[kept].tolist(), depth.depth[kept].astype(np.float64).tolist(), strict=True))
+    points = marked_rows(depth.depth)
+    return tuple(zip(depth.at[points].tolist(), depth.depth[points].astype(np.float64).tolist(), strict=True))
 
 
 def _marks(rows: Integers, depth: Integers | Floats) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Tells which rank of the job each digest is of, and which of several files of one rank is used.
+"""Gives each digest its rank and picks one file per rank.
 
 A rank is what its trace states, else what the recording or the name of its file says.
 """
@@ -15,7 +15,9 @@ from bottleneck.schema.records import replace
 
 
 class NumberedRanks(Struct, frozen=True):
-    """The digests that are used, each with its rank (null for all where they cannot be told apart), and the others.
+    """The digests that are used, and the others.
+
+    Each used one has its rank (null for all where they cannot be told apart).
 
     ``positions`` are those of the used ones among all that there were.
     """
@@ -30,7 +32,9 @@ _NO_STEP = "the file is cut off before the end of its first step"
 
 
 def number_ranks(digests: Sequence[RankDigest], named: Sequence[int | None]) -> NumberedRanks:
-    """The digests with the ranks that they are of; ``named`` are the ranks that recordings or names of files tell.
+    """Gives the digests with their ranks.
+
+    ``named`` are the ranks that recordings or names of files tell.
 
     A file that is cut off is left out where another one is whole: what it lacks would be taken for time without work.
     Of several files of a rank the newest is used. A file that does not tell its rank among others that do gets the only
@@ -38,27 +42,30 @@ def number_ranks(digests: Sequence[RankDigest], named: Sequence[int | None]) -> 
     """
     ranks = _ranks(digests, named)
     left_out = _cut_off(digests, ranks)
-    kept = [at for at in range(len(digests)) if at not in left_out]
-    if not _are_told(ranks, kept):
+    used = [at for at in range(len(digests)) if at not in left_out]
+    if not _are_told(ranks, used):
         ranks = [None] * len(digests)
     else:
-        left_out |= _older(digests, ranks, kept)
-        kept = [at for at in kept if at not in left_out]
-        unknown = [at for at in kept if ranks[at] is None]
-        missing = _missing(digests, {ranks[at] for at in kept})
+        left_out |= _older(digests, ranks, used)
+        used = [at for at in used if at not in left_out]
+        unknown = [at for at in used if ranks[at] is None]
+        missing = _missing(digests, {ranks[at] for at in used})
         if len(unknown) == 1 and len(missing) == 1:
             ranks[unknown[0]] = missing[0]
         elif unknown:
             why = "it does not say which rank it is of"
             left_out |= {at: LeftOut(digests[at].path, None, why) for at in unknown}
-            kept = [at for at in kept if ranks[at] is not None]
+            used = [at for at in used if ranks[at] is not None]
     return NumberedRanks(
-        tuple(replace(digests[at], rank=ranks[at]) for at in kept), tuple(kept), tuple(left_out.values())
+        tuple(replace(digests[at], rank=ranks[at]) for at in used), tuple(used), tuple(left_out.values())
     )
 
 
 def _ranks(digests: Sequence[RankDigest], named: Sequence[int | None]) -> list[int | None]:
-    """The rank of each; names that repeat on several hosts count from 0 on each of them and tell nothing."""
+    """Gives the rank of each digest.
+
+    Names that repeat on several hosts count from 0 on each of them and tell nothing.
+    """
     by_name = [at for at, digest in enumerate(digests) if digest.rank is None and named[at] is not None]
     hosts: dict[int | None, set[str | None]] = {}
     for at in by_name:
@@ -68,26 +75,35 @@ def _ranks(digests: Sequence[RankDigest], named: Sequence[int | None]) -> list[i
 
 
 def _cut_off(digests: Sequence[RankDigest], ranks: Sequence[int | None]) -> dict[int, LeftOut]:
-    """Files that are cut off beside others that are whole, or without a step beside others that have some."""
+    """Gives files that are cut off and cannot be used.
+
+    Others are whole, or have steps where these have none.
+    """
     have_steps = any(one.steps.source != "whole" for one in digests)
     is_whole = any(not one.is_cut_off for one in digests)
-    found = {}
+    left_out = {}
     for at, one in enumerate(digests):
         lacks_steps = one.steps.source == "whole" and have_steps
         if one.is_cut_off and (is_whole or lacks_steps):
-            found[at] = LeftOut(one.path, ranks[at], _NO_STEP if lacks_steps else _CUT_OFF)
-    return found
+            left_out[at] = LeftOut(one.path, ranks[at], _NO_STEP if lacks_steps else _CUT_OFF)
+    return left_out
 
 
 def _are_told(ranks: Sequence[int | None], kept: Sequence[int]) -> bool:
-    """True where most of the files say their rank, and not all the same one."""
-    known = [ranks[at] for at in kept if ranks[at] is not None]
-    return 2 * len(known) >= len(kept) and (len(set(known)) > 1 or len(kept) == 1)
+    """Tells whether most files say their rank.
+
+    They must not all say the same one.
+    """
+    numbers = [ranks[at] for at in kept if ranks[at] is not None]
+    return 2 * len(numbers) >= len(kept) and (len(set(numbers)) > 1 or len(kept) == 1)
 
 
 def _older(digests: Sequence[RankDigest], ranks: Sequence[int | None], kept: Sequence[int]) -> dict[int, LeftOut]:
-    """The files of a rank that has a newer one, by the clock of the trace, else by the name of the file."""
-    found = {}
+    """Gives the files of a rank that has a newer one.
+
+    The clock of the trace tells, else the name of the file.
+    """
+    left_out = {}
     several = {rank for rank, count in Counter(ranks[at] for at in kept).items() if count > 1 and rank is not None}
     for rank in sorted(several):
         files = sorted(
@@ -97,20 +113,26 @@ def _older(digests: Sequence[RankDigest], ranks: Sequence[int | None], kept: Seq
         for at in files[:-1]:
             is_older = (digests[at].start_unix_ns or 0) < (newest.start_unix_ns or 0)
             kind = "a newer file" if is_older else "another file"
-            found[at] = LeftOut(
+            left_out[at] = LeftOut(
                 digests[at].path, rank, f"{kind} of rank {rank} is used, {_apart(newest.path, digests[at].path)}"
             )
-    return found
+    return left_out
 
 
 def _apart(path: str, other: str) -> str:
-    """The name of a file, with its folder where the other one has the same name."""
+    """Gives the name of a file.
+
+    Its folder stands before it where the other one has the same name.
+    """
     one, two = PurePath(path), PurePath(other)
     return path if one.name == two.name else one.name
 
 
 def _missing(digests: Sequence[RankDigest], known: set[int | None]) -> list[int]:
-    """The ranks of the job that no file tells, at most two of them; empty where its size is not known."""
+    """Gives at most two ranks of the job that no file tells.
+
+    Empty where the size of the job is not known.
+    """
     world = max((one.world_size or 0 for one in digests), default=0)
     missing: list[int] = []
     for rank in range(world):

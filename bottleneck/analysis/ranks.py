@@ -1,6 +1,6 @@
-"""Reduces each rank of a job to a digest, and the digests to who waits for whom.
+"""Reduces each rank to a digest, and digests to who waits.
 
-That follows from the arrival of each rank at each collective.
+Who waits for whom follows from the arrival of each rank at each collective.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,9 @@ Value = TypeVar("Value")
 
 
 def digest_rank(evidence: Evidence, host: str | None = None, first_step: int | None = None) -> RankDigest:
-    """The digest of one rank; ``host`` is where it ran, as its folder or file name tells.
+    """Gives the digest of one rank.
+
+    ``host`` is where it ran, as its folder or file name tells.
 
     ``first_step`` is the number of the step that begins at the first mark of its recording.
     """
@@ -70,10 +72,13 @@ def digest_rank(evidence: Evidence, host: str | None = None, first_step: int | N
 
 
 def _step_numbers(steps: Sequence[Step], source: str, first_step: int | None) -> tuple[int, ...]:
-    """The numbers of the steps, alike on all ranks; empty where one is not known."""
+    """Gives the numbers of the steps, alike on all ranks.
+
+    Empty where one is not known.
+    """
     base = first_step if source == "marks" else 0
-    known = [step.number + base for step in steps if step.number is not None and base is not None]
-    return tuple(known) if len(known) == len(steps) else ()
+    numbers = [step.number + base for step in steps if step.number is not None and base is not None]
+    return tuple(numbers) if len(numbers) == len(steps) else ()
 
 
 # The lines of a program that take most of its step; a digest does not grow with the program.
@@ -81,14 +86,19 @@ _MOST_LINES = 64
 
 
 def _own_lines(lines: Sequence[Fold]) -> dict[str, float]:
-    """Time per step at the lines that take most of it, less that of collectives; where no line is known is left out."""
+    """Gives time per step at the lines that take most.
+
+    That of collectives is left out, and so is time where no line is known.
+    """
     own = {fold.name: fold.us * (1.0 - fold.shares.get(COMMUNICATION, 0.0)) + fold.idle_us for fold in lines}
     most = sorted((name for name in own if place_of(name)), key=lambda name: (-own[name], name))[:_MOST_LINES]
     return {name: own[name] for name in most}
 
 
 def _collective_calls(linked: Linked) -> CollectiveCalls:
-    """Every collective of the trace, in and outside the window, as long as it took there.
+    """Gives every collective of the trace with its recorded duration.
+
+    Those outside the window count too.
 
     Ranks leave a collective together: that must not be moved by what profiling takes of an op on the host.
     """
@@ -115,7 +125,10 @@ def _collective_calls(linked: Linked) -> CollectiveCalls:
 
 
 def _coded(values: Sequence[Value]) -> tuple[Integers, tuple[Value, ...]]:
-    """The position of each value among the distinct ones, and those in the order met."""
+    """Gives the position of each value among the distinct ones.
+
+    The distinct values come in the order met.
+    """
     code = {value: position for position, value in enumerate(dict.fromkeys(values))}
     return np.array([code[value] for value in values], dtype=np.int64), tuple(code)
 
@@ -139,7 +152,9 @@ class Reduced:
 def reduce_ranks(
     digests: Sequence[RankDigest], left_out: Sequence[LeftOut] = (), sharing: StepSharing = "unknown"
 ) -> Reduced:
-    """The summary of all ranks, whatever the order of their digests; ``left_out`` are traces without a digest.
+    """Gives the summary of all ranks.
+
+    It does not depend on the order of their digests. ``left_out`` are traces without a digest.
 
     ``sharing`` tells whether they explain the same steps: without any in common, none is held against the others.
 
@@ -149,7 +164,7 @@ def reduce_ranks(
     ordered = sorted(digests, key=lambda one: (one.rank is None, one.rank or 0, one.path))
     numbers = _numbers(ordered)
     groups, spool = find_groups(ordered) if sharing != "none" else [], Spool()
-    matched = [found for group in groups if (found := match_collectives(ordered, group, spool)) is not None]
+    matched = [common for group in groups if (common := match_collectives(ordered, group, spool)) is not None]
     times = [measure(ordered, arrivals) for arrivals in matched]
     late_us = _late_us(ordered, times)
     job = summarise_job(ordered, numbers, groups, times, left_out)
@@ -169,7 +184,9 @@ def reduce_ranks(
 
 
 def combine_ranks(evidence: Evidence, reduced: Reduced, path: str | None = None) -> Evidence:
-    """The evidence of the rank that sets the pace with what all ranks say together.
+    """Adds what all ranks say together to one rank's evidence.
+
+    That rank sets the pace.
 
     ``path`` is that of the whole job, where it has one; otherwise the path of that rank is kept.
     """
@@ -187,22 +204,28 @@ def combine_ranks(evidence: Evidence, reduced: Reduced, path: str | None = None)
 
 
 def _numbers(ordered: Sequence[RankDigest]) -> list[int]:
-    """Rank numbers as the traces tell them; positions where they do not, or not uniquely."""
-    known = [one.rank for one in ordered if one.rank is not None]
-    return known if len(set(known)) == len(ordered) else list(range(len(ordered)))
+    """Gives rank numbers as the traces tell them.
+
+    Positions stand for them where they do not, or not uniquely.
+    """
+    stated = [one.rank for one in ordered if one.rank is not None]
+    return stated if len(set(stated)) == len(ordered) else list(range(len(ordered)))
 
 
 def _late_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes]) -> list[float | None]:
-    """Mean lateness of each rank over the collectives in its window; null where none of its own could be matched."""
+    """Gives mean lateness of each rank at its window's collectives.
+
+    Null where none of its own could be matched.
+    """
     late, calls = np.zeros(len(ordered)), np.zeros(len(ordered))
-    known = np.zeros(len(ordered), dtype=bool)
+    is_matched = np.zeros(len(ordered), dtype=bool)
     for one in times:
         members = list(one.arrivals.members)
         late[members] += one.late_us * one.calls
         calls[members] += one.calls
-        known[members] = True
+        is_matched[members] = True
     means = late / np.maximum(calls, 1)
-    return [mean if is_known else None for mean, is_known in zip(means.tolist(), known.tolist(), strict=True)]
+    return [mean if is_known else None for mean, is_known in zip(means.tolist(), is_matched.tolist(), strict=True)]
 
 
 def _find_straggler(
@@ -212,17 +235,18 @@ def _find_straggler(
     late_us: Sequence[float | None],
     job: JobSummary,
 ) -> tuple[int, tuple[Clause, ...]] | None:
-    """The rank that is last on average, when the others wait for it a good part of their step; else null.
+    """Gives the straggler's position among the ranks, and clauses on it.
 
-    Its position among the ranks, and clauses on it. Where a rank or host is known to be slow, it is that one, and
-    the latest of its ranks.
+    The straggler is the rank that is last on average, when the others wait for it a good part of their step. Else null.
+
+    Where a rank or host is known to be slow, it is that one, and the latest of its ranks.
     """
-    known = [position for position, late in enumerate(late_us) if late is not None]
-    if len(known) < 2:
+    matched = [position for position, late in enumerate(late_us) if late is not None]
+    if len(matched) < 2:
         return None
     slow = next((one for one in job.slow if one.is_steady), None)
     ranks = set(numbers) if slow is None else set(slow.ranks)
-    position = max((at for at in known if numbers[at] in ranks), key=lambda at: late_us[at] or 0.0)
+    position = max((at for at in matched if numbers[at] in ranks), key=lambda at: late_us[at] or 0.0)
     waited_us = max(_waited_us(ordered, times, position), 0.0 if slow is None else slow.cost_us)
     walls = [one.steps.wall_us for at, one in enumerate(ordered) if at != position]
     if waited_us < _STRAGGLING * float(np.mean(walls)):
@@ -231,7 +255,9 @@ def _find_straggler(
 
 
 def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], position: int) -> float:
-    """Time per step that the other ranks wait where this one comes last, averaged over them.
+    """Gives time per step that other ranks wait for this one.
+
+    They wait where it comes last. The time is averaged over them.
 
     Of a step that was timed without the profiler, no more than the collectives that nothing hides.
     """
@@ -255,7 +281,10 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
 def _straggler(
     slow: SlowRank | None, waited_us: float, rank: int, numbers: Sequence[int], digest: RankDigest
 ) -> tuple[Clause, ...]:
-    """The wait of the others for a rank, or for the slow rank or host that it is of, and why it is late."""
+    """Gives clauses on the wait for a rank and its cause.
+
+    The others wait for the rank, or for the slow rank or host that it is of.
+    """
     late = {rank} if slow is None else {rank, *slow.ranks}
     waiting = [number for number in numbers if number not in late]
     if len(waiting) > _MOST_LISTED:
@@ -293,7 +322,7 @@ def _collectives(
     Where no call of one size was quickest, the rank that came last to a call tells: it waited for nobody.
     """
     mine = ordered[position]
-    found = repaced(mine.collectives, quickest_calls(one.calls.read() for one in ordered))
+    summaries = repaced(mine.collectives, quickest_calls(one.calls.read() for one in ordered))
     messages = mine.calls.read().messages
     size = len(messages)
     spent, least = np.zeros(size), np.zeros(size)
@@ -309,7 +338,7 @@ def _collectives(
     share = {message: ratio for message, ratio in zip(messages, ratios.tolist(), strict=True) if ratio}
     return tuple(
         with_transfer(one, share[message_of(one)]) if one.transfer_us is None and message_of(one) in share else one
-        for one in found
+        for one in summaries
     )
 
 
@@ -318,8 +347,8 @@ _NONE_SHARED = "the ranks recorded no step in common: none of them is held again
 
 def _chosen(steps: StepTimes) -> str:
     """The steps that a rank explains, spelt as ``--steps`` takes them."""
-    kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
-    return f"{kept[0]}:{kept[-1] + 1}" if kept else "0:0"
+    numbers = [number for number, step in enumerate(steps.each) if step.set_aside is None]
+    return f"{numbers[0]}:{numbers[-1] + 1}" if numbers else "0:0"
 
 
 def _caveats(
@@ -329,45 +358,52 @@ def _caveats(
     left_out: Sequence[LeftOut],
     sharing: StepSharing,
 ) -> tuple[Caveat, ...]:
-    found = [*_absent(ordered, numbers, left_out), *_told_twice(numbers, left_out)]
+    caveats = [*_absent(ordered, numbers, left_out), *_told_twice(numbers, left_out)]
     if numbers != [one.rank for one in ordered]:
-        found.append(Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given"))
+        caveats.append(
+            Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given")
+        )
     chosen = [_chosen(one.steps) for one in ordered]
     if sharing == "none":
-        found.append(Caveat("other-steps", _NONE_SHARED))
+        caveats.append(Caveat("other-steps", _NONE_SHARED))
     elif sharing == "unknown" and len(set(chosen)) > 1:
         several = ", ".join(f"rank {number} {steps}" for number, steps in list(zip(numbers, chosen, strict=True))[:8])
-        found.append(
+        caveats.append(
             Caveat(
                 "other-steps", f"the ranks do not explain the same steps ({several}); --steps A:B takes the same of all"
             )
         )
     if not times and sharing != "none":
-        found.append(Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown"))
-    return (*found, *_clocks_apart(numbers, clock_offsets(ordered, times)))
+        caveats.append(
+            Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown")
+        )
+    return (*caveats, *_clocks_apart(numbers, clock_offsets(ordered, times)))
 
 
 def _absent(ordered: Sequence[RankDigest], numbers: Sequence[int], left_out: Sequence[LeftOut]) -> list[Caveat]:
-    """The ranks of the job without a trace, and the traces that could not be used."""
-    found = []
+    """Gives caveats on ranks without a trace and unused traces.
+
+    Such a rank belongs to the job.
+    """
+    caveats = []
     world = max((one.world_size or 0 for one in ordered), default=0)
-    known = {*numbers, *(one.rank for one in left_out)}
+    accounted = {*numbers, *(one.rank for one in left_out)}
     # A file may claim any size: what is missing is counted, and only the first are listed.
-    missing = [*islice((rank for rank in range(world) if rank not in known), _MOST_LISTED)]
-    count = world - len([rank for rank in known if rank is not None and rank < world])
+    missing = [*islice((rank for rank in range(world) if rank not in accounted), _MOST_LISTED)]
+    count = world - len([rank for rank in accounted if rank is not None and rank < world])
     if missing and [one.rank for one in ordered] == numbers:
         more = f" and {count - len(missing):,} more" if count > len(missing) else ""
         listed = _listed(missing) if not more else ", ".join(map(str, missing))
-        found.append(Caveat("missing-ranks", f"of {counted(world, 'rank')}, no trace was given of {listed}{more}"))
+        caveats.append(Caveat("missing-ranks", f"of {counted(world, 'rank')}, no trace was given of {listed}{more}"))
     elif world > len(ordered) + len(left_out):
-        found.append(Caveat("missing-ranks", f"{len(ordered)} of {counted(world, 'rank')} were given"))
+        caveats.append(Caveat("missing-ranks", f"{len(ordered)} of {counted(world, 'rank')} were given"))
     others = sorted((one for one in left_out if one.rank is None or one.rank not in numbers), key=lambda one: one.path)
     if others:
         more = f", and {len(others) - 1} more" if len(others) > 1 else ""
         rank = "" if others[0].rank is None else f"rank {others[0].rank}, "
-        told = f"left out: {rank}{others[0].path}: {others[0].reason}{more}"
-        found.append(Caveat("left-out-ranks", told))
-    return found
+        message = f"left out: {rank}{others[0].path}: {others[0].reason}{more}"
+        caveats.append(Caveat("left-out-ranks", message))
+    return caveats
 
 
 def _told_twice(numbers: Sequence[int], left_out: Sequence[LeftOut]) -> list[Caveat]:
@@ -378,28 +414,31 @@ def _told_twice(numbers: Sequence[int], left_out: Sequence[LeftOut]) -> list[Cav
     first = min(twice, key=lambda one: (one.rank or 0, one.path))
     ranks = sorted({one.rank for one in twice if one.rank is not None})
     has = "rank {} has" if len(ranks) == 1 else "ranks {} have"
-    told = f"{has.format(_listed(ranks))} several files; not used is {first.path}: {first.reason}"
-    return [Caveat("repeated-ranks", f"{told}{f', and {len(twice) - 1} more' if len(twice) > 1 else ''}")]
+    message = f"{has.format(_listed(ranks))} several files; not used is {first.path}: {first.reason}"
+    return [Caveat("repeated-ranks", f"{message}{f', and {len(twice) - 1} more' if len(twice) > 1 else ''}")]
 
 
 def _clocks_apart(numbers: Sequence[int], clocks: Sequence[float | None]) -> list[Caveat]:
-    """The ranks whose clocks are far from those of most others; those furthest apart where there is no majority."""
-    known = {number: clock_us for number, clock_us in zip(numbers, clocks, strict=True) if clock_us is not None}
-    if not known or np.ptp([*known.values()]) <= _CLOCKS_AGREE_US:
+    """Gives a caveat on ranks whose clocks are far off.
+
+    They are far from those of most others. Where there is no majority, it names those furthest apart.
+    """
+    clock_of = {number: clock_us for number, clock_us in zip(numbers, clocks, strict=True) if clock_us is not None}
+    if not clock_of or np.ptp([*clock_of.values()]) <= _CLOCKS_AGREE_US:
         return []
-    middle_us = float(np.median([*known.values()]))
-    off = {rank: us - middle_us for rank, us in known.items() if abs(us - middle_us) > _CLOCKS_AGREE_US}
+    middle_us = float(np.median([*clock_of.values()]))
+    off = {rank: us - middle_us for rank, us in clock_of.items() if abs(us - middle_us) > _CLOCKS_AGREE_US}
     aligned = "; the ends of collectives align them"
-    if len(known) < _LEAST_MAJORITY or not off or 2 * len(off) >= len(known):
-        first, last = (pick(known, key=lambda rank: known[rank]) for pick in (min, max))
-        apart = format_us(known[last] - known[first])
+    if len(clock_of) < _LEAST_MAJORITY or not off or 2 * len(off) >= len(clock_of):
+        first, last = (pick(clock_of, key=lambda rank: clock_of[rank]) for pick in (min, max))
+        apart = format_us(clock_of[last] - clock_of[first])
         return [Caveat("rank-clocks", f"the clock of rank {last} is {apart} ahead of that of rank {first}{aligned}")]
     if len(off) == 1:
         ((rank, us),) = off.items()
-        told = f"the clock of rank {rank} is {format_us(abs(us))} {'ahead of' if us > 0 else 'behind'} the others'"
+        message = f"the clock of rank {rank} is {format_us(abs(us))} {'ahead of' if us > 0 else 'behind'} the others'"
     else:
         worst = max(off, key=lambda rank: abs(off[rank]))
-        told = (
+        message = (
             f"the clocks of ranks {_listed(sorted(off))} are off, that of rank {worst} by {format_us(abs(off[worst]))}"
         )
-    return [Caveat("rank-clocks", f"{told}{aligned}")]
+    return [Caveat("rank-clocks", f"{message}{aligned}")]

@@ -1,4 +1,7 @@
-"""Explains kernels that have no bound or fall far short of their floor: rules in order of evidence."""
+"""Explains kernels without a bound or far short of their floor.
+
+Rules are tried in order of evidence.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -35,7 +38,10 @@ class ReasonRows(Struct, frozen=True):
 
 
 def choose(*choices: tuple[Flags, ReasonRows | str]) -> ReasonRows:
-    """Per row the reason, or its code, of the first choice that holds, which may be null; null where none does."""
+    """Gives per row the first choice that holds.
+
+    A choice is the reason, or its code, and may be null. Null where none holds.
+    """
     codes, labels = list[Integers](), list[Reason]()
     for holds, reason in choices:
         own = ReasonRows(np.zeros(holds.size, dtype=np.int64), [Reason(reason)]) if isinstance(reason, str) else reason
@@ -45,7 +51,10 @@ def choose(*choices: tuple[Flags, ReasonRows | str]) -> ReasonRows:
 
 
 def why_unmodelled(work: RooflineInput) -> ReasonRows:
-    """The reason per group for having no cost, as far as the trace and the cost stage state."""
+    """Gives the reason per group for having no cost.
+
+    It is told as far as the trace and the cost stage state it.
+    """
     main = work.groups.main
     op = as_integers(work.kernels["op"])[main]
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
@@ -76,7 +85,9 @@ _PASSES = ("normalization", "loss", "pooling", "reduction", "scan", "sort")
 
 
 class Shortfall(Struct, frozen=True):
-    """A rule: the groups that it holds for, and the code of their reason with its numbers.
+    """A rule with its groups, code and numbers.
+
+    It has the groups that it holds for, and the code of their reason with its numbers.
 
     The numbers hang on shapes and names, or are rounded, so that calls of one kind get one reason. ``names`` makes
     those of the reason from them, where names are among these.
@@ -89,14 +100,19 @@ class Shortfall(Struct, frozen=True):
 
 
 def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> ReasonRows:
-    """The reason of the first rule that holds, per row that is ``wanted``; 'unexplained' where none does."""
+    """Gives the reason of the first rule that holds.
+
+    It is per row that is ``wanted``, and 'unexplained' where none holds.
+    """
     codes, labels, open_ = np.full(wanted.size, -1, dtype=np.int64), [Reason("unexplained")], wanted.copy()
     for rule in rules:
         rows = np.flatnonzero(open_ & rule.holds)
         open_[rows] = False
         if rows.size:
             numbers = (
-                np.stack([each[rows] for each in rule.numbers], axis=1) if rule.numbers else np.zeros((rows.size, 0))
+                np.stack([column[rows] for column in rule.numbers], axis=1)
+                if rule.numbers
+                else np.zeros((rows.size, 0))
             )
             distinct, place = np.unique(np.nan_to_num(numbers, nan=-1.0), axis=0, return_inverse=True)
             codes[rows] = len(labels) + place.ravel()
@@ -109,7 +125,9 @@ def first_that_holds(rules: Sequence[Shortfall], wanted: Flags) -> ReasonRows:
 
 
 def more_bytes(work: RooflineInput, floors: Floors) -> tuple[Shortfall, Shortfall]:
-    """Bytes at the upper end of the interval that fill the time where the compulsory ones do not.
+    """Explains time by bytes at the upper end of their interval.
+
+    These fill the time where the compulsory ones do not.
 
     The usual kernels of some families pass over their data more than once; elsewhere the trace leaves the bytes open.
     """
@@ -143,7 +161,10 @@ _ELEMENTWISE = re.compile(r"(?<![A-Za-z0-9_])elementwise_kernel(?:_manual_unroll
 
 
 def of_device(work: RooflineInput, floors: Floors, overhead: Flags) -> tuple[Shortfall, ...]:
-    """Reasons on a GPU, in order of evidence; ``overhead`` marks the groups that are bound by it."""
+    """Gives reasons on a GPU, in order of evidence.
+
+    ``overhead`` marks the groups that are bound by it.
+    """
     waves = find_waves(work)
     return (
         *_of_grid(work, overhead),
@@ -216,7 +237,10 @@ def _alignment_in(name: str) -> float:
 
 
 def _alignment(align: float, m: float, n: float, k: float) -> tuple[str]:
-    """Description of the misaligned sizes; -1 is an unknown size. Sizes on which an operand's rows hang come first."""
+    """Describes the misaligned sizes.
+
+    -1 is an unknown size. Sizes that decide the layout of an operand's rows come first.
+    """
     recorded = [f"align{align:.0f}"] if align else []
     step, words = (8, "no multiple of 8") if align == 2 else (2, "odd")
     uneven = [(name, size) for name, size in (("k", k), ("n", n), ("m", m)) if size > 1 and size % step]
@@ -243,16 +267,19 @@ def _crowded(work: RooflineInput) -> Shortfall:
 
 
 def _of_threads(work: RooflineInput) -> tuple[Shortfall, ...]:
-    """Kernels of the plain units that keep too few loads under way to hide the latency of memory."""
+    """Explains plain kernels with too few loads under way.
+
+    They are kernels of the plain units, and do not hide the latency of memory.
+    """
     groups, slots, plain = work.groups, float(work.device.sm_count or np.nan), ~_engine(work, "matrix")
-    each = groups.blocks * groups.threads / slots
+    per_slot = groups.blocks * groups.threads / slots
     fitting = np.floor(REGISTERS / np.maximum(groups.registers, 16) / np.maximum(groups.threads, 1)) * groups.threads
     moved = work.cost("bytes_low") / np.maximum(groups.blocks * groups.threads, 1)
     return (
         Shortfall(
-            plain & (each < HIDING_THREADS),
+            plain & (per_slot < HIDING_THREADS),
             "few_threads",
-            (groups.blocks, groups.threads, np.full(each.shape, slots), np.full(each.shape, HIDING_THREADS)),
+            (groups.blocks, groups.threads, np.full(per_slot.shape, slots), np.full(per_slot.shape, HIDING_THREADS)),
         ),
         Shortfall(plain & (fitting > 0) & (fitting < HIDING_THREADS), "many_registers", (groups.registers, fitting)),
         Shortfall(
@@ -309,7 +336,10 @@ def _of_family(work: RooflineInput, family: str) -> Flags:
 
 
 def _in_half_precision(work: RooflineInput) -> Flags:
-    """Mask of the rows whose arithmetic takes two bytes per number, by the kernel's name, else by the op."""
+    """Marks rows whose arithmetic takes two bytes per number.
+
+    The kernel's name tells, else the op.
+    """
     halves, kernels = ("bf16", "fp16"), work.kernels["math_dtype"]
     by_kernel, silent = kernels.isin(halves).to_numpy(), kernels.isna().to_numpy()
     by_op = np.append(work.costs["math_dtype"].isin(halves).to_numpy(), False)[work.groups.signature]
@@ -347,7 +377,10 @@ def of_host(work: RooflineInput, floors: Floors) -> tuple[Shortfall, ...]:
 
 
 def _fresh(work: RooflineInput, floors: Floors) -> Shortfall:
-    """Results in memory that the system hands out at the first write, where that accounts for the time."""
+    """Explains results in memory handed out at the first write.
+
+    The rule holds where that accounts for the time.
+    """
     rate, low, time = work.device.fresh_bytes_per_s or np.nan, work.cost("bytes_low"), work.groups.time_us
     written = low / 2  # at most, of what an op reads and writes
     makes_result = work.per_name(IN_PLACE.search) == 0
@@ -360,7 +393,10 @@ def _fresh(work: RooflineInput, floors: Floors) -> Shortfall:
 
 
 def _partly_cold(work: RooflineInput, floors: Floors) -> Shortfall:
-    """Data that came faster than memory gives it and slower than the cache that would hold it."""
+    """Explains data slower than its cache but faster than memory.
+
+    The cache is the one that would hold the data.
+    """
     low, time = work.cost("bytes_low"), np.maximum(work.groups.time_us, 1e-9)
     memory = np.full(low.shape, work.device.bandwidth_bytes_per_s or np.nan)
     return Shortfall(

@@ -1,4 +1,7 @@
-"""Classifies every kernel: the largest of three floors, how much of the time it explains, and how sure that is."""
+"""Classifies every kernel by the largest of three floors.
+
+It also says how much of the time that floor explains, and how sure that is.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -42,7 +45,10 @@ _SMALL_BYTES = 65536.0  # below, a copy between host and device is a round trip 
 
 
 class Copies(Struct, frozen=True):
-    """Per row of KERNELS: is it a copy or fill, does it cross a link, its floor (NaN if unknown), why it is slower."""
+    """Copies and fills, per row of KERNELS.
+
+    It says if a row is one, if it crosses a link, its floor (NaN if unknown), and why it is slower.
+    """
 
     is_copy: Flags
     crosses_link: Flags
@@ -79,7 +85,10 @@ def copy_floors(work: RooflineInput) -> Copies:
 
 
 def _bytes_of_op(work: RooflineInput) -> Floats:
-    """Half of what the op of each row reads and writes, where all that it does is copying; NaN for the others."""
+    """Gives half of what the op of each row moves.
+
+    Only ops that do nothing but copy count: NaN for the others.
+    """
     op = as_integers(work.kernels["op"])
     signature = np.append(as_integers(work.ops["signature"]), -1)[op]
     copies = np.append((work.costs["family"] == "copy").to_numpy(), False)[signature]
@@ -88,7 +97,10 @@ def _bytes_of_op(work: RooflineInput) -> Floats:
 
 
 def _why_slow(work: RooflineInput, moved: Floats, memory_us: Floats, over_link: Flags) -> ReasonRows:
-    """Reason why a copy is slower than the link or the DRAM; null where it is not, or where the trace shows none."""
+    """Gives the reason for a copy slower than link or DRAM.
+
+    Null where it is not slower, or where the trace shows no reason.
+    """
     duration = work.kernels["dur_us"].to_numpy()
     is_copy = (work.kernels["kind"] == "copy").to_numpy()
     slow = is_copy & (memory_us < work.limits.memory_share * duration)
@@ -119,7 +131,9 @@ _LOW, _MEDIUM, _HIGH = range(3)
 
 
 class _Times(Struct, frozen=True):
-    """Microseconds per group that a decision rests on: the measured time and one value of each floor, NaN if unknown.
+    """Microseconds per group that a decision uses.
+
+    They are the measured time and one value of each floor, NaN if unknown.
 
     ``warm`` is the memory floor if all that fits was in cache, ``memory`` the one that is held against the time.
     ``balanced`` is the bound by machine balance, as a position in BOUNDS, for groups that lack a floor.
@@ -134,7 +148,10 @@ class _Times(Struct, frozen=True):
 
 
 class _BoundRows(Struct, frozen=True):
-    """Per group: bound and regime as positions in BOUNDS and REGIMES, -1 for no regime."""
+    """Bound and regime per group.
+
+    They are positions in BOUNDS and REGIMES, -1 for no regime.
+    """
 
     bound: Integers
     regime: Integers
@@ -149,7 +166,9 @@ def classify(
     device: Device,
     conditions: Conditions = UNKNOWN_CONDITIONS,
 ) -> pd.DataFrame:
-    """ROOFLINE: kernels that share a cost (the same group in ATTRIBUTION) are judged together on their summed time.
+    """Gives ROOFLINE from kernels, ops, costs and attribution.
+
+    Kernels that share a cost (the same group in ATTRIBUTION) are judged together on their summed time.
 
     Rules are tried in order: unknown, overhead, compute, memory, else the largest floor.
     Nothing is explained above 1: bytes that arrive faster than DRAM allows came from a cache; a floor
@@ -190,7 +209,9 @@ _FLOPS_PER_SPECIAL = 20.0
 
 
 def _balance(work: RooflineInput) -> Integers:
-    """The bound of each group on every device that this one may be; unknown where they differ or nothing is known.
+    """Gives each group's bound on every device that this may be.
+
+    It is unknown where they differ or nothing is known.
 
     Arithmetic takes as long as FLOPs / ridge bytes: compute on the device with the highest ridge, or memory on that
     with the lowest, is so on all of them.
@@ -215,9 +236,12 @@ def _balance(work: RooflineInput) -> Integers:
 
 
 def _range_of(ranges: Mapping[str, tuple[float, float]], peaks: Sequence[str]) -> tuple[float, float]:
-    """The lowest and the highest ridge of any of these peaks; NaN where none is listed."""
-    found = [ranges[peak] for peak in peaks if peak in ranges]
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else (np.nan, np.nan)
+    """Gives the lowest and the highest ridge of these peaks.
+
+    NaN where none is listed.
+    """
+    ridges = [ranges[peak] for peak in peaks if peak in ranges]
+    return (min(low for low, _ in ridges), max(high for _, high in ridges)) if ridges else (np.nan, np.nan)
 
 
 def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
@@ -259,14 +283,20 @@ def _explained(times: _Times, decision: _BoundRows) -> Floats:
 
 
 def _by_balance(times: _Times, decision: _BoundRows) -> Flags:
-    """Mask of the groups whose bound follows from machine balance, because one of their floors is not known."""
+    """Marks groups whose bound follows from machine balance.
+
+    One of their floors is not known.
+    """
     partial = np.isnan(times.compute) | np.isnan(times.memory)
     decided = (times.balanced != _UNKNOWN) & (decision.bound == times.balanced) & (decision.regime == _NO_REGIME)
     return np.asarray(partial & decided)
 
 
 def _too_fast(work: RooflineInput, times: _Times) -> Flags:
-    """Mask of the rows whose floor exceeds the time even with a warm cache: an error of cost or peak."""
+    """Marks rows whose floor exceeds the time with a warm cache.
+
+    This is an error of cost or peak.
+    """
     return np.fmax(times.compute, fastest_us(times.warm, work.device)) > _slowest(work, times)
 
 
@@ -275,13 +305,18 @@ def _from_cache(work: RooflineInput, bounds: Floors, times: _Times) -> Flags:
 
 
 def _slowest(work: RooflineInput, times: _Times) -> Floats:
-    """The longest time that the measurement allows. On a CPU, dispatch was taken off it by an estimate."""
+    """Gives the longest time that the measurement allows.
+
+    On a CPU, dispatch was taken off it by an estimate.
+    """
     taken_off = np.nan_to_num(times.launch) if work.device.kind == "cpu" else 0.0
     return np.asarray((times.time + work.groups.resolution_us + taken_off) * work.limits.beyond)
 
 
 def _corners(work: RooflineInput, bounds: Floors, times: _Times) -> Iterator[_Times]:
-    """The ends of every interval: peak, bytes, and time where the trace counts whole microseconds.
+    """Yields the ends of every interval.
+
+    The intervals are peak, bytes, and time where the trace counts whole microseconds.
 
     On a CPU, where a cache hit is worth a factor of ten or more, the lower end of the bytes comes from the cache.
     """
@@ -297,7 +332,10 @@ def _corners(work: RooflineInput, bounds: Floors, times: _Times) -> Iterator[_Ti
 
 
 def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> Integers:
-    """Codes into CONFIDENCES: how many corners give the same decision, less for guesses and gaps."""
+    """Gives codes into CONFIDENCES.
+
+    Confidence is by how many corners give the same decision, less for guesses and gaps.
+    """
     is_far = decision.regime == _FAR_BELOW
     corners, agreeing = 0, np.zeros(is_far.size, dtype=np.int64)
     for corner in _corners(work, bounds, times):
@@ -320,7 +358,10 @@ def _confidence(work: RooflineInput, bounds: Floors, times: _Times, decision: _B
 
 
 def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _BoundRows) -> ReasonRows:
-    """Reasons of rows that are unknown, below their roof or too fast (beyond DRAM, or impossible)."""
+    """Gives reasons of rows that need one.
+
+    They are unknown, below their roof or too fast (beyond DRAM, or impossible).
+    """
     wanted = (decision.regime > _NEAR) | _mostly_idle(work, times, decision)
     overhead = decision.bound == _OVERHEAD
     rules = of_host(work, bounds) if work.device.kind == "cpu" else of_device(work, bounds, overhead)
@@ -343,7 +384,10 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
 
 
 def _mostly_idle(work: RooflineInput, times: _Times, decision: _BoundRows) -> Flags:
-    """Mask of small grids bound by overhead although launching explains less than half of their time."""
+    """Marks small grids bound by overhead that mostly idle.
+
+    Launching explains less than half of their time.
+    """
     small = work.groups.blocks < (work.device.sm_count or 0)
     return np.asarray((decision.bound == _OVERHEAD) & small & (times.launch < work.limits.launch_share * times.time))
 
@@ -366,25 +410,31 @@ def _amounts(work: RooflineInput, times: _Times) -> dict[str, Floats | Integers]
 def _judge_others(
     work: RooflineInput, columns: dict[str, Floats | Integers], copies: Copies, others: Flags
 ) -> dict[str, Floats | Integers]:
-    """The columns with ``others``, the rows that no roofline applies to: collectives, copies, ops that only call."""
+    """Gives the columns with ``others`` judged.
+
+    They are the rows that no roofline applies to: collectives, copies, ops that only call.
+    """
     duration = work.kernels["dur_us"].to_numpy()
     collective = (work.kernels["kind"] == "collective").to_numpy()
     largest = np.fmax(copies.memory_us, columns["launch_us"])
-    known = ~np.isnan(copies.memory_us)
+    has_floor = ~np.isnan(copies.memory_us)
     replaced = {
         "bound": np.select(
             [collective, copies.crosses_link, copies.is_copy], [_COMMUNICATION, _TRANSFER, _COPY], _DISPATCH
         ),
         "regime": np.full(len(duration), _NO_REGIME),
-        "explained": np.where(known, np.minimum(1.0, largest / np.maximum(duration, 1e-9)), np.nan),
-        "confidence": np.where(copies.is_copy & ~known, _MEDIUM, _HIGH),
+        "explained": np.where(has_floor, np.minimum(1.0, largest / np.maximum(duration, 1e-9)), np.nan),
+        "confidence": np.where(copies.is_copy & ~has_floor, _MEDIUM, _HIGH),
         "memory_us": copies.memory_us,
     }
     return columns | {name: np.where(others, values, columns[name]) for name, values in replaced.items()}
 
 
 def _frame(columns: dict[str, Floats | Integers], reason: ReasonRows, family: "pd.Series[str]") -> pd.DataFrame:
-    """ROOFLINE from numbers and codes; reasons that nobody gives are left out of the categories."""
+    """Builds ROOFLINE from numbers and codes.
+
+    Reasons that nobody gives are left out of the categories.
+    """
     used, codes = np.unique(reason.code, return_inverse=True)
     given = [reason.labels[code] if code >= 0 else None for code in used.tolist()]
     distinct = [label for label in dict.fromkeys(given) if label is not None]

@@ -1,4 +1,6 @@
-"""Removes the profiler's cost from a recording: per op first, then by scaling the ledger to the unprofiled step.
+"""Removes the profiler's cost from a recording.
+
+The cost per op goes first, then the ledger is scaled to the unprofiled step.
 
 A recording may hold a second window with the fewest options of the profiler. Then the amounts come from that window,
 and the first one, with shapes, stacks and memory, only tells what they consist of.
@@ -39,7 +41,9 @@ _WORK, _PYTHON, _UNKNOWN, _PROFILER = "work", "overhead.python", "overhead.unkno
 
 
 class LightAmounts(Struct, frozen=True):
-    """Time per step by kind, in a window with the fewest options; it adds up to the unprofiled step.
+    """Time per step by kind, in a lighter window.
+
+    This window has the fewest options. The time adds up to the unprofiled step.
 
     A kind is an account that such a window can tell, or ``work``: that of the device, on a CPU all time in ops.
     ``profiled_us`` is the step in that window, ``agreement`` the unprofiled one over its work (at most 1). ``op_us`` is
@@ -56,7 +60,9 @@ class LightAmounts(Struct, frozen=True):
 
 
 def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | None) -> LightAmounts | None:
-    """The amounts of a window with the fewest options; null without an unprofiled step to lay them on.
+    """Measures the amounts of a window with the fewest options.
+
+    Null without an unprofiled step to scale them to.
 
     The cost of each event is taken off where it falls: half inside the event, half around it, which for an outermost op
     is Python. What is left differs from the unprofiled step by chance. On a CPU all of it is scaled to that step; with
@@ -99,7 +105,10 @@ def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | N
 
 
 def _typical_amounts(linked: Linked, roofline: pd.DataFrame) -> dict[str, float]:
-    """Time per step by kind; on a CPU of the steps that nothing held up, each of which is a window of its own."""
+    """Gives time per step by kind.
+
+    On a CPU it is that of the steps that nothing held up, each of which is a window of its own.
+    """
     calm, window = calm_steps(linked.window), linked.window
     windows = [window]
     if linked.is_host_only and len(calm) < len(window.steps):
@@ -107,14 +116,17 @@ def _typical_amounts(linked: Linked, roofline: pd.DataFrame) -> dict[str, float]
     host, parts, total = read_host(linked), own_parts(linked), dict[str, float]()
     for chosen in windows:
         result = build_ledger(replace(linked, window=chosen), roofline, None, host)
-        known = {entry.account for entry in result.ledger.entries}
-        for kind, us in _by_kind(result, parts, known).items():
+        accounts = {entry.account for entry in result.ledger.entries}
+        for kind, us in _by_kind(result, parts, accounts).items():
             total[kind] = total.get(kind, 0.0) + us / len(windows)
     return total
 
 
 def _in_calm_steps(linked: Linked) -> Flags:
-    """Mask of the ops that begin in a step that nothing held up; of all where a device works."""
+    """Marks ops that begin in an undisturbed step.
+
+    Nothing held this step up. All are marked where a device works.
+    """
     start = linked.ops["ts_us"].to_numpy()
     if not linked.is_host_only:
         return np.ones(start.size, dtype=bool)
@@ -123,7 +135,10 @@ def _in_calm_steps(linked: Linked) -> Flags:
 
 
 def _kind_of(account: str, host_only: bool, known: Container[str]) -> str:
-    """The kind of time that an account is part of; ``known`` are the kinds or accounts of the lighter window."""
+    """Gives the kind of time that an account is part of.
+
+    ``known`` are the kinds or accounts of the lighter window.
+    """
     cause = ACCOUNTS[account].cause
     if account == _PROFILER:
         return account
@@ -134,15 +149,18 @@ def _kind_of(account: str, host_only: bool, known: Container[str]) -> str:
 
 def _by_kind(result: LedgerResult, own: Floats, known: Container[str]) -> dict[str, float]:
     """Time per step by kind, of device or op time the own parts only."""
-    kept, us = _kept_parts(result, own), dict[str, float]()
+    parts, us = _kept_parts(result, own), dict[str, float]()
     for entry in result.ledger.entries:
         kind = _kind_of(entry.account, result.host_only, known)
-        us[kind] = us.get(kind, 0.0) + entry.us * kept[entry.account]
+        us[kind] = us.get(kind, 0.0) + entry.us * parts[entry.account]
     return us
 
 
 def _shortened(us: Mapping[str, float], kinds: Container[str], by_us: float) -> dict[str, float]:
-    """The same with these kinds shorter by an amount in all, each by the same part of itself."""
+    """Shortens these kinds by an amount in all.
+
+    Each gets shorter by the same part of itself.
+    """
     there_us = sum(amount for kind, amount in us.items() if kind in kinds)
     left = max(1.0 - by_us / there_us, 0.0) if there_us > 0 else 1.0
     return {kind: amount * (left if kind in kinds else 1.0) for kind, amount in us.items()}
@@ -168,7 +186,9 @@ def _mean_by_name(linked: Linked, chosen: Flags, column: str = "dur_us") -> dict
 def scale_to_unprofiled(
     result: LedgerResult, unprofiled: Timing | None, own: Floats, light: LightAmounts | None = None
 ) -> LedgerResult:
-    """The same result adding up to the unprofiled median step, with a caveat that shows the factor; itself without one.
+    """Scales the result to the unprofiled median step.
+
+    A caveat shows the factor. Without an unprofiled step, the result comes back as it is.
 
     With ``light`` each kind of time has the amount that is stated there. Else device work is trusted and waits on the
     host's side are scaled; on a CPU, the work of ops is trusted as far as it is their own (``own``: part of each row of
@@ -182,21 +202,21 @@ def scale_to_unprofiled(
     if light is not None and result.ledger.wall_us > 0:
         caveats = _light_caveats(result.ledger.wall_us, wall_us, light)
         result = _without_frames(result, light)
-        found = _by_kind(result, own, light.us)
+        amounts = _by_kind(result, own, light.us)
         kinds = {account: _kind_of(account, result.host_only, light.us) for account in ACCOUNTS}
         factors = {
-            account: light.us.get(kind, 0.0) / found[kind] if found.get(kind, 0.0) > 0 else 0.0
+            account: light.us.get(kind, 0.0) / amounts[kind] if amounts.get(kind, 0.0) > 0 else 0.0
             for account, kind in kinds.items()
         }
-        more = {kind: us for kind, us in light.us.items() if us > 0 and not found.get(kind, 0.0) > 0}
+        more = {kind: us for kind, us in light.us.items() if us > 0 and not amounts.get(kind, 0.0) > 0}
         more[_UNKNOWN] = more.get(_UNKNOWN, 0.0) + more.pop(_WORK, 0.0)
         return _rescaled(result, wall_us, factors, own, more, caveats)
     scaled = _scaled_accounts(result.host_only)
     on_host = np.array([account in scaled for account in ACCOUNTS])[result.account]
     own = np.where(on_host, 1.0, own)
-    kept = _kept_parts(result, own)
+    parts = _kept_parts(result, own)
     host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled and entry.account != _PROFILER)
-    trusted_us = sum(entry.us * kept[entry.account] for entry in result.ledger.entries if entry.account not in scaled)
+    trusted_us = sum(entry.us * parts[entry.account] for entry in result.ledger.entries if entry.account not in scaled)
     host = min(max((wall_us - trusted_us) / host_us, 0.0), _MOST_STRETCH) if host_us > 0 else 0.0
     device = min(wall_us / trusted_us, 1.0) if trusted_us > 0 else 1.0
     factors = {account: host if account in scaled else device for account in ACCOUNTS}
@@ -211,7 +231,9 @@ _LEAST_LEFT = 0.05
 
 
 def _without_frames(result: LedgerResult, light: LightAmounts) -> LedgerResult:
-    """The result with what Python took longer than in the lighter window taken off where events were recorded.
+    """Takes off what Python took longer than in the lighter window.
+
+    It is taken off where events were recorded.
 
     Where the lighter window tells the time between the same ops, that is the amount. Else half of an op's record falls
     inside the op, where its cost is seen; the other half is beside it. What Python took longer than that, it was
@@ -247,14 +269,20 @@ def _without_frames(result: LedgerResult, light: LightAmounts) -> LedgerResult:
 
 
 def _with_idle(result: LedgerResult, us: Floats, times: IdleTimes) -> LedgerResult:
-    """The result with these amounts of idle time, row by row and piece by piece."""
+    """Gives the result with these amounts of idle time.
+
+    They are row by row and piece by piece.
+    """
     by_account = _shorter_accounts(result, us)
     wall_us = sum(by_account.values())
     return replace(result, idle=result.idle.assign(us=us), idle_times=times, ledger=ledger_of(by_account, wall_us))
 
 
 def _shorter_accounts(result: LedgerResult, us: Floats) -> dict[str, float]:
-    """The amounts of the ledger, idle time being these amounts, row by row of ``idle``."""
+    """Gives the amounts of the ledger with this idle time.
+
+    Its amounts are row by row of ``idle``.
+    """
     by_account = {entry.account: entry.us for entry in result.ledger.entries}
     for cause, before_us, after_us in zip(result.idle["cause"], result.idle["us"], us, strict=True):
         account = f"overhead.{cause}"
@@ -270,9 +298,12 @@ def _rescaled(
     more: Mapping[str, float],
     caveats: tuple[Caveat, ...],
 ) -> LedgerResult:
-    """The result with its accounts multiplied, rows of KERNELS by their own parts too, and more time without a name."""
-    kept = _kept_parts(result, own)
-    by_account = {account: factor * kept[account] for account, factor in factors.items()}
+    """Multiplies the accounts of the result and adds unexplained time.
+
+    Rows of KERNELS are also multiplied by their own parts.
+    """
+    parts = _kept_parts(result, own)
+    by_account = {account: factor * parts[account] for account, factor in factors.items()}
     accounts = {entry.account: entry.us * by_account[entry.account] for entry in result.ledger.entries}
     more = {account: us for account, us in more.items() if us > 0}
     for account, us in more.items():
@@ -290,10 +321,13 @@ def _rescaled(
 
 
 def _kept_parts(result: LedgerResult, own: Floats) -> dict[str, float]:
-    """Part of each account's device or op time that is not the profiler's; 1 for accounts without such time."""
+    """Gives the part of each account's time without the profiler.
+
+    Only device or op time counts: 1 for accounts without such time.
+    """
     total = np.bincount(result.account, weights=result.kernel_us, minlength=len(ACCOUNTS))
-    kept = np.bincount(result.account, weights=result.kernel_us * own, minlength=len(ACCOUNTS))
-    parts = np.divide(kept, total, out=np.ones(len(ACCOUNTS)), where=total > 0)
+    own_us = np.bincount(result.account, weights=result.kernel_us * own, minlength=len(ACCOUNTS))
+    parts = np.divide(own_us, total, out=np.ones(len(ACCOUNTS)), where=total > 0)
     return dict(zip(ACCOUNTS, parts.tolist(), strict=True))
 
 
@@ -351,7 +385,10 @@ def _difference(one_us: float, other_us: float) -> float:
 
 
 def _with_doubt(scaled: Caveat, work: float) -> tuple[Caveat, ...]:
-    """The caveat, and another one where the work had to be scaled by far less than 1."""
+    """Gives the caveat, and another one where work is doubtful.
+
+    The work then had to be scaled by far less than 1.
+    """
     if work >= _LEAST_AGREEMENT:
         return (scaled,)
     disturbed = (
@@ -369,7 +406,9 @@ _LISTED = 3
 
 
 def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None) -> tuple[Caveat, ...]:
-    """A caveat on the host's accounts where options stretch them and no unprofiled step says by how much.
+    """Gives a caveat on the host's accounts that options stretch.
+
+    It is given where no unprofiled step says by how much.
 
     It holds the shares that these accounts would have with the profiler's cost taken out.
     """
@@ -390,12 +429,12 @@ def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None
         low, high = (part / factor / (1 - share + share / factor) for factor in _HOST_STRETCH[::-1])
         return f"{format_share(low)} to {format_share(high)}"
 
-    each = ", ".join(f"{label_of(entry.account)} {without(entry.share)}" for entry in held[:_LISTED])
+    amounts = ", ".join(f"{label_of(entry.account)} {without(entry.share)}" for entry in held[:_LISTED])
     least, most = _HOST_STRETCH
     listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
     message = (
         f"recording {listed} makes the host {least} to {most} times slower: without the profiler its"
-        f" {format_share(share)} of the step would be {without(share)} ({each})"
+        f" {format_share(share)} of the step would be {without(share)} ({amounts})"
     )
     return (Caveat("profiler-cost", message, share),)
 
@@ -405,7 +444,9 @@ _RECORDED = ("op", "annotation", "collective", "python")
 
 
 def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
-    """Microseconds that one recorded event costs: what the profiled steps took longer, over the events in them.
+    """Gives microseconds that one recorded event costs.
+
+    They are what the profiled steps took longer, over the events in them.
 
     Our own hooks do not count, neither their time nor the events in them.
 
@@ -428,11 +469,13 @@ def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
 def subtract_profiler_overhead(
     linked: Linked, unprofiled: Timing | None, floor_us: float | None, light: LightAmounts | None = None
 ) -> Linked:
-    """The same with the profiler's part taken off the self times of host ops (KERNELS.dur_us); device work is kept.
+    """Takes the profiler's part off the host ops' self times.
 
-    That is what calls of one name take longer than with the fewest options. Where that is not known, half of an event's
-    cost falls inside the event, half into the op around it. No op gets shorter than ``floor_us``, the least that any op
-    costs on this machine.
+    These are KERNELS.dur_us. Device work is kept.
+
+    The profiler's part is what calls of one name take longer than with the fewest options. Where that is not known,
+    half of an event's cost falls inside the event, half into the op around it. No op gets shorter than ``floor_us``,
+    the least that any op costs on this machine.
     """
     return _without_events(linked, profiler_us_per_event(linked, unprofiled), floor_us, light)
 
@@ -450,14 +493,17 @@ def _without_events(
             max(means[key] - light.op_us[key], 0.0) if key in means and key in light.op_us else np.nan
             for key in map(str, name.categories)
         ]
-        known = np.append(more_us, np.nan)[name.codes.to_numpy()]
-        part = np.where(np.isnan(known), part, known)
+        longer_us = np.append(more_us, np.nan)[name.codes.to_numpy()]
+        part = np.where(np.isnan(longer_us), part, longer_us)
     least = np.minimum(self_us, floor_us or 0.0)
     return replace(linked, kernels=linked.kernels.assign(dur_us=np.maximum(self_us - part, least)))
 
 
 def own_parts(linked: Linked) -> Floats:
-    """Part of each row of KERNELS that is its own and not the profiler's (0-1); 1 for device work."""
+    """Gives the part of each row of KERNELS without the profiler.
+
+    It is 0-1, and 1 for device work.
+    """
     if not linked.is_host_only:
         return np.ones(len(linked.kernels))
     self_us, own_us = linked.ops["self_us"].to_numpy(), linked.kernels["dur_us"].to_numpy()

@@ -1,4 +1,7 @@
-"""Lays out one step over time for a chart: work of the device, idle gaps by cause, marked ranges, and host threads."""
+"""Lays out one step over time for a chart.
+
+The tracks are work of the device, idle gaps by cause, marked ranges, and host threads.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +32,10 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Track:
-    """The events of one lane: start, end, name, group, row, module; ``nests`` where they may lie inside one another."""
+    """The events of one lane.
+
+    They have start, end, name, group, row and module. ``nests`` where they may lie inside one another.
+    """
 
     title: str
     kind: str
@@ -47,7 +53,10 @@ def lay_out(evidence: Evidence) -> StepTracks | None:
 
 
 def _median_step(linked: Linked) -> tuple[str, float, float]:
-    """Name, start and end of the step: from its first host event to the end of its device work."""
+    """Gives name, start and end of the median step.
+
+    It lasts from its first host event to the end of its device work.
+    """
     window = linked.window
     steps = sorted(window.steps, key=lambda step: step.us)
     if not steps:
@@ -82,7 +91,10 @@ def _device_tracks(evidence: Evidence, span: Span) -> list[_Track]:
 
 
 def _places(evidence: Evidence) -> dict[str, Integers]:
-    """Group of the ledger, row and module of the analysis of each row of KERNELS; -1 for none."""
+    """Gives group, row and module of each row of KERNELS.
+
+    The group is that of the ledger, row and module are those of the analysis. -1 for none.
+    """
     modules = {fold.name: at for at, fold in enumerate(evidence.analysis.modules)}
     module = evidence.linked.kernels["module"].cat
     of_code = np.array([*(modules.get(str(name), -1) for name in module.categories), -1], dtype=np.int64)
@@ -97,7 +109,10 @@ def _places(evidence: Evidence) -> dict[str, Integers]:
 
 
 def _idle_tracks(evidence: Evidence, host: Host, span: Span) -> list[_Track]:
-    """A track of idle gaps by cause for each device; for a CPU that of the step's threads."""
+    """Gives a track of idle gaps by cause for each device.
+
+    For a CPU it is that of the step's threads.
+    """
     linked = evidence.linked
     if linked.is_host_only:
         timeline = host_timeline(linked, host)
@@ -113,8 +128,8 @@ def _idle_tracks(evidence: Evidence, host: Host, span: Span) -> list[_Track]:
 
 def _idle_events(pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host, span: Span) -> pd.DataFrame:
     waits = explain(pieces, idle, evidence.linked, host)
-    known = evidence.analysis.idle
-    rows = {(each.cause, each.source, each.module, each.detail): at for at, each in enumerate(known)}
+    listed = evidence.analysis.idle
+    rows = {(wait.cause, wait.source, wait.module, wait.detail): at for at, wait in enumerate(listed)}
     causes = [IDLE_CAUSES[code] for code in waits.cause.tolist()]
     texts = zip(causes, waits.source.texts(), waits.module.texts(), waits.detail.texts(), strict=True)
     row = np.array([rows.get(key, -1) for key in texts], dtype=np.int64)
@@ -123,7 +138,10 @@ def _idle_events(pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host, spa
 
 
 def _host_tracks(evidence: Evidence, host: Host, span: Span) -> list[_Track]:
-    """The ranges that the program marked, then ops and calls of each host thread, the main thread first."""
+    """Gives the tracks of the host.
+
+    The ranges that the program marked come first, then ops and calls of each host thread, the main thread first.
+    """
     linked = evidence.linked
     events = linked.trace.events
     threads, start = events["thread"].cat, events["ts_us"].to_numpy()
@@ -161,33 +179,39 @@ _DRAWN = {
 
 
 def _curves(evidence: Evidence, low: float, high: float) -> tuple[Curve, ...]:
-    """The readings of the sensors in the step, each with the one before and the one after it."""
+    """Gives the readings of the sensors in the step.
+
+    Each curve includes the reading before and the one after the step.
+    """
     start_ns, recording = evidence.linked.trace.start_unix_ns, evidence.recording
     if start_ns is None or recording is None or recording.sampling is None:
         return ()
     sensors = {} if evidence.is_host_only else recording.sampling.sensors
     used = devices_used(evidence.linked)
     titles = {HOST: "", **{sensors[device]: f"device {device}: " for device in used if device in sensors}}
-    found = readings(evidence.samples)
+    series = readings(evidence.samples)
     curves = []
-    for sensor, column in sorted(found, key=lambda key: list(_DRAWN).index(key[1]) if key[1] in _DRAWN else -1):
+    for sensor, column in sorted(series, key=lambda key: list(_DRAWN).index(key[1]) if key[1] in _DRAWN else -1):
         if sensor not in titles or column not in _DRAWN:
             continue
-        at_us = np.array([(unix_ns - start_ns) / 1e3 for unix_ns, _ in found[sensor, column]]) - low
-        value = np.array([reading for _, reading in found[sensor, column]])
+        at_us = np.array([(unix_ns - start_ns) / 1e3 for unix_ns, _ in series[sensor, column]]) - low
+        value = np.array([reading for _, reading in series[sensor, column]])
         near = slice(max(int(np.searchsorted(at_us, 0)) - 1, 0), int(np.searchsorted(at_us, high - low)) + 1)
         at_us, value = at_us[near], value[near]
         if at_us[0] > high - low or at_us[-1] < 0:
             continue
         title, unit, is_share = _DRAWN[column]
-        kept = marked_rows(value)
-        points = tuple(zip(at_us[kept].tolist(), value[kept].tolist(), strict=True))
+        rows = marked_rows(value)
+        points = tuple(zip(at_us[rows].tolist(), value[rows].tolist(), strict=True))
         curves.append(Curve(f"{titles[sensor]}{title}", unit, points, is_share))
     return tuple(curves)
 
 
 def _packed(tracks: Sequence[_Track], step: str, span: Span, evidence: Evidence) -> StepTracks:
-    """All tracks as arrays, cut at the ends of the span; the longest events where there are too many."""
+    """Packs all tracks as arrays, cut at the span's ends.
+
+    Where there are too many events, only the longest ones are kept.
+    """
     low, high = span
     frame = pd.concat([track.events.astype({"name": object}).assign(lane=lane) for lane, track in enumerate(tracks)])
     start = frame["start"].clip(lower=low)
@@ -222,7 +246,10 @@ def _packed(tracks: Sequence[_Track], step: str, span: Span, evidence: Evidence)
 
 
 def _depths(frame: pd.DataFrame) -> Integers:
-    """The number of events of its lane that are open where each begins; rows are sorted by lane and start."""
+    """Counts the open events of its lane where each event begins.
+
+    Rows are sorted by lane and start.
+    """
     depth = np.zeros(len(frame), dtype=np.int64)
     open_ends: list[float] = []
     last = -1

@@ -1,4 +1,7 @@
-"""Assembles the analysis of one trace: ledger, roofline and costs as the record that reports are made of."""
+"""Assembles the analysis of one trace.
+
+Ledger, roofline and costs become the record that reports are made of.
+"""
 
 import itertools
 import math
@@ -52,7 +55,9 @@ _UNMODELLED = tuple(tuple(ACCOUNTS).index(name) for name in UNMODELLED_ACCOUNTS)
 
 
 def total(rows: KernelTimes, kernels: Sequence[KernelSummary], device: Device) -> Totals:
-    """Work, traffic and counts of one step, and the part of the device's ceilings that they use.
+    """Gives work, traffic and counts of one step.
+
+    They include the part of the device's ceilings that these use.
 
     ``kernels`` are the folded kernels, which know their dtype and engine. Sums over several devices are their mean.
     """
@@ -85,7 +90,10 @@ def total(rows: KernelTimes, kernels: Sequence[KernelSummary], device: Device) -
 
 
 def cover(rows: KernelTimes) -> Coverage:
-    """Shares of busy time that are tied to ops and modelled, and what has no cost, most time first."""
+    """Gives shares of busy time tied to ops and modelled.
+
+    It also lists what has no cost, most time first.
+    """
     busy_us = rows.result.busy_us
     unknown = np.flatnonzero(np.isin(rows.account, _UNMODELLED) & (rows.us > 0))
     unknown_us = float(rows.us[unknown].sum())
@@ -119,26 +127,35 @@ def _unknown_work(rows: KernelTimes, unknown: Integers) -> tuple[UnknownWork, ..
 
 def _known_total(rows: KernelTimes, column: str) -> float | None:
     values = rows.roofline[column].to_numpy()
-    known = ~np.isnan(values) & (rows.runs > 0)
-    return float((values[known] * rows.runs[known]).sum()) / rows.repeats if known.any() else None
+    is_known = ~np.isnan(values) & (rows.runs > 0)
+    return float((values[is_known] * rows.runs[is_known]).sum()) / rows.repeats if is_known.any() else None
 
 
 def _copied(rows: KernelTimes, copies: Flags, way: str) -> float | None:
-    """Bytes per step that copies of this direction moved; null when one of them does not say how many."""
+    """Gives bytes per step that copies of this direction moved.
+
+    Null when one of them does not say how many.
+    """
     mine = np.flatnonzero(copies & (rows.linked.kernels["copy_way"] == way).to_numpy() & (rows.runs > 0))
     amount = rows.linked.kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[mine] * rows.runs[mine]
     return None if np.isnan(amount).any() else float(amount.sum()) / rows.repeats
 
 
 def _peak_memory(linked: Linked) -> int | None:
-    """The most that the device's allocator had handed out; of a host a trace counts from its own start."""
+    """Gives the most memory that the device's allocator handed out.
+
+    Null on a host, of which a trace counts from its own start.
+    """
     memory = linked.trace.memory
     totals = memory["total_allocated"][memory["on_device"]].dropna()
     return int(totals.max()) if len(totals) and totals.max() > 0 else None
 
 
 def _peak(kernels: Sequence[KernelSummary], device: Device) -> str | None:
-    """The key of the peak for the dtype and engine that most of the FLOPs use; null when the device has none for it."""
+    """Gives the key of the peak for most of the FLOPs.
+
+    It is for the dtype and engine that these use. Null when the device has none for it.
+    """
     flops: defaultdict[tuple[str, str | None], float] = defaultdict(float)
     for kernel in kernels:
         if kernel.flops and kernel.dtype:
@@ -147,7 +164,10 @@ def _peak(kernels: Sequence[KernelSummary], device: Device) -> str | None:
 
 
 def _peak_of(kernel: KernelSummary, device: Device) -> str | None:
-    """The peak that a kernel is compared with. A CPU op's name states no engine: the peak of its floor counts."""
+    """Gives the peak that a kernel is compared with.
+
+    A CPU op's name states no engine: the peak of its floor counts.
+    """
     peaks = device.peaks_flops_per_s
     units = ("vector", "tensor") if kernel.engine == "vector" else ("tensor", "vector")
     keys = [key for unit in units if peaks.get(key := f"{kernel.dtype}_{unit}")]
@@ -158,14 +178,19 @@ def _peak_of(kernel: KernelSummary, device: Device) -> str | None:
 
 
 def _bandwidth(device: Device) -> float | None:
-    """Bytes per second from memory: of a CPU, that of its largest measured working set."""
+    """Gives bytes per second from memory.
+
+    Of a CPU, it is that of its largest measured working set.
+    """
     if device.bandwidth_bytes_per_s is None and device.bandwidth_by_bytes:
         return device.bandwidth_by_bytes[-1][1]
     return device.bandwidth_bytes_per_s
 
 
 def _utilisation(amount: float | None, per_s: float | None, wall_us: float) -> float | None:
-    """Part of a ceiling that an amount per step uses; null where unknown, or where it exceeds the ceiling.
+    """Gives the part of a ceiling that an amount uses.
+
+    The amount is per step. Null where unknown, or where it exceeds the ceiling.
 
     More than the ceiling means that the bytes came from a cache, or that the ceiling is not this device's.
     """
@@ -181,7 +206,10 @@ _SHOWN = 3
 
 
 def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
-    """One caveat that names what the costs rest on, most time first; none where nearly all of it was recorded."""
+    """Gives one caveat on completed calls and their sources.
+
+    Most time comes first. There is none where nearly all was recorded.
+    """
     place, distinct = pd.factorize(rows.costs["evidence"])
     code = np.append(place, -1)[rows.op_codes("signature")]
     completed = (code >= 0) & (rows.us > 0)
@@ -244,27 +272,31 @@ _INSTANCE = re.compile(r"_\d+$")  # the profiler numbers the modules of a class
 
 
 def fold_classes(modules: Sequence[Fold], known: Mapping[str, str]) -> tuple[Fold, ...]:
-    """The modules folded by place: 'Model > layer.* x 24 > attention > query'; most time first.
+    """Folds the modules by place, most time first.
+
+    A place is 'Model > layer.* x 24 > attention > query'.
 
     ``known`` are attribute paths by the profiler's names. One without a path goes by its class: 'Layer x 24'. The
     number is that of the modules inside each of those around them, where all of these have as many.
     """
     paths = {fold.name: tuple(fold.name.split(".")) for fold in modules}
     attributes = _Attributes({name: known[name] for path in paths.values() for name in path if name in known})
-    found: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    members: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     for path in paths.values():
         for depth in range(1, len(path) + 1):
-            found[attributes.of(path[:depth])].add(path[:depth])
+            members[attributes.of(path[:depth])].add(path[:depth])
     same: defaultdict[tuple[str, ...], list[Fold]] = defaultdict(list)
     for fold in modules:
         same[attributes.of(paths[fold.name])].append(fold)
-    titles = {names: " > ".join(_counted(names[: depth + 1], found) for depth in range(len(names))) for names in same}
+    titles = {names: " > ".join(_counted(names[: depth + 1], members) for depth in range(len(names))) for names in same}
     folded = [_together(titles[names], folds) for names, folds in same.items()]
     return tuple(sorted(folded, key=lambda fold: -(fold.us + fold.idle_us)))
 
 
 class _Attributes:
-    """The names under which modules are folded: each by its path in the module around it, numbers as '*'.
+    """The names under which modules are folded.
+
+    Each is its path in the module around it, numbers as '*'.
 
     Where numbers count modules of several classes, as those of a Sequential, the class stands behind: 'net.* (ReLU)'.
     """
@@ -297,7 +329,10 @@ def _starred(path: str) -> str:
 
 
 def _counted(names: tuple[str, ...], found: Mapping[tuple[str, ...], set[tuple[str, ...]]]) -> str:
-    """The innermost name, with its number in each module around it; their total where these differ in it."""
+    """Gives the innermost name with its number per module around it.
+
+    It is their total where these differ in it.
+    """
     around = Counter(path[:-1] for path in found[names])
     counts = {around.get(path, 0) for path in found.get(names[:-1], around)}
     name, most = names[-1], max(counts)
@@ -326,7 +361,10 @@ def assemble(
     caveats: Sequence[Caveat] = (),
     telemetry: TelemetrySummary | None = None,
 ) -> StepAnalysis:
-    """The analysis of one trace, per step. ``unprofiled`` are step times without the profiler, where measured."""
+    """Assembles the analysis of one trace, per step.
+
+    ``unprofiled`` are step times without the profiler, where measured.
+    """
     linked, result = rows.linked, rows.result
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows)
     totals = total(rows, kernels, device)
@@ -334,11 +372,11 @@ def assemble(
     return_freed_memory()
     phases, ranges = divide(rows)
     memory, memory_reason = measure_memory(linked)
-    waits = _sums((each.module, each.us) for each in idle)
+    waits = _sums((entry.module, entry.us) for entry in idle)
     modules = _fold(rows, rows.codes("module"), rows.labels("module"), waits)
     live = () if memory is None else memory.allocations
-    used = ".".join([*(fold.name for fold in modules), *(each.module for each in live if each.module)]).split(".")
-    known = linked.trace.module_paths
+    used = ".".join([*(fold.name for fold in modules), *(entry.module for entry in live if entry.module)]).split(".")
+    paths = linked.trace.module_paths
     return StepAnalysis(
         recording=recording,
         device=device,
@@ -349,9 +387,11 @@ def assemble(
         kernels=kernels,
         ops=_fold(rows, rows.op_codes("name"), linked.ops["name"].cat.categories, {}),
         modules=modules,
-        module_classes=fold_classes(modules, known),
-        module_paths={name: known[name] for name in sorted(set(used) & known.keys())},
-        lines=_fold(rows, rows.codes("source"), rows.labels("source"), _sums((each.source, each.us) for each in idle)),
+        module_classes=fold_classes(modules, paths),
+        module_paths={name: paths[name] for name in sorted(set(used) & paths.keys())},
+        lines=_fold(
+            rows, rows.codes("source"), rows.labels("source"), _sums((entry.source, entry.us) for entry in idle)
+        ),
         idle=idle,
         ranks=(),
         caveats=(
@@ -386,13 +426,16 @@ def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
 
 
 def _step_times(linked: Linked, unprofiled: Timing | None) -> StepTimes:
-    """Times of the steps. ``perturbation`` is how many times longer a profiled step takes than an unprofiled one."""
+    """Gives the times of the steps.
+
+    ``perturbation`` is how many times longer a profiled step takes than an unprofiled one.
+    """
     window = linked.window
     count = max(len(window.steps), 1)
     profiled_us = window.wall_us / count
     undisturbed_us = unprofiled.median if unprofiled is not None and unprofiled.median > 0 else None
     # Every step that was found, in order, those set aside too.
-    every = sorted([*((step, None) for step in window.steps), *window.set_aside], key=lambda each: each[0].start_us)
+    every = sorted([*((step, None) for step in window.steps), *window.set_aside], key=lambda item: item[0].start_us)
     return StepTimes(
         count=count,
         wall_us=profiled_us if undisturbed_us is None else undisturbed_us,
@@ -419,7 +462,10 @@ def _coverage_caveats(coverage: Coverage, result: LedgerResult) -> tuple[Caveat,
 
 
 def _lost_product_caveats(rows: KernelTimes, totals: Totals) -> tuple[Caveat, ...]:
-    """A caveat on products that ran without a recorded kernel, with their FLOPs where those are known."""
+    """Gives a caveat on products without a recorded kernel.
+
+    It has their FLOPs where those are known.
+    """
     count, flops = lost_products(rows)
     if not count:
         return ()

@@ -1,4 +1,7 @@
-"""Summarises the sensor samples of the window, and what clocks and other processes mean for the ceilings."""
+"""Summarises the sensor samples of the window.
+
+It also says what clocks and other processes mean for the ceilings.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +69,9 @@ class TimeSpan(Struct, frozen=True):
 def read_telemetry(
     source: TraceSource, linked: Linked, unprofiled: Timing | None
 ) -> tuple[TelemetrySummary | None, tuple[Caveat, ...]]:
-    """The readings of the recording's sensors while the steps of the window ran, and while they ran unprofiled.
+    """Reads the recording's sensors during profiled and unprofiled steps.
+
+    The profiled ones are those of the window.
 
     Null where the recording has none; a caveat where they cannot be read.
     """
@@ -86,7 +91,10 @@ def read_telemetry(
 
 
 def samples_of_trace(source: TraceSource, linked: Linked) -> list[Sample]:
-    """All samples of the recording's sensors while its trace was recorded; none where they cannot be read."""
+    """Gives all sensor samples from while the trace was recorded.
+
+    There are none where they cannot be read.
+    """
     zero_ns, events = linked.trace.start_unix_ns, linked.trace.events
     if source.recording is None or source.recording.sampling is None or zero_ns is None:
         return []
@@ -98,7 +106,10 @@ def samples_of_trace(source: TraceSource, linked: Linked) -> list[Sample]:
 
 
 def _step_spans(source: TraceSource, linked: Linked, unprofiled: Timing | None) -> tuple[TimeSpan, ...]:
-    """The window on the wall clock, and the unprofiled steps, which ran on their own."""
+    """Gives the spans of the window and the unprofiled steps.
+
+    They are on the wall clock. The unprofiled steps ran on their own.
+    """
     zero_ns, window = linked.trace.start_unix_ns, linked.window
     spans = []
     if zero_ns is not None:
@@ -112,7 +123,9 @@ def _step_spans(source: TraceSource, linked: Linked, unprofiled: Timing | None) 
 def summarise_samples(
     samples: Sequence[Sample], spans: Sequence[TimeSpan], sensors: Sequence[str]
 ) -> TelemetrySummary | None:
-    """Medians of the readings of these devices' sensors and of the host's in these spans; null without any.
+    """Gives medians of the readings in these spans.
+
+    The sensors are those of these devices and of the host. Null without any.
 
     Without devices the count of samples is the host's. Several devices are taken together: medians are those of one
     device, energy is that of all.
@@ -143,12 +156,17 @@ def summarise_samples(
 
 
 def _others(samples: Sequence[Sample]) -> float | None:
-    """Processors that other programs kept busy, from the first sample of the host to the last; null if too short."""
+    """Counts the processors that other programs kept busy.
+
+    It is from the first sample of the host to the last. Null if that is too short.
+    """
     columns = ("busy_cpu_s", "process_cpu_s")
-    known = [each for each in samples if each.sensor == HOST and all(name in each.values for name in columns)]
-    if len(known) < 2 or (length_s := known[-1].elapsed_s - known[0].elapsed_s) < _SHORTEST_RATE_S:
+    host_samples = [
+        sample for sample in samples if sample.sensor == HOST and all(name in sample.values for name in columns)
+    ]
+    if len(host_samples) < 2 or (length_s := host_samples[-1].elapsed_s - host_samples[0].elapsed_s) < _SHORTEST_RATE_S:
         return None
-    busy_s, own_s = (known[-1].values[name] - known[0].values[name] for name in columns)
+    busy_s, own_s = (host_samples[-1].values[name] - host_samples[0].values[name] for name in columns)
     return max(busy_s - own_s, 0.0) / length_s if busy_s >= 0 and own_s >= 0 else None
 
 
@@ -168,7 +186,9 @@ def _throttle(samples: Sequence[Sample]) -> tuple[str, ...]:
 def _rate(
     samples: Sequence[Sample], spans: Sequence[TimeSpan], column: str, against: Callable[[Sample], float | None]
 ) -> float | None:
-    """Growth of a counter over that of another, from the first to the last sample inside each span.
+    """Gives the growth of a counter over that of another.
+
+    It is from the first to the last sample inside each span.
 
     Null where the spans are too short for such counters, or a counter ran backwards.
     """
@@ -191,19 +211,24 @@ def _rate(
 def _energy(
     samples: Sequence[Sample], spans: Sequence[TimeSpan], sensors: Sequence[str]
 ) -> tuple[float | None, float | None]:
-    """Energy per step over the longest span, of all devices, and by how much it may be wrong; null if too short."""
-    span = max(spans, key=lambda each: each.length_s, default=None)
+    """Gives energy per step over the longest span, and its error.
+
+    It is that of all devices. Null if the span is too short.
+    """
+    span = max(spans, key=lambda item: item.length_s, default=None)
     if span is None or span.length_s < _SHORTEST_ENERGY_S or not span.steps:
         return None, None
     used = [_energy_of([sample for sample in samples if sample.sensor == sensor], span) for sensor in sensors]
-    measured = [each for each in used if each is not None]
+    measured = [item for item in used if item is not None]
     if not measured or len(measured) < len(used):
         return None, None
     return sum(joules for joules, _ in measured) / span.steps, sum(error for _, error in measured) / span.steps
 
 
 def _energy_of(samples: Sequence[Sample], span: TimeSpan) -> tuple[float, float] | None:
-    """Growth of one device's counter in the span, read off between samples, and the size of two of its updates.
+    """Gives the growth of one device's counter in the span.
+
+    It is read off between samples. The second number is the size of two of the counter's updates.
 
     Null where samples do not reach from end to end, the counter ran backwards, or moved too seldom to be trusted.
     """
@@ -256,7 +281,9 @@ UNKNOWN_CONDITIONS = Conditions()
 
 
 def find_conditions(device: Device, telemetry: TelemetrySummary | None) -> tuple[Conditions, tuple[Caveat, ...]]:
-    """The conditions, and a caveat where the clock was below the one at which the device's peaks hold.
+    """Gives the conditions, and a caveat where the clock was low.
+
+    It was then below the one at which the device's peaks hold.
 
     Data sheets quote peaks at the boost clock, those of tensor cores at one of their own; a calibration knows its
     clock. A clock above it does not raise a peak. Of a processor's clock only what its sensor says while all of them
@@ -278,7 +305,7 @@ def _caveats(conditions: Conditions, clock_mhz: float, device: Device) -> tuple[
     shares = conditions.clock_shares
     if not shares:
         return ()
-    nominal = " and ".join(f"{each:.0f}" for each in sorted({device.peak_clocks_mhz[peak] for peak in shares}))
+    nominal = " and ".join(f"{mhz:.0f}" for mhz in sorted({device.peak_clocks_mhz[peak] for peak in shares}))
     left = " to ".join(dict.fromkeys(format_share(share) for share in (min(shares.values()), max(shares.values()))))
     why = f" ({', '.join(conditions.throttle)})" if conditions.throttle else ""
     message = (
@@ -295,7 +322,10 @@ _ROOM = 0.2
 def tell_profiler_from_load(
     caveats: Sequence[Caveat], telemetry: TelemetrySummary | None, threads: int | None, processors: int | None
 ) -> tuple[Caveat, ...]:
-    """The caveats, those that blame other programs as the profiler's own doing where these left processors enough."""
+    """Gives the caveats, with blame moved to the profiler.
+
+    This is done for those that blame other programs, where these left processors enough.
+    """
     others = None if telemetry is None else telemetry.other_processors
     if others is None or not threads or not processors or others > processors - threads + _ROOM:
         return tuple(caveats)
@@ -304,7 +334,9 @@ def tell_profiler_from_load(
         f"{counted(processors, 'processor')} busy, and the program has {counted(threads, 'thread')}; the amounts are "
         "scaled to the steps without it"
     )
-    return tuple(replace(each, slug=STRETCHED, message=message) if each.slug == DISTURBED else each for each in caveats)
+    return tuple(
+        replace(caveat, slug=STRETCHED, message=message) if caveat.slug == DISTURBED else caveat for caveat in caveats
+    )
 
 
 # Processors that were all at work, and of those that the program wanted, the part that it did not get.
@@ -323,7 +355,9 @@ _WITHOUT_CAUSE, _MOSTLY = "overhead.unknown", 0.5
 def find_contention(
     telemetry: TelemetrySummary | None, threads: int | None, result: LedgerResult, explained: Floats, judged: Ledger
 ) -> tuple[Caveat, ...]:
-    """A caveat when the program got fewer processors than it has threads, for want of free ones, and little adds up.
+    """Gives a caveat when the program lacked processors.
+
+    It got fewer than it has threads, for want of free ones, and little adds up.
 
     Threads that compute together wait for the last of them: one that has to wait for a processor makes a tiny op last
     for a whole time slice of the system, and which op that is, is chance. A single thread waits for no other: what it

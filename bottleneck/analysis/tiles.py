@@ -1,4 +1,7 @@
-"""Counts the tiles and waves of matrix products: of kernels that ran, and of those that are predicted."""
+"""Counts the tiles and waves of matrix products.
+
+They are those of kernels that ran, and of those that are predicted.
+"""
 
 import re
 
@@ -21,12 +24,18 @@ _PADDING = 1.1  # grids are rounded up so that neighbouring blocks share operand
 
 
 def count_tiles(m: Floats, n: Floats, batch: Floats, rows: Floats | float, columns: Floats | float) -> Floats:
-    """The tiles of so many rows and columns that cover the results of m by n."""
+    """Counts the tiles that cover results of m by n.
+
+    A tile has so many rows and columns.
+    """
     return np.asarray(np.ceil(m / rows) * np.ceil(n / columns) * batch)
 
 
 def fill_of_waves(waves: Floats) -> Floats:
-    """The part of the slots of whole waves that is taken; 1 where nothing is known."""
+    """Gives the part of whole waves' slots that is taken.
+
+    1 where nothing is known.
+    """
     return np.where(waves > 0, waves / np.ceil(waves - _ROUNDING), 1.0)
 
 
@@ -36,7 +45,9 @@ def fill_of_tiles(size: Floats, tile: float) -> Floats:
 
 
 class Waves(Struct, frozen=True):
-    """Per group: the tile (0 for none), its number over all products, and the parts of the device that it fills.
+    """Tiles and waves per group.
+
+    They are the tile (0 for none), its number over all products, and the parts of the device that it fills.
 
     ``wave_fill`` is the part of the slots of whole waves that tiles take, ``tile_fill`` the part of the tiles that the
     result takes; 1 where the grid does not prove one block per tile. ``m`` and ``n`` are the result's sizes.
@@ -50,7 +61,9 @@ class Waves(Struct, frozen=True):
 
 
 def find_waves(work: RooflineInput) -> Waves:
-    """The waves of every group whose grid has one block per tile, as the sizes of its result or the grid alone prove.
+    """Finds the waves of groups with one block per tile.
+
+    The sizes of the result or the grid alone must prove it.
 
     A library that works in column order swaps rows and columns: the way whose tiles are the blocks is taken. Blocks
     that match neither way (split-K, stream-K, persistent kernels) prove nothing. Without sizes the grid of a large tile
@@ -84,11 +97,17 @@ def find_waves(work: RooflineInput) -> Waves:
 
 
 def _is_grid(tiles: Floats, blocks: Floats) -> Flags:
-    """True if so many tiles make a grid of so many blocks, which may be padded."""
+    """Tells whether so many tiles make a grid of so many blocks.
+
+    The grid may be padded.
+    """
     return np.asarray((tiles > 0) & (blocks >= tiles) & (blocks <= np.maximum(_PADDING * tiles, tiles + 1)))
 
 
 def _tile(name: str) -> float:
-    """Rows and columns of the tile that a name states, packed into one number; 0 for none."""
+    """Gives the tile that a name states.
+
+    Rows and columns are packed into one number. 0 for none.
+    """
     match = _FLASH_TILE.search(name) or _TILE.search(name)
     return float(match[1]) * _NO_SUCH_TILE + float(match[2]) if match else 0.0

@@ -1,4 +1,7 @@
-"""Lays the ledger out in time: the stretches of the window that each account is charged with, as exports draw them."""
+"""Lays the ledger out in time, as exports draw it.
+
+It gives the stretches of the window that each account is charged with.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +31,10 @@ _ALLOCATOR = int(IDLE_ACCOUNTS[IDLE_CAUSES.index("allocator")])
 
 
 class _Work(Struct, frozen=True):
-    """Intervals of work with their accounts, and the part of each (0-1) that is charged to the allocator instead."""
+    """Intervals of work with their accounts.
+
+    Each also has the part (0-1) that is charged to the allocator instead.
+    """
 
     start: Floats
     end: Floats
@@ -75,7 +81,10 @@ def _device_part(linked: Linked, host: Host, device: int, account: Integers) -> 
 def _host_part(
     linked: Linked, roofline: pd.DataFrame, host: Host, account: Integers, ceilings: Device | None
 ) -> pd.DataFrame:
-    """Of ops of the host; the time that a collective holds the program up is charged to that collective."""
+    """Gives the stretches of ops of the host.
+
+    The time that a collective holds the program up is charged to that collective.
+    """
     timeline = host_timeline(linked, host)
     opened, closed, owner = owned_segments(linked.ops)
     low, high = linked.window.start_us, linked.window.end_us
@@ -106,20 +115,20 @@ def _joined(work: _Work, pieces: Pieces, idle: Gaps, linked: Linked, host: Host)
 
 
 def _divided(work: _Work) -> Iterator[tuple[float, float, int]]:
-    """Start, end and account of stretches of work: cut wherever an interval begins or ends.
+    """Yields start, end and account of stretches of work.
 
-    Each is divided between the accounts that are active then.
+    Work is cut wherever an interval begins or ends. Each stretch is divided between the accounts that are active then.
     """
     count = work.start.size
     times = np.concatenate((work.start, work.end))
     order = np.argsort(times, kind="stable").tolist()
-    at, layers, accounts, paging = (each.tolist() for each in (times, work.layer, work.account, work.paging))
+    at, layers, accounts, paging = (item.tolist() for item in (times, work.layer, work.account, work.paging))
     active: list[dict[int, int]] = [{} for _ in range(max(layers, default=0) + 1)]
     before = 0.0
     for index in order:
         now, row = at[index], index % count
         if now > before:
-            members = next((each for each in active if each), None)
+            members = next((item for item in active if item), None)
             if members:
                 yield from _shared(before, now, members, accounts, paging)
         before = now
@@ -132,7 +141,10 @@ def _divided(work: _Work) -> Iterator[tuple[float, float, int]]:
 def _shared(
     start: float, end: float, members: dict[int, int], accounts: list[int], paging: list[float]
 ) -> Iterator[tuple[float, float, int]]:
-    """A stretch divided between the accounts of its members, in the order of the ledger."""
+    """Divides a stretch between the accounts of its members.
+
+    They are in the order of the ledger.
+    """
     parts: dict[int, float] = {}
     for row in members:
         parts[accounts[row]] = parts.get(accounts[row], 0.0) + 1.0 - paging[row]

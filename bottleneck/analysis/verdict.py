@@ -1,4 +1,7 @@
-"""Decides the verdict, the last stage: which resource limits the step, and the sentence that states it."""
+"""Decides the verdict, which is the last stage.
+
+It is the resource that limits the step, and the sentence that states it.
+"""
 
 import math
 import re
@@ -93,7 +96,9 @@ class Grounds(Struct, frozen=True):
 
 
 class BoundDecision(Struct, frozen=True):
-    """The bound of a step: the group that limits it, or ``mixed`` or ``inconclusive``; ``ranked`` are the known groups.
+    """The bound of a step.
+
+    It is the group that limits it, or ``mixed`` or ``inconclusive``. ``ranked`` are the known groups.
 
     ``share`` is that of the limiting group; of the busy time for ``device``, of unmodelled work where too little is
     known. ``by_kind`` marks a bound that rests on the kinds of work that names show, because too little is modelled.
@@ -135,7 +140,10 @@ _SHORT_WAIT, _LITTLE_WAITING = 0.02, 0.05
 
 
 def _kept_up(evidence: Evidence) -> str | None:
-    """Says that the device was done with all work when the host waited for it at the end; null where it was not."""
+    """Says that the device kept up with the host.
+
+    It was done with all work when the host waited for it at the end. Null where it was not.
+    """
     trace, wall_us = evidence.linked.trace, evidence.linked.window.wall_us
     start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
     waits, launches = are_calls(trace, *WAITS), are_calls(trace, "launch", "graph_launch")
@@ -170,8 +178,8 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     likely = _set_aside(grounds, _likely_shares(grounds))
     by_kind = replace(_bound_of(grounds, likely, shares, _ranked(likely)), regime=None, by_kind=True)
     if not _is_mostly_unknown(judged, ranked):
-        known = _bound_of(grounds, judged, shares, ranked)
-        return by_kind if _is_in_doubt(grounds, known) and by_kind.bound != known.bound else known
+        decision = _bound_of(grounds, judged, shares, ranked)
+        return by_kind if _is_in_doubt(grounds, decision) and by_kind.bound != decision.bound else decision
     busy = _busy_share(grounds)
     if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
         return BoundDecision("device", None, busy, shares, ranked)
@@ -185,17 +193,23 @@ _LEAST_OWN = 0.5
 
 
 def _bound_in_spite_of_load(grounds: Grounds) -> BoundDecision:
-    """The bound if it stays when ops take no longer than they need, or the host half its time; else inconclusive."""
+    """Gives the bound if load could not have changed it.
+
+    It must stay when ops take no longer than they need, or the host half its time. Else it is inconclusive.
+    """
     calm = replace(grounds, disturbed=None)
-    found = find_bound(calm)
+    decision = find_bound(calm)
     others = (_with_less(calm, _needed_parts(grounds)), _with_less(calm, dict.fromkeys(_HOST_ACCOUNTS, _LEAST_OWN)))
-    if all(find_bound(each).bound == found.bound for each in others):
-        return found
-    return BoundDecision("inconclusive", None, found.share, found.shares, found.ranked)
+    if all(find_bound(less).bound == decision.bound for less in others):
+        return decision
+    return BoundDecision("inconclusive", None, decision.share, decision.shares, decision.ranked)
 
 
 def _needed_parts(grounds: Grounds) -> dict[str, float]:
-    """Part of the time of each account of work that its floors explain; none where they are not known."""
+    """Gives the part of work accounts' time that floors explain.
+
+    It is 0 where they are not known.
+    """
     parts = {}
     for account in ("compute", "memory"):
         rows = [row for row in grounds.kernels if row.bound == account]
@@ -206,24 +220,30 @@ def _needed_parts(grounds: Grounds) -> dict[str, float]:
 
 
 def _with_less(grounds: Grounds, parts: Mapping[str, float]) -> Grounds:
-    """The grounds of a step in which these accounts take only a part of their time."""
+    """Gives the grounds with only a part of these accounts' time."""
     us = [entry.us * parts.get(entry.account, 1.0) for entry in grounds.ledger.entries]
     wall_us = math.fsum(us)
     entries = tuple(
-        replace(entry, us=each, share=each / wall_us if wall_us > 0 else 0.0)
-        for entry, each in zip(grounds.ledger.entries, us, strict=True)
+        replace(entry, us=entry_us, share=entry_us / wall_us if wall_us > 0 else 0.0)
+        for entry, entry_us in zip(grounds.ledger.entries, us, strict=True)
     )
     return replace(grounds, ledger=Ledger(wall_us, entries))
 
 
 def _start_up_share(ledger: Ledger) -> float:
-    """Share of the step in start-up that is paid once; 0 where it is most of the step, so that it is not set aside."""
+    """Gives the share of the step in start-up paid once.
+
+    It is 0 where that is most of the step, so that it is not set aside.
+    """
     share = math.fsum(entry.share for entry in ledger.entries if entry.account == _START_UP)
     return share if share <= _MOST else 0.0
 
 
 def _profiler_share(ledger: Ledger) -> float:
-    """Share of the step in the profiler's own work; 0 where it is nearly all of the step."""
+    """Gives the share of the step in the profiler's own work.
+
+    It is 0 where that is nearly all of the step.
+    """
     share = math.fsum(entry.share for entry in ledger.entries if entry.account == _PROFILER)
     return share if share <= _MOST_OWN else 0.0
 
@@ -278,7 +298,10 @@ _PRODUCT = re.compile(r"^aten::(?:\w*mm|\w*mv|linear|matmul|dot)$")
 
 
 def _likely_shares(grounds: Grounds) -> dict[str, float]:
-    """Shares of the groups with unmodelled work counted as the bound that its kind, and where known its size, has."""
+    """Gives shares of the groups with unmodelled work assigned.
+
+    It counts as the bound that its kind, and where known its size, has.
+    """
     shares = grounds.ledger.group_shares()
     for entry in grounds.ledger.entries:
         likely = ACCOUNTS[entry.account].likely if entry.account in ACCOUNTS else None
@@ -291,14 +314,20 @@ def _likely_shares(grounds: Grounds) -> dict[str, float]:
 
 
 def _is_thin_product(kernel: KernelSummary) -> bool:
-    """True for an unmodelled product that reads so much for its arithmetic that its kind's usual bound is not its."""
+    """Tells whether an unmodelled product is thin.
+
+    It reads so much for its arithmetic that its kind's usual bound does not hold.
+    """
     if kernel.bound != UNMODELLED or kernel.flops is None or kernel.bytes_low is None:
         return False
     return bool(_PRODUCT.match(kernel.op or "")) and 0 < kernel.flops < _FEW_FLOPS_PER_BYTE * kernel.bytes_low
 
 
 def _busy_share(grounds: Grounds) -> float:
-    """Share of the judged part of the step in which the device works: all but the causes of idle time."""
+    """Gives the share of the judged step in which the device works.
+
+    This is all but the causes of idle time.
+    """
     idle = math.fsum(
         entry.share for entry in grounds.ledger.entries if entry.account in ACCOUNTS and ACCOUNTS[entry.account].cause
     )
@@ -325,7 +354,10 @@ class _FirstStep(Struct, frozen=True):
 def _clauses(
     grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding], first_step: _FirstStep | None
 ) -> Iterator[Clause]:
-    """The parts of the verdict in words, in the order in which they are read."""
+    """Yields the parts of the verdict in words.
+
+    They are in the order in which they are read.
+    """
     if grounds.cut_off:
         yield Clause("cut_off", f"The file was cut off, so this judges only a part: {grounds.cut_off}")
     yield from grounds.straggler
@@ -352,7 +384,10 @@ _MOST_SURE = 2
 
 
 def _sure(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
-    """Says what is known of a program whose times say nothing, because others ran beside it; null elsewhere."""
+    """Says what is known of a program whose times say nothing.
+
+    They say nothing because other programs ran beside it. Null elsewhere.
+    """
     if grounds.disturbed is None or decision.bound != "inconclusive":
         return None
     titles = [finding.title for finding in findings if finding.slug in SURE_FINDINGS][:_MOST_SURE]
@@ -360,7 +395,10 @@ def _sure(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]
 
 
 def _pace(grounds: Grounds, serving: Serving) -> str:
-    """A sentence on the time in which a server has no requests, which is no fault of its model."""
+    """Gives a sentence on a server's time without requests.
+
+    This time is no fault of its model.
+    """
     idle = format_share(math.fsum(entry.share for entry in grounds.ledger.entries if entry.account == WAIT))
     return (
         f"The program waits for requests {idle} of the time, which is no fault of the model: "
@@ -369,7 +407,10 @@ def _pace(grounds: Grounds, serving: Serving) -> str:
 
 
 def _regime(grounds: Grounds, group: str) -> Regime | None:
-    """The band of all kernels of a group of work together; null for waits and where none is known."""
+    """Gives the band of all kernels of a group of work.
+
+    They are taken together. Null for waits and where none is known.
+    """
     if group not in {"compute", "memory"}:
         return None
     judged = [kernel for kernel in grounds.kernels if kernel.regime is not None and kernel.bound == group]
@@ -401,13 +442,16 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
 
 
 def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[Clause]:
-    """The same for a bound that is a group of the ledger, or two of them."""
+    """Yields the clauses of a bound that is a ledger group.
+
+    It may also be two of them.
+    """
     first, second = decision.ranked[0], decision.ranked[1]
     if decision.by_kind:
         likely = _likely_shares(grounds)
         opening = ", ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
-        known = f"{_GROUP_WORDS[first].capitalize()} probably holds"
-        held = "No single bound holds" if decision.bound == "mixed" else known
+        likely_words = f"{_GROUP_WORDS[first].capitalize()} probably holds"
+        held = "No single bound holds" if decision.bound == "mixed" else likely_words
         yield Clause("bound", f"{held} the {wall} step back, by the kinds of its work: {opening}")
         yield Clause("cause", _kinds(grounds), "; ")
     elif decision.bound == "mixed":
@@ -444,7 +488,10 @@ def _kinds(grounds: Grounds) -> str:
 
 
 def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
-    """True if unmodelled work, were it of the next group, would overturn the bound; of what is judged."""
+    """Tells whether unmodelled work could overturn the bound.
+
+    It is taken as work of the next group. Only what is judged counts.
+    """
     # Unknown work is work: it may be compute or memory, never overhead or communication.
     shares, first = _set_aside(grounds, decision.shares), decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
@@ -453,7 +500,10 @@ def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
 
 
 def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
-    """Addition where unmodelled work could overturn the verdict, or times are not the program's own; else null."""
+    """Gives the addition to a doubtful verdict.
+
+    Unmodelled work could overturn it, or times are not the program's own. Else null.
+    """
     if grounds.disturbed is not None and decision.bound != "inconclusive":
         return "other programs took a part of this time, which changes how long it is but not what it is"
     if not _is_in_doubt(grounds, decision):
@@ -462,7 +512,10 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
 
 
 def _contributor(grounds: Grounds, group: str) -> str:
-    """The largest account of a group in words, with its share and its largest kernel or source line."""
+    """Describes the largest account of a group.
+
+    It comes with its share and its largest kernel or source line.
+    """
     entry = _largest_entry(grounds, group)
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if entry.account not in _NAMED_BY_KERNEL:
@@ -478,7 +531,10 @@ def _contributor(grounds: Grounds, group: str) -> str:
 
 
 def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> _FirstStep:
-    """The first finding in words, with its gain unless other programs made the times of the step doubtful."""
+    """Puts the first finding in words.
+
+    Its gain is given unless other programs made the times of the step doubtful.
+    """
     gained = ""
     if finding.predicted_gain_us is not None and not (decision.bound == "inconclusive" and grounds.disturbed):
         noise = "; the steps vary by more than that" if finding.within_noise else ""
@@ -491,13 +547,19 @@ _LEAST_ANSWERED = 0.1
 
 
 class LargestPart(Struct, frozen=True):
-    """The largest part of what limits a step: its account, and the rows of kernels that are its time."""
+    """The largest part of what limits a step.
+
+    It has its account, and the rows of kernels that are its time.
+    """
 
     entry: LedgerEntry
     rows: tuple[int, ...] = ()
 
     def is_answered_by(self, finding: Finding, grounds: Grounds) -> bool:
-        """True if the finding's gain, 1 % of the step or more, comes from this part, or from the whole step."""
+        """Tells whether a finding makes this part shorter.
+
+        The finding's gain, 1 % of the step or more, must come from this part, or from the whole step.
+        """
         gain = finding.predicted_gain_us
         if gain is not None and gain.high < LITTLE / 2 * grounds.ledger.wall_us:
             return False
@@ -510,13 +572,16 @@ class LargestPart(Struct, frozen=True):
 
 
 def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
-    """Says that no finding makes the largest part of the step shorter, and how near its roof it is; else null."""
+    """Says that no finding makes the largest part shorter.
+
+    It also says how near its roof the part is. Else null.
+    """
     if decision.bound == "inconclusive":
         return None
     is_unmodelled = decision.bound == "device" or decision.by_kind
     entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
     part = LargestPart(entry, _rows_of_part(grounds, entry))
-    if any(part.is_answered_by(each, grounds) for each in findings if not each.on_request):
+    if any(part.is_answered_by(finding, grounds) for finding in findings if not finding.on_request):
         return None
     if is_unmodelled:
         most = _largest_of([grounds.kernels[row] for row in part.rows])
@@ -529,7 +594,10 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
 
 
 def _rows_of_part(grounds: Grounds, entry: LedgerEntry) -> tuple[int, ...]:
-    """The rows of kernels that are the time of an account; of one that a kernel names, those of that kernel."""
+    """Gives the rows of kernels that are an account's time.
+
+    Of an account that a kernel names, they are those of that kernel.
+    """
     bounds = _bounds_of(entry.account)
     kernel = _largest_kernel(grounds, bounds) if entry.account in _NAMED_BY_KERNEL - {UNMODELLED} else None
     is_kind = entry.account in UNMODELLED_ACCOUNTS and any(row.account == entry.account for row in grounds.kernels)
@@ -543,7 +611,10 @@ def _rows_of_part(grounds: Grounds, entry: LedgerEntry) -> tuple[int, ...]:
 
 
 def _rate(grounds: Grounds, rows: Sequence[int]) -> str | None:
-    """'31.0 % of the bandwidth': how near these rows of kernels are to the roof that limits them; null if unknown."""
+    """Says how near these rows of kernels are to their roof.
+
+    It reads like '31.0 % of the bandwidth'. Null if unknown.
+    """
     kernels = [grounds.kernels[row] for row in rows]
     us = math.fsum(row.us for row in kernels)
     known_us = math.fsum(row.us for row in kernels if row.explained is not None)
@@ -576,7 +647,10 @@ def _bounds_of(account: str) -> tuple[str, ...]:
 
 
 def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary | None:
-    """The largest row of the op with the most time in these bounds, with the time of all rows of that op and line."""
+    """Gives the largest row of the op with the most time.
+
+    Only rows of these bounds count. It has the time of all rows of that op and line.
+    """
     return _largest_of([row for row in grounds.kernels if row.bound in bounds])
 
 
@@ -592,7 +666,9 @@ def _largest_of(kernels: Sequence[KernelSummary]) -> KernelSummary | None:
 
 
 def _line_of(grounds: Grounds, account: str) -> tuple[str | None, float]:
-    """The source line with most of the time of an idle cause (null where it is not known), and that time in us.
+    """Gives the source line with most of an idle cause's time.
+
+    Null where it is not known. The number is that time in us.
 
     Of a function whose lines the trace does not tell, the line with most samples.
     """
@@ -614,7 +690,10 @@ def _line_of(grounds: Grounds, account: str) -> tuple[str | None, float]:
 
 
 def _around(grounds: Grounds, account: str, line: str) -> str:
-    """The kernel that is waited for at a line, and the op that comes next, in words; empty where none is known."""
+    """Names the kernel and op beside a wait at a line.
+
+    They are the kernel that is waited for, and the op that comes next. Empty where none is known.
+    """
     rows = [row for row in grounds.idle if f"overhead.{row.cause}" == account and row.source == line]
     longest = max(rows, key=lambda row: row.us, default=None)
     if longest is None:
@@ -629,6 +708,9 @@ def _label(kernel: KernelSummary) -> str:
 
 
 def _continuing(advice: str) -> str:
-    """Advice as it continues a sentence: names such as CUDA keep their capitals, the full stop goes."""
+    """Gives advice as it continues a sentence.
+
+    Names such as CUDA keep their capitals, the full stop goes.
+    """
     text = advice.strip().rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -1,4 +1,7 @@
-"""Cost stage: computes FLOPs and bytes of every op call (COSTS) from its recorded shapes (SIGNATURES or CALLS)."""
+"""Computes FLOPs and bytes of every op call (COSTS) from its shapes.
+
+This is the cost stage. The recorded shapes are those of SIGNATURES or CALLS.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -73,7 +76,7 @@ FORMULAS = merge_formulas([*OP_FAMILIES.values(), movement.VIEWS])
 
 # Ops that only call others, which have costs of their own.
 COMPOSITES = frozenset[str]().union(
-    *(each.COMPOSITES for each in (matmul, convolution, attention, normalization, losses, pooling, movement))
+    *(ops.COMPOSITES for ops in (matmul, convolution, attention, normalization, losses, pooling, movement))
 )
 
 
@@ -84,23 +87,29 @@ _FAMILY_OF = {name: family for family, formulas in OP_FAMILIES.items() for name 
 
 
 def op_family(name: str) -> str | None:
-    """The family of an op by its name, 'free' for views and ops that only call others; null for unknown ops."""
+    """Gives the family of an op by its name.
+
+    It is 'free' for views and ops that only call others, null for unknown ops.
+    """
     if name in movement.VIEWS or name in COMPOSITES or movement.dispatch(name):
         return "free"
     return _FAMILY_OF.get(name) or inductor_triton.family(name) or attention.family(name)
 
 
 def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
-    """COSTS, row for row as SIGNATURES or CALLS; an unmodelled call has nulls and the reason."""
+    """Gives COSTS, row for row as SIGNATURES or CALLS.
+
+    An unmodelled call has nulls and the reason.
+    """
     columns = [_texts(signatures, name) for name in ("name", "dims", "types", "strides", "concrete", "result")]
     # Nearly all calls of views differ in their numbers alone, which no view's cost depends on.
     columns[4] = [
         None if name in movement.VIEWS and concrete is not None and concrete.startswith("[") else concrete
         for name, concrete in zip(columns[0], columns[4], strict=True)
     ]
-    found: dict[tuple[str | None, ...], Cost | Reason] = {}
+    results_by_call: dict[tuple[str | None, ...], Cost | Reason] = {}
     results = [
-        found[call] if call in found else found.setdefault(call, compute_cost(*call))
+        results_by_call[call] if call in results_by_call else results_by_call.setdefault(call, compute_cost(*call))
         for call in zip(*columns, strict=True)
     ]
     evidence = signatures["evidence"].to_list() if "evidence" in signatures else [None] * len(signatures)
@@ -108,7 +117,10 @@ def compute_costs(signatures: pd.DataFrame) -> pd.DataFrame:
 
 
 def _texts(calls: pd.DataFrame, column: str) -> list[str | None]:
-    """The texts of a column; null for what is no text, and where there is no such column."""
+    """Gives the texts of a column.
+
+    Null for what is no text, and where there is no such column.
+    """
     if column not in calls:
         return [None] * len(calls)
     return [text if isinstance(text, str) else None for text in calls[column].to_list()]
@@ -119,7 +131,10 @@ _NO_COST = (None,) * len(Cost.__struct_fields__)
 
 
 def cost_table(results: Sequence[Cost | Reason], evidence: Sequence[tuple[str, ...]]) -> pd.DataFrame:
-    """COSTS from one cost, or the reason for having none, and its evidence per row."""
+    """Builds COSTS from one result per row and its evidence.
+
+    A result is a cost, or the reason for having none.
+    """
     rows = [astuple(result) if isinstance(result, Cost) else _NO_COST for result in results]
     values = dict(zip(Cost.__struct_fields__, zip(*rows, strict=True) if rows else repeat(()), strict=False))
     reasons = [None if isinstance(result, Cost) else result for result in results]
@@ -140,7 +155,10 @@ def cost_table(results: Sequence[Cost | Reason], evidence: Sequence[tuple[str, .
 
 
 def compute_cost(name: str | None, *texts: str | None) -> Cost | Reason:
-    """The cost of one call from its texts as ``parse_call`` takes them, or the reason why there is none."""
+    """Gives the cost of one call, or the reason for having none.
+
+    The texts are as ``parse_call`` takes them.
+    """
     patterns = (module.formula(name or "") for module in _BY_PATTERN)
     formula = FORMULAS.get(name or "") or next(filter(None, patterns), None)
     if name is None or formula is None:

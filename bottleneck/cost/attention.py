@@ -44,7 +44,10 @@ class AttentionLayout(Struct, frozen=True):
 
 
 def _backward_layout(**positions: Any) -> AttentionLayout:
-    """Layout of a backward op, whose first argument is the gradient of the output, before query, key and value."""
+    """Gives the layout of a backward op.
+
+    Its first argument is the gradient of the output, before query, key and value.
+    """
     return replace(AttentionLayout(query=1), **positions)
 
 
@@ -137,9 +140,10 @@ UNMASKED = "lower end: whether the mask is causal was not recorded"
 
 
 class Attention(Struct, frozen=True):
-    """Sizes of one attention: ``heads`` counts heads times sequences, ``pairs`` query-key pairs per head and sequence.
+    """Sizes of one attention.
 
-    ``seen`` is the part of the keys that any query sees at the low end.
+    ``heads`` counts heads times sequences, ``pairs`` query-key pairs per head and sequence. ``seen`` is the part of the
+    keys that any query sees at the low end.
     """
 
     heads: float
@@ -158,7 +162,10 @@ class Attention(Struct, frozen=True):
 
 
 def visible_pairs(queries: float, keys: float, *, last: float, first: float | None = None) -> float:
-    """Pairs of a query i and an existing key j with i + ``first`` ≤ j ≤ i + ``last``; ``first`` null: from key 0."""
+    """Counts pairs of a query i and an existing key j.
+
+    A pair has i + ``first`` ≤ j ≤ i + ``last``. Where ``first`` is null, the keys start from 0.
+    """
 
     def up_to(limit: float) -> float:
         return _ramp(queries + limit, keys) - _ramp(limit, keys)
@@ -182,9 +189,10 @@ def _mask(call: OpCall, layout: AttentionLayout) -> tuple[bool | None, bool]:
 
 
 def _band(call: OpCall, layout: AttentionLayout, queries: float, keys: float) -> tuple[float | None, float]:
-    """First and last key, relative to its own index, that a query sees; a sliding window has a negative size if off.
+    """Gives the first and last key that a query sees.
 
-    Without a recorded mask these are the keys of a causal one, which sees fewest.
+    Both are relative to the query's own index. A sliding window has a negative size if off. Without a recorded mask
+    these are the keys of a causal one, which sees fewest.
     """
     causal, bottom_right = _mask(call, layout)
     shift = keys - queries if bottom_right else 0.0
@@ -196,7 +204,9 @@ def _band(call: OpCall, layout: AttentionLayout, queries: float, keys: float) ->
 
 
 def _lengths(call: OpCall, layout: AttentionLayout, query: Tensor, key: Tensor) -> tuple[float, float, str | None]:
-    """Queries and keys of one sequence (the mean where sequences are packed), and a note on what is unknown.
+    """Gives queries and keys of one sequence, and what is unknown.
+
+    The lengths are the means where sequences are packed. The third value is a note on what is unknown.
 
     Pairs grow faster than lengths, so that even lengths have the fewest pairs of all splits of a total: where all
     sequences have as many queries, and where each has at least as many keys as queries, the further ones left out.
@@ -219,14 +229,20 @@ def _lengths(call: OpCall, layout: AttentionLayout, query: Tensor, key: Tensor) 
 
 
 def _is_packed_unseen(call: OpCall, layout: AttentionLayout, query: Tensor) -> bool:
-    """True for sequences that are packed, by the rank of their tensor, and whose lengths were not recorded."""
+    """Tells whether sequences are packed and their lengths were not recorded.
+
+    The rank of the query's tensor shows that they are packed.
+    """
     if layout.lengths is None or not layout.heads_last or len(query.shape) != 3:
         return False
     return call.optional_tensor(layout.lengths[0]) is None
 
 
 def _sizes(call: OpCall, layout: AttentionLayout) -> Attention:
-    """The sizes of the call; Unmodelled when they depend on data, or on arguments that were not recorded."""
+    """Gives the sizes of the call.
+
+    Raises Unmodelled when they depend on data, or on arguments that were not recorded.
+    """
     query, key, value = (call.tensor(layout.query + offset) for offset in range(3))
     if min(len(tensor.shape) for tensor in (query, key, value)) < 3 or query.shape[-1] != key.shape[-1]:
         raise Unmodelled("unfit_attention")
@@ -252,7 +268,10 @@ def _sizes(call: OpCall, layout: AttentionLayout) -> Attention:
 
 
 def _arithmetic(call: OpCall, layout: AttentionLayout, sizes: Attention, width: int) -> Cost:
-    """The arithmetic of products over ``width`` numbers per pair, with the softmax and the dropout around them."""
+    """Prices products over ``width`` numbers per pair.
+
+    The softmax and the dropout around them are included.
+    """
     pairs = sizes.heads * sizes.pairs
     dropout = None if layout.dropout is None else call.number(layout.dropout)
     return Cost(
@@ -270,9 +289,10 @@ def _arithmetic(call: OpCall, layout: AttentionLayout, sizes: Attention, width: 
 
 
 def _traffic(call: OpCall, layout: AttentionLayout, sizes: Attention) -> Cost:
-    """Reading query, key, value and bias, and moving the output and the log of its softmax's sums once.
+    """Prices moving query, key, value, bias and the results once.
 
-    Where a causal mask hides the last keys from all queries, the low end leaves them out.
+    The results are the output and the log of its softmax's sums. Where a causal mask hides the last keys from all
+    queries, the low end leaves them out.
     """
     query, key, value = (call.tensor(layout.query + offset) for offset in range(3))
     bias = None if layout.bias is None else call.optional_tensor(layout.bias)
@@ -289,7 +309,9 @@ def forward(layout: AttentionLayout, call: OpCall) -> Cost:
 
 
 def _backward(layout: AttentionLayout, call: OpCall) -> Cost:
-    """The cost of the backward pass: five products, three as wide as keys (scores again, dq, dk), two as values.
+    """Prices the backward pass, which has five products.
+
+    Three are as wide as keys (scores again, dq, dk), two as wide as values.
 
     It reads what the forward pass read and wrote, and the output's gradient, and writes the gradients of query, key
     and value. At the high end it sums the query's gradient in fp32, and reads output and gradient once more for their
@@ -317,14 +339,14 @@ _NAME = re.compile(r"sage_(fwd|quant_kernel)(?:_\d+)?")
 
 def formula(name: str) -> Formula | None:
     """The formula of a SageAttention kernel of this name; null for every other name."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else {"fwd": _sage_forward, "quant_kernel": _round}[found[1]]
+    match = _NAME.fullmatch(name)
+    return None if match is None else {"fwd": _sage_forward, "quant_kernel": _round}[match[1]]
 
 
 def family(name: str) -> str | None:
     """The family of such a kernel; null for every other name."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else {"fwd": "attention", "quant_kernel": "pointwise"}[found[1]]
+    match = _NAME.fullmatch(name)
+    return None if match is None else {"fwd": "attention", "quant_kernel": "pointwise"}[match[1]]
 
 
 def _sage_forward(call: OpCall) -> Cost:
@@ -352,6 +374,9 @@ def _sage_forward(call: OpCall) -> Cost:
 
 
 def _round(call: OpCall) -> Cost:
-    """sage_quant_kernel(query, rounded query, scales, key, …): read, rounded to 8 bits by block, and written."""
+    """Prices sage_quant_kernel(query, rounded query, scales, key, …).
+
+    The query is read, rounded to 8 bits by block, and written.
+    """
     tensors = call.tensors()
     return stream("pointwise", *tensors, vector_flops=1.5 * sum(tensor.numel for tensor in tensors))

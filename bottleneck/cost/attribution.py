@@ -1,4 +1,7 @@
-"""Attributes the time of each kernel to the op that does its work: builds ATTRIBUTION from OPS, KERNELS and COSTS."""
+"""Attributes the time of each kernel to the op doing its work.
+
+Builds ATTRIBUTION from OPS, KERNELS and COSTS.
+"""
 
 from collections.abc import Mapping
 
@@ -29,7 +32,9 @@ AMOUNTS = ["matrix_flops", "vector_flops", "special_ops", "bytes_low", "bytes_hi
 
 @returns_memory
 def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """ATTRIBUTION: the op that each row of KERNELS is attributed to, and the part of its cost that the row carries.
+    """Gives ATTRIBUTION, the op that each row of KERNELS belongs to.
+
+    Each row also has the part of the op's cost that it carries.
 
     A GPU kernel is attributed to the nearest worker among its op and that op's ancestors; on a CPU, where the rows of
     KERNELS are the ops themselves, a worker is attributed to itself and other rows to no op. A worker is an op whose
@@ -56,19 +61,25 @@ def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> 
 
 
 def _families(ops: pd.DataFrame, kernels: pd.DataFrame) -> "pd.Categorical":
-    """The family of each row by the kernel's name; by that of its op where the kernel's tells none."""
-    names, known = ops["name"].cat, kernels["family"].cat
+    """Gives the family of each row by the kernel's name.
+
+    Where the kernel's name tells none, the family is that of its op.
+    """
+    names, kernel_families = ops["name"].cat, kernels["family"].cat
     of_name = [op_family(name) for name in names.categories]
-    labels = [*known.categories, *dict.fromkeys(filter(None, of_name))]
-    by_op = np.array([*(labels.index(each) if each else -1 for each in of_name), -1])
+    labels = [*kernel_families.categories, *dict.fromkeys(filter(None, of_name))]
+    by_op = np.array([*(labels.index(family) if family else -1 for family in of_name), -1])
     op = np.append(names.codes.to_numpy(dtype=np.int64), -1)[as_integers(kernels["op"])]
     is_silent = kernels["family"].isin(("host", "other")).to_numpy()
-    texts = np.array([*labels, None], dtype=object)[np.where(is_silent, by_op[op], known.codes.to_numpy())]
+    texts = np.array([*labels, None], dtype=object)[np.where(is_silent, by_op[op], kernel_families.codes.to_numpy())]
     return pd.Categorical(texts)
 
 
 def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Integers:
-    """Family code per op; -1 where the op is unmodelled, has zero cost, or is a view."""
+    """Gives the family code of each op.
+
+    It is -1 where the op is unmodelled, has zero cost, or is a view.
+    """
     amount = costs[AMOUNTS].fillna(0.0).sum(axis=1).to_numpy() > 0
     is_view = (costs["family"] == "view").to_numpy()
     family = np.where(amount & ~is_view, costs["family"].cat.codes.to_numpy(), -1).astype(np.int64)
@@ -76,7 +87,10 @@ def _working_family(ops: pd.DataFrame, costs: pd.DataFrame) -> Integers:
 
 
 def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Integers) -> Flags:
-    """True for ops that work and do not delegate their work to an op nested in them."""
+    """Marks ops that do their work themselves.
+
+    An op that delegates its work to an op nested in it is not marked.
+    """
     families = list(costs["family"].cat.categories)
     assert len(families) < 63, "families no longer fit the bits of an integer"
     bit = {name: 1 << code for code, name in enumerate(families)}
@@ -90,7 +104,9 @@ def _workers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Integers) -> Flags:
 
 
 def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Integers) -> Flags:
-    """True for ops without work of their own: free by name or cost, or delegating their work to ops nested in them.
+    """Marks ops without work of their own.
+
+    They are free by name or cost, or delegate their work to ops nested in them.
 
     Without shapes the name decides: an op of a family delegates when an op of the same family is nested in it. An op
     of no known family is taken to delegate when the ops in it take at least half of its time.
@@ -113,7 +129,7 @@ def _dispatchers(ops: pd.DataFrame, costs: pd.DataFrame, parent: Integers) -> Fl
 
 
 def _delegate_bits(name: str, bit: Mapping[str, int]) -> int:
-    """The families, as bits, that an op name or a family delegates its work to."""
+    """Gives the families that an op or family delegates to, as bits."""
     return sum(bit.get(family, 0) for family in DELEGATES.get(name, ()))
 
 
@@ -150,7 +166,9 @@ def _attributed_ops(kernels: pd.DataFrame, parent: Integers, workers: Flags) -> 
 
 
 def shares(kernels: pd.DataFrame, owner: Integers) -> npt.NDArray[np.float64]:
-    """Part of its op's cost that each kernel carries, by duration; NaN for kernels without an op.
+    """Gives the part of its op's cost that each kernel carries.
+
+    Parts are by duration, and NaN for kernels without an op.
 
     Auxiliary kernels carry nothing, unless an op has no others: its cost must not vanish. Kernels of no measurable
     duration carry equal parts.

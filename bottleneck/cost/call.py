@@ -1,4 +1,7 @@
-"""Defines the input and output of cost formulas: an op call as the trace recorded it (OpCall), and its Cost."""
+"""Input and output of cost formulas.
+
+The input is an op call as the trace recorded it (OpCall), the output its Cost.
+"""
 
 import json
 import math
@@ -17,7 +20,10 @@ from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
 
 class Tensor(Struct, frozen=True, gc=False):
-    """A tensor argument: shape, strides (null when the trace has none) and dtype as the trace spells it."""
+    """A tensor argument: shape, strides and dtype.
+
+    Strides are null when the trace has none. The dtype is spelled as in the trace.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -57,7 +63,9 @@ class Tensor(Struct, frozen=True, gc=False):
 
 
 class TensorList(Struct, frozen=True, gc=False):
-    """A list of tensors; the trace gives their shapes (or none at all) but never their dtype.
+    """A list of tensors.
+
+    The trace gives their shapes (or none at all) but never their dtype.
 
     ``item_bytes`` is known where the names of the kernels that processed the list contain it. Where ``spread`` is above
     1, the shapes are the least, by the grids of these kernels, and the elements may be so many times as many.
@@ -74,7 +82,10 @@ class TensorList(Struct, frozen=True, gc=False):
 
 
 class Scalar(Struct, frozen=True, gc=False):
-    """A number, flag or list argument as the text that the trace holds; empty when it was not recorded."""
+    """A number, flag or list argument.
+
+    It is the text that the trace holds, and empty when it was not recorded.
+    """
 
     text: str = ""
 
@@ -131,7 +142,10 @@ class OpCall(Struct, frozen=True):
         return argument
 
     def optional_tensor(self, position: int) -> Tensor | None:
-        """The tensor at a position, or null when the argument is None, absent or a 0-element placeholder."""
+        """Gives the tensor at a position.
+
+        Null when the argument is None, absent or a placeholder of 0 elements.
+        """
         argument = self.arguments[position] if position < len(self.arguments) else None
         return argument if isinstance(argument, Tensor) and argument.numel else None
 
@@ -170,8 +184,8 @@ class OpCall(Struct, frozen=True):
         """A list-of-booleans argument such as '[True, False]'; null when it was not recorded."""
         words = [word.strip() for word in self.text(position).strip("[]").split(",")]
         values = [{"True": True, "1": True, "False": False, "0": False}.get(word) for word in words]
-        known = tuple(value for value in values if value is not None)
-        return known if len(known) == len(values) else None
+        flags = tuple(value for value in values if value is not None)
+        return flags if len(flags) == len(values) else None
 
     def integers(self, position: int) -> tuple[int, ...] | None:
         """A list-of-integers argument such as '[1, 1]'; null when it was not recorded."""
@@ -186,7 +200,10 @@ class OpCall(Struct, frozen=True):
         return None
 
     def result_size(self, position: int) -> tuple[int, ...]:
-        """The size of the result as an argument gives it; raises Unmodelled when it was not recorded."""
+        """Gives the size of the result from an argument.
+
+        Raises Unmodelled when it was not recorded.
+        """
         return recorded(self.integers(position), "no_result_size")
 
 
@@ -253,7 +270,9 @@ def parse_call(
     concrete: str | None,
     result: str | None = None,
 ) -> OpCall:
-    """The call that raw trace texts describe; raises Unmodelled when shapes are missing or malformed.
+    """Parses the raw trace texts of one call.
+
+    Raises Unmodelled when shapes are missing or malformed.
 
     The first four texts are the JSON of 'Input Dims', 'Input type', 'Input Strides' and 'Concrete Inputs' of one event;
     the last one is the JSON of the result's sizes, where they were found elsewhere.
@@ -266,10 +285,10 @@ def parse_call(
     rest = zip_longest(dtypes, _load(strides) if strides else (), _load(concrete) if concrete else ())
     if not dtypes and any(shapes):
         raise Unmodelled("no_dtypes")
-    known = chain(rest, repeat((None, None, None)))
+    padded = chain(rest, repeat((None, None, None)))
     return OpCall(
         name,
-        tuple([_argument(shape, *each) for shape, each in zip(shapes, known, strict=False)]),
+        tuple([_argument(shape, *texts) for shape, texts in zip(shapes, padded, strict=False)]),
         _sizes(_load(result)) if result else None,
     )
 
@@ -278,7 +297,10 @@ _decode = msgspec.json.Decoder().decode
 
 
 def load_json(text: str) -> object:
-    """The value in a text; raises ValueError or RecursionError as ``json.loads``, which takes five times as long."""
+    """Gives the value in a JSON text.
+
+    Raises ValueError or RecursionError as ``json.loads``, which takes five times as long.
+    """
     try:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):

@@ -34,7 +34,9 @@ class ForwardLayout(Struct, frozen=True):
 
 
 class BackwardLayout(Struct, frozen=True):
-    """Positions of the arguments of a backward op, and the gradients that it makes (null: per its mask, the last).
+    """Argument positions of a backward op, and the gradients it makes.
+
+    Where ``makes`` is null, the last argument is the mask of the gradients.
 
     An op without an ``inputs`` (``weight``) tensor takes its size as a list of integers at the same position.
     """
@@ -123,7 +125,10 @@ COMPOSITES = frozenset({"aten::_convolution_mode", "aten::conv_tbc"})
 
 
 class Convolution(Struct, frozen=True):
-    """One convolution: its input and weight, and the shape of its output [N, channels, sizes …]."""
+    """One convolution: its input, weight and output shape.
+
+    The output is [N, channels, sizes …].
+    """
 
     inputs: Tensor
     weight: Tensor
@@ -160,7 +165,10 @@ class Convolution(Struct, frozen=True):
         return Cost(FAMILY, matrix_flops=passes * self.flops, math_dtype=self.inputs.short_dtype)
 
     def product(self) -> Cost:
-        """The FLOPs of the forward pass, with the sizes of the product that it is: positions by output channels."""
+        """Gives the FLOPs of the forward pass.
+
+        They come with the sizes of the product that it is: positions by output channels.
+        """
         if self.transposed:
             return self.arithmetic()
         groups = max(self.inputs.shape[1] // max(self.weight.shape[1], 1), 1)
@@ -175,7 +183,10 @@ class Convolution(Struct, frozen=True):
 
 
 def _batched(tensor: Tensor, weight: Tensor) -> Tensor:
-    """The tensor as [N, channels, sizes …], where a module took an example without a batch."""
+    """Gives the tensor as [N, channels, sizes …].
+
+    A module may have taken an example without a batch.
+    """
     if len(weight.shape) < 3 or len(tensor.shape) not in {len(weight.shape), len(weight.shape) - 1}:
         raise Unmodelled("unequal_dimensions")
     missing = len(weight.shape) - len(tensor.shape)
@@ -184,7 +195,10 @@ def _batched(tensor: Tensor, weight: Tensor) -> Tensor:
 
 
 def _per_dimension(call: OpCall, position: int | None, dimensions: int, default: int) -> tuple[int, ...]:
-    """Stride, padding or dilation per spatial dimension; ``default`` where the op has no such argument."""
+    """Gives stride, padding or dilation per spatial dimension.
+
+    ``default`` counts where the op has no such argument.
+    """
     if position is None:
         return (default,) * dimensions
     values = call.integers(position)
@@ -200,7 +214,10 @@ def _is_transposed(call: OpCall, layout: ForwardLayout | BackwardLayout) -> bool
 
 
 def _out_shape(call: OpCall, layout: ForwardLayout, inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """Shape of the output by the rules of torch.nn.ConvNd and ConvTransposeNd, or as inferred from other ops."""
+    """Gives the shape of the output.
+
+    It follows the rules of torch.nn.ConvNd and ConvTransposeNd, or was inferred from other ops.
+    """
     if call.result is not None and len(call.result) == len(weight.shape):
         return call.result
     dimensions = len(weight.shape) - 2
@@ -221,7 +238,10 @@ def _out_shape(call: OpCall, layout: ForwardLayout, inputs: Tensor, weight: Tens
 
 
 def _convolution(layout: ForwardLayout, call: OpCall) -> Convolution:
-    """The sizes of a forward op's convolution; Unmodelled when the window does not fit the input."""
+    """Gives the sizes of a forward op's convolution.
+
+    Raises Unmodelled when the window does not fit the input.
+    """
     weight = call.tensor(layout.weight)
     inputs = _batched(call.tensor(layout.inputs), weight)
     out_shape = _out_shape(call, layout, inputs, weight)
@@ -231,7 +251,10 @@ def _convolution(layout: ForwardLayout, call: OpCall) -> Convolution:
 
 
 def _forward(layout: ForwardLayout, call: OpCall) -> Cost:
-    """The cost of a forward op: input, weight and bias are read, the output is written."""
+    """Prices a forward op.
+
+    Input, weight and bias are read, the output is written.
+    """
     conv = _convolution(layout, call)
     moved = conv.inputs.bytes + conv.weight.bytes + conv.out_bytes
     cost = conv.product() + Cost(FAMILY, bytes_low=moved, bytes_high=moved)
@@ -243,14 +266,20 @@ def _forward(layout: ForwardLayout, call: OpCall) -> Cost:
 
 
 def _unfolded(layout: ForwardLayout, call: OpCall) -> Cost:
-    """The cost of an op that first writes every window as a column of a matrix, and multiplies that (im2col)."""
+    """Prices an op that unfolds its windows first (im2col).
+
+    It writes every window as a column of a matrix, and multiplies that.
+    """
     conv = _convolution(layout, call)
     column_bytes = conv.out_bytes / conv.weight.shape[0] * math.prod(conv.weight.shape[1:])
     return _forward(layout, call) + Cost(FAMILY, bytes_high=2 * column_bytes)
 
 
 def _pointwise(unary: ForwardLayout, call: OpCall) -> Cost:
-    """The cost of a fused op whose epilogue may read another operand, recorded between input and weight."""
+    """Prices a fused op with an epilogue.
+
+    The epilogue may read another operand, recorded between input and weight.
+    """
     third = call.optional_tensor(BINARY.weight)
     return _forward(unary if third is None or len(third.shape) < 3 else BINARY, call)
 
@@ -287,7 +316,10 @@ def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:
 
 
 def _transposed_backward(call: OpCall, layout: BackwardLayout, inputs: Tensor, grad: Tensor, weight: Tensor) -> bool:
-    """True for a transposed convolution; without the flag, the first size of its weight decides."""
+    """Tells whether a backward op is of a transposed convolution.
+
+    Without the flag, the first size of its weight decides.
+    """
     flag = _is_transposed(call, layout)
     if flag is not None:
         return flag

@@ -22,7 +22,10 @@ def _like(family: str, dtype_position: int, call: OpCall) -> Cost:
 
 
 def _sized(family: str, size_position: int, default: str, call: OpCall) -> Cost:
-    """The cost of zeros(size, dtype) and similar ops, whose size is among the recorded scalars."""
+    """Prices zeros(size, dtype) and similar ops.
+
+    The size is among the recorded scalars.
+    """
     out = _given(call)
     if out is not None and size_position == 0:
         return _written(family, out)
@@ -42,7 +45,10 @@ def _full(call: OpCall) -> Cost:
 
 
 def _arange(call: OpCall) -> Cost:
-    """arange([start, ]end[, step]): the bounds give the length, and the dtype unless one is named."""
+    """Prices arange([start, ]end[, step]).
+
+    The bounds give the length, and the dtype unless one is named.
+    """
     tail = 1 if call.tensors() else _FACTORY_OPTIONS
     count = len(call.arguments) - tail
     texts = [call.text(position) for position in range(count)]
@@ -91,7 +97,10 @@ def _eye(call: OpCall) -> Cost:
 
 
 def _counted(family: str, count_position: int, default: str, call: OpCall) -> Cost:
-    """The cost of linspace(start, end, steps) and randperm(n): as many elements as one argument gives."""
+    """Prices linspace(start, end, steps) and randperm(n).
+
+    One argument gives the number of elements.
+    """
     count = recorded(call.integer(count_position), "no_result_size")
     return _written(family, Tensor((count,), dtype_argument(call, count_position + 1, default)))
 

@@ -21,7 +21,10 @@ _SCAN_FLOPS = 9.0
 
 
 def _seen(x: Tensor, masked: bool) -> float:
-    """The part of the scores [.., queries, keys] on and below the diagonal that ends in the last corner; else all."""
+    """Gives the part of the scores [.., queries, keys] that is seen.
+
+    Masked, these are the scores on and below the diagonal that ends in the last corner; else all are seen.
+    """
     if not masked:
         return 1.0
     if len(x.shape) < 2:
@@ -31,7 +34,9 @@ def _seen(x: Tensor, masked: bool) -> float:
 
 
 def _softmax(masked: bool, call: OpCall) -> Cost:
-    """The cost of a scaled softmax(scores, mask): scores read where they are seen, and all probabilities written.
+    """Prices a scaled softmax(scores, mask).
+
+    Scores are read where they are seen, and all probabilities are written.
 
     Above the diagonal kernels write zeros without reading; at the high end they read too.
     """
@@ -42,7 +47,10 @@ def _softmax(masked: bool, call: OpCall) -> Cost:
 
 
 def _softmax_backward(masked: bool, call: OpCall) -> Cost:
-    """The cost of its backward pass: gradient and probabilities read where they are seen, all of dx written."""
+    """Prices the backward pass of a scaled softmax.
+
+    Gradient and probabilities are read where they are seen, and all of dx is written.
+    """
     dy = call.tensor(0)
     seen, like = _seen(dy, masked), Tensor(dy.shape, dy.dtype)
     cost = stream("softmax", dy, like, like, vector_flops=4.0 * seen * dy.numel)
@@ -50,7 +58,10 @@ def _softmax_backward(masked: bool, call: OpCall) -> Cost:
 
 
 def _norm(statistics: int, flops: float, call: OpCall) -> Cost:
-    """The cost of a layer or RMS norm (x, weight, bias): rows as wide as the weight, else as the last dimension."""
+    """Prices a layer or RMS norm (x, weight, bias).
+
+    Rows are as wide as the weight, else as the last dimension.
+    """
     x, *weights = call.tensors()
     width = weights[0].numel if weights else (x.shape[-1] if x.shape else 1)
     rows = Tensor((x.numel // max(width, 1),), "float")
@@ -59,7 +70,10 @@ def _norm(statistics: int, flops: float, call: OpCall) -> Cost:
 
 
 def _norm_backward(flops: float, call: OpCall) -> Cost:
-    """The cost of its backward pass: dy and x read, dx written; the gradient of the weight reads both again."""
+    """Prices the backward pass of a layer or RMS norm.
+
+    dy and x are read, dx is written. The gradient of the weight reads both again.
+    """
     dy = call.tensor(0)
     like = Tensor(dy.shape, dy.dtype)
     cost = stream("normalization", dy, like, like, vector_flops=flops * dy.numel)
@@ -67,7 +81,10 @@ def _norm_backward(flops: float, call: OpCall) -> Cost:
 
 
 def _passes(family: str, more: int, flops: float, special_ops: float, call: OpCall) -> Cost:
-    """The cost of moving every argument once, and the first one or its like so many times more."""
+    """Prices moving every argument once.
+
+    The first one or its like moves ``more`` times beyond that.
+    """
     tensors = call.tensors()
     if not tensors:
         raise Unmodelled("no_tensor")
@@ -78,13 +95,19 @@ def _passes(family: str, more: int, flops: float, special_ops: float, call: OpCa
 
 
 def _rotary(call: OpCall) -> Cost:
-    """The cost of a rotation in place: query and key read and written, sines and cosines read; or their gradients."""
+    """Prices a rotary embedding in place, or its gradients.
+
+    Query and key are read and written, sines and cosines read.
+    """
     turned, tables = call.tensors()[:2], call.tensors()[2:4]
     return stream("pointwise", *turned, *turned, *tables, vector_flops=3.0 * sum(tensor.numel for tensor in turned))
 
 
 def _cross_entropy(call: OpCall) -> Cost:
-    """The cost of a loss (logits, targets) that puts the gradient in the place of the logits: read twice at worst."""
+    """Prices a loss (logits, targets) that overwrites the logits.
+
+    It puts the gradient in their place. They are read twice at worst.
+    """
     logits, targets = call.tensor(0), call.tensor(1)
     work = {"vector_flops": 8.0 * logits.numel, "special_ops": 2.0 * logits.numel}
     cost = stream("loss", logits, logits, targets, **work)
@@ -92,7 +115,9 @@ def _cross_entropy(call: OpCall) -> Cost:
 
 
 def _scan(passes: float, first: int, call: OpCall) -> Cost:
-    """The cost of a selective scan (u [b, d, l], delta, A [d, n], B, C, …), ``passes`` times, behind its gradients.
+    """Prices ``passes`` of a selective scan, behind its gradients.
+
+    The scan has the arguments (u [b, d, l], delta, A [d, n], B, C, …).
 
     Every tensor moves once forward and once more as its gradient. The states that the kernel keeps for the backward
     pass count at the high end. The backward pass scans again: its FLOPs are a lower end.
@@ -109,7 +134,10 @@ def _scan(passes: float, first: int, call: OpCall) -> Cost:
 
 
 def _short_convolution(call: OpCall) -> Cost:
-    """The cost of a causal convolution along each row (x [b, d, l], weight [d, width], bias)."""
+    """Prices a causal convolution along each row.
+
+    Its arguments are x [b, d, l], weight [d, width] and bias.
+    """
     x, weight = call.tensor(0), call.tensor(1)
     flops = 2.0 * weight.shape[-1] * x.numel
     return stream("convolution", *call.tensors(), Tensor(x.shape, x.dtype), vector_flops=flops)

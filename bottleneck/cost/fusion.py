@@ -1,4 +1,6 @@
-"""Says which op calls a compiler makes one kernel of, by the rules of Inductor: the one model of what it fuses.
+"""Groups op calls that a compiler makes one kernel of.
+
+The rules are those of Inductor. No other module models fusion.
 
 Inductor fuses ops that walk over the same elements (torch/_inductor/scheduler.py): chains of pointwise ops, and a
 reduction with the ops before and behind it. Products, convolutions, recurrent layers and attention stay kernels of
@@ -47,7 +49,9 @@ _JOINS = frozenset({"cat", "_cat", "concat", "concatenate", "stack", "hstack", "
 
 @dataclass
 class FusedLoop:
-    """A group of calls that run together: their positions in the step, and what the group reads and writes.
+    """A group of calls that run together.
+
+    It has their positions in the step, and what the group reads and writes.
 
     ``sizes`` are the numbers of elements that it walks over, ``bytes`` what it moves. One that ``folds`` reduces; where
     it ``splits``, what follows needs all of its results. A call of a library stands alone; in channels last it may copy
@@ -69,12 +73,18 @@ class FusedLoop:
 
 
 def fuse_calls(step: StepCalls, *, channels_last: bool = False) -> list[FusedLoop]:
-    """The loops of a step whose storages are known, in the order of their first calls; results in vain have none."""
+    """Gives the loops of a step whose storages are known.
+
+    They are in the order of their first calls. Calls whose results nothing uses have no loop.
+    """
     return _Fusion(step, channels_last).run()
 
 
 def live_calls(step: StepCalls) -> list[bool]:
-    """For each call, True where its result reaches what outlives the step: a compiler drops the others."""
+    """Marks calls whose results reach what outlives the step.
+
+    A compiler drops the others.
+    """
     lasting = {number for number, storage in enumerate(step.storages) if storage.freed is None or storage.created < 0}
     needed, live = set(lasting), [True] * len(step.calls)
     for position in range(len(step.calls) - 1, -1, -1):
@@ -87,7 +97,9 @@ def live_calls(step: StepCalls) -> list[bool]:
 
 
 def reduction_kernels(length: float, results: float, is_strided: bool) -> int:
-    """The number of kernels that a reduction is split into, one after the other; ``length`` elements make one result.
+    """Gives the number of kernels that a reduction is split into.
+
+    They run one after the other. ``length`` elements make one result.
 
     With few results each is shared out among blocks, whose parts the next kernel reduces. The elements of a strided
     reduction do not lie next to one another (torch/_inductor/ir.py, Reduction.num_splits).
@@ -121,7 +133,10 @@ def _folds(name: str, family: str | None) -> bool:
 
 
 def _folded_dims(call: OpCall | None, rank: int) -> tuple[int, ...] | None:
-    """The dimensions that a reduction or softmax folds, from 0 on; () where it names none, null where not recorded."""
+    """Gives the dimensions that a reduction or softmax folds.
+
+    They count from 0 on. () where it names none, null where not recorded.
+    """
     if call is None or rank < 1:
         return None
     if "softmax" in call.name:
@@ -143,7 +158,9 @@ def _is_large_window(call: OpCall | None, name: str) -> bool:
 
 
 def _norm_rows(call: OpCall | None, name: str) -> Literal["rows", "batch"] | None:
-    """Tells a norm over rows of memory from one over more than a block holds; null where it only scales its input.
+    """Tells a norm over rows from one over more than a block.
+
+    Rows are rows of memory. Null where the norm only scales its input.
 
     A batch norm that uses the statistics of training is a pointwise op.
     """
@@ -163,7 +180,10 @@ def _parsed(call: StepCall) -> OpCall | None:
 
 
 def _reduced(call: StepCall) -> tuple[float, bool]:
-    """The number of elements that make one result, and whether they lie apart in memory."""
+    """Gives the number of elements that make one result.
+
+    The flag is true where they lie apart in memory.
+    """
     dims = call.inputs[0].dims
     folded = _folded_dims(_parsed(call), len(dims)) or ()
     if "softmax" in call.name:
@@ -174,7 +194,10 @@ def _reduced(call: StepCall) -> tuple[float, bool]:
 
 
 class _Fusion:
-    """Walks over the calls once. Each write to a storage makes a new version of it, which one loop produces."""
+    """Builds the loops in one walk over the calls.
+
+    Each write to a storage makes a new version of it, which one loop produces.
+    """
 
     def __init__(self, step: StepCalls, channels_last: bool) -> None:
         self.step = step
@@ -249,7 +272,10 @@ class _Fusion:
         return loop
 
     def _add_norm(self, position: int, call: StepCall, by_row: bool) -> None:
-        """One loop where it walks over its rows one by one, else a loop that folds and one that normalizes."""
+        """Adds the loops of a norm.
+
+        It is one loop where it walks over its rows one by one, else a loop that folds and one that normalizes.
+        """
         x = call.inputs[0]
         numel = math.prod(x.dims)
         rows = self._rows(call)
@@ -275,7 +301,9 @@ class _Fusion:
         return float(dims[1]) if len(dims) > 1 else 1.0
 
     def _add_concatenation(self, position: int, call: StepCall) -> None:
-        """One loop that computes its few inputs itself where all are pointwise, else copies of many inputs.
+        """Adds the loops of a concatenation.
+
+        It is one loop that computes its few inputs itself where all are pointwise, else copies of many inputs.
 
         See `cat` in torch/_inductor/lowering.py. Copies of one input into several results are one kernel.
         """
@@ -308,7 +336,10 @@ class _Fusion:
             self._extend(position, call.inputs, outputs, largest)
 
     def _add_reduction(self, position: int, call: StepCall, sizes: set[int]) -> None:
-        """One loop, with what follows on the same elements, unless the reduction is split among blocks."""
+        """Adds the loop of a reduction.
+
+        What follows on the same elements joins it, unless the reduction is split among blocks.
+        """
         x, results = call.inputs[0], {math.prod(use.dims) for use in call.outputs}
         is_softmax = "softmax" in call.name
         length, is_strided = _reduced(call)
@@ -337,7 +368,10 @@ class _Fusion:
         sizes: set[int],
         fresh: bool = False,
     ) -> FusedLoop:
-        """The loop that takes the call on: that of a producer that walks over the same elements, else a new one."""
+        """Gives the loop that takes the call on.
+
+        It is that of a producer that walks over the same elements, else a new one.
+        """
         loop = None if fresh else self._fitting(inputs, sizes)
         if loop is None:
             loop = FusedLoop()
@@ -354,7 +388,10 @@ class _Fusion:
         return loop
 
     def _fitting(self, inputs: Sequence[TensorUse], sizes: set[int]) -> FusedLoop | None:
-        """A loop over these sizes that makes one of the inputs or reads it too, if no other input depends on it."""
+        """Finds a loop over these sizes that shares an input.
+
+        The loop makes one of the inputs or reads it too. No other input may depend on the loop.
+        """
         keys = [self._key(use) for use in inputs]
         makers = [self.maker[key] for key in keys if key in self.maker]
         for loop in (*reversed(makers), *(reader for key in keys for reader in reversed(self.readers.get(key, [])))):
@@ -409,7 +446,9 @@ _TRIFLE_BYTES = 4096.0
 
 
 class _CallWalk(Struct, frozen=True):
-    """The sizes that a call walks over, and its place in a loop: it may begin one anew, or end the one that it is in.
+    """Sizes that a call walks over, and its place in a loop.
+
+    It may begin one anew, or end the one that it is in.
 
     A call that ``joins`` tensors may also follow one that makes a part of them.
     """
@@ -421,7 +460,9 @@ class _CallWalk(Struct, frozen=True):
 
 
 def find_loops(linked: Linked, costs: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
-    """LOOPS: the loop that a compiler makes of each row of KERNELS and its neighbours, in the order of their streams.
+    """Gives LOOPS, the compiler's loop of each row of KERNELS.
+
+    Neighbours share a loop. Rows are in the order of their streams.
 
     Neighbours walk over as many numbers each, or over sizes of which one is a row, a half or a broadcast of the other:
     a norm written out reduces each row and multiplies by the result, a rotary embedding joins two halves.
@@ -452,7 +493,10 @@ def find_loops(linked: Linked, costs: pd.DataFrame, attribution: pd.DataFrame) -
 
 
 def _rows_in_order(linked: Linked, attribution: pd.DataFrame, op: Integers) -> Integers:
-    """Rows of KERNELS that work on the device, and reads of the host, by stream and start."""
+    """Gives rows of KERNELS by stream and start.
+
+    They are those that work on the device, and reads of the host.
+    """
     kernels = linked.kernels
     works = kernels["kind"].isin(("compute", "fill")).to_numpy() & ~attribution["dispatches"].to_numpy()
     breaks = np.append(text_matches(linked.ops["name"], _BREAKS_GRAPH.search), False)
@@ -464,7 +508,10 @@ def _rows_in_order(linked: Linked, attribution: pd.DataFrame, op: Integers) -> I
 def _is_trifle(
     linked: Linked, costs: pd.DataFrame, attribution: pd.DataFrame, signature: Integers, parent: Integers
 ) -> Flags:
-    """Mask of the rows of KERNELS that are scalars on their way, or fills that a reduction makes of its own result."""
+    """Marks rows of KERNELS that do next to no work.
+
+    They are scalars on their way, or fills that a reduction makes of its own result.
+    """
     kernels, family = linked.kernels, costs["family"].cat
     bytes_low = np.append(costs["bytes_low"].to_numpy(np.float64), np.nan)[signature]
     share = attribution["share"].to_numpy(np.float64)
@@ -483,7 +530,10 @@ def _is_trifle(
 
 
 def _walks(linked: Linked, costs: pd.DataFrame, signatures: Integers, on_host: bool) -> dict[int, _CallWalk]:
-    """Reads what each of these calls walks over; calls without a loop are left out."""
+    """Reads the sizes that each of these calls walks over.
+
+    Calls without a loop are left out.
+    """
     calls = linked.trace.signatures
     texts = [calls[name].to_list() for name in ("name", *_TEXTS)]
     families = costs["family"].astype(object).to_list()
@@ -523,7 +573,10 @@ def _walk(family: str, on_host: bool, name: str, *texts: str | None) -> _CallWal
 
 
 def _joined(parts: Sequence[tuple[int, ...]], call: OpCall) -> tuple[int, ...]:
-    """Sizes of the result of a call that joins tensors; () where they are not known."""
+    """Gives the sizes of the result of joining tensors.
+
+    () where they are not known.
+    """
     dim = (call.integers(1) or (-1,))[0]
     if not parts or any(len(part) != len(parts[0]) for part in parts) or not -len(parts[0]) <= dim < len(parts[0]):
         return ()
@@ -533,7 +586,10 @@ def _joined(parts: Sequence[tuple[int, ...]], call: OpCall) -> tuple[int, ...]:
 
 
 def _follow(walks: Mapping[int, _CallWalk], signature: Integers, has_loop: Flags, same_op: Flags) -> Flags:
-    """For each row but the first, True where it goes on with the loop of the one before."""
+    """Marks rows that go on with the loop of the one before.
+
+    There is a flag for each row but the first.
+    """
     one, two = signature[:-1], signature[1:]
     both = has_loop[:-1] & has_loop[1:]
     pair, first = numbered(one[both], two[both])
@@ -547,7 +603,9 @@ def _follow(walks: Mapping[int, _CallWalk], signature: Integers, has_loop: Flags
 
 
 def _fit(one: tuple[int, ...], other: tuple[int, ...], *, joins: bool) -> bool:
-    """True if one loop walks over such sizes: one may be rows or a broadcast of the other.
+    """Tells whether one loop can walk over both sizes.
+
+    One may be rows or a broadcast of the other.
 
     An op that joins tensors (``joins``: the other one) may also follow one that makes a part of it.
     """

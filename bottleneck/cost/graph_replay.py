@@ -1,4 +1,6 @@
-"""Assigns costs to kernels without an op, such as those of a CUDA graph replay, from the same kernel with a known op.
+"""Assigns costs to kernels without an op, such as in graph replays.
+
+The cost is that of the same kernel with a known op.
 
 The trace of a replayed graph records which kernels ran, not which ops they belong to; the same holds for kernels whose
 launch lies before the trace. The ops are known where the same kernels were captured into the graph, or where they ran
@@ -38,14 +40,16 @@ class Sequences(Struct, frozen=True):
 
 
 def align(elements: Sequences) -> Integers:
-    """Row of the match of each wanted element, -1 where there is none or where candidates disagree.
+    """Gives the row of the match of each wanted element.
+
+    It is -1 where there is none or where candidates disagree.
 
     A match shares with the element a stretch of neighbours of 0, 1, 3, 7 … on either side, as wide as any candidate
     does. Where the candidates of the widest stretch are of different kinds there is no match: a guess is no evidence.
     The time grows with n log n: each stretch is made of three of the stretch before.
     """
     count = len(elements.token)
-    found = np.full(count, -1, np.int64)
+    matches = np.full(count, -1, np.int64)
     stretch, radius = pd.factorize(elements.token)[0].astype(np.int64), 0
     candidates, wanted = np.flatnonzero(elements.candidates), np.flatnonzero(elements.wanted)
     while len(wanted) and len(candidates) and radius < count:
@@ -53,13 +57,16 @@ def align(elements: Sequences) -> Integers:
         match = first[stretch[wanted]]
         met = match >= 0
         wanted, match = wanted[met], match[met]
-        found[wanted] = np.where(agree[stretch[wanted]], match, -1)
+        matches[wanted] = np.where(agree[stretch[wanted]], match, -1)
         stretch, radius = _wider(stretch, elements.sequence, radius), 2 * radius + 1
-    return found
+    return matches
 
 
 def _first_candidates(stretch: Integers, kind: Integers, candidates: Integers) -> tuple[Integers, Flags]:
-    """Per stretch the first candidate (-1: none), and a flag: True where all its candidates are of one kind."""
+    """Gives the first candidate per stretch, -1 for none.
+
+    The flags are true where all candidates of a stretch are of one kind.
+    """
     size = int(stretch.max()) + 1
     first = np.full(size, -1, np.int64)
     first[stretch[candidates[::-1]]] = candidates[::-1]
@@ -70,7 +77,10 @@ def _first_candidates(stretch: Integers, kind: Integers, candidates: Integers) -
 
 
 def _wider(stretch: Integers, sequence: Integers, radius: int) -> Integers:
-    """The number of each element's stretch of more than twice the radius; where a sequence ends, that is part of it."""
+    """Numbers each element's stretch of more than twice the radius.
+
+    Where a sequence ends, that is part of the stretch.
+    """
     size = np.int64(stretch.max()) + 2
     step = radius + 1
     before, after = np.full(len(stretch), -1, np.int64), np.full(len(stretch), -1, np.int64)
@@ -81,7 +91,10 @@ def _wider(stretch: Integers, sequence: Integers, radius: int) -> Integers:
 
 
 class CostedTrace(Struct, frozen=True):
-    """A linked trace with the costs of its calls (COSTS) and the op of each kernel (ATTRIBUTION)."""
+    """A linked trace with its costs and attribution.
+
+    The costs of its calls are COSTS, the op of each kernel is in ATTRIBUTION.
+    """
 
     linked: Linked
     costs: pd.DataFrame
@@ -95,7 +108,7 @@ def _elements(sources: Sequence[CostedTrace], costs: pd.DataFrame, wanted: Flags
     ``instance`` numbers the calls of ops, ``ordinal`` and ``size`` the position of the kernel in its call and the
     number of kernels there. ``row`` is the row in KERNELS, ``wanted`` marks kernels of the first source without a cost.
     """
-    offsets = np.cumsum([0, *(len(each.costs) for each in sources)])
+    offsets = np.cumsum([0, *(len(costed.costs) for costed in sources)])
     # Captures come first: the first candidate counts, and one from a capture need not match in duration.
     parts = [
         make(source, int(offset)).assign(source=number, captured=make is _captured)
@@ -161,7 +174,10 @@ def _captured(source: CostedTrace, offset: int) -> pd.DataFrame:
 def _with_calls(
     part: pd.DataFrame, source: CostedTrace, attribution: pd.DataFrame, op: Integers, offset: int
 ) -> pd.DataFrame:
-    """The elements with the call that each is attributed to, else the call of its own op."""
+    """Gives the elements with the call that each is attributed to.
+
+    Where there is none, it is the call of the kernel's own op.
+    """
     signatures = np.append(as_integers(source.linked.ops["signature"]), -1)
     owner = as_integers(attribution["op"])
     # A modelled op without attributed kernels delegates its work; the trace does not record to which of its ops.
@@ -177,7 +193,10 @@ def _with_calls(
 
 
 def _cost_ids(elements: pd.DataFrame, costs: pd.DataFrame) -> Integers:
-    """A number per element, the same for calls of equal cost; unmodelled calls have a number each."""
+    """Gives a number per element, the same for calls of equal cost.
+
+    Unmodelled calls have a number each.
+    """
     amounts = (
         costs[AMOUNTS]
         .fillna(-1.0)
@@ -203,7 +222,9 @@ _COINCIDING_SHARE = 0.9
 def assign_replayed_costs(
     traced: CostedTrace, captures: Sequence[CostedTrace] = ()
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
-    """The same trace with costs for kernels without an op, taken from matching kernels, and caveats about them.
+    """Assigns costs of matching kernels to kernels without an op.
+
+    Returns the same trace with these costs, and caveats about them.
 
     Matches are searched in the trace itself and in ``captures``: recordings of the graphs' captures, or of the same
     program without graphs. CALLS and COSTS grow by a row for each matched call, whose evidence names the match;
@@ -213,7 +234,7 @@ def assign_replayed_costs(
     if not wanted.any():
         return traced, ()
     sources = (traced, *captures)
-    costs = pd.concat([each.costs for each in sources], ignore_index=True)
+    costs = pd.concat([source.costs for source in sources], ignore_index=True)
     elements = _elements(sources, costs, wanted)
     match = _match_by_context(elements)
     match = _without_other_durations(elements, _match_by_position(elements, match, costs))
@@ -221,7 +242,10 @@ def assign_replayed_costs(
 
 
 def _unattributed(traced: CostedTrace) -> Flags:
-    """True for kernels that are attributed to no op because no op of theirs is known."""
+    """Marks kernels without a known op.
+
+    They are attributed to no op for this reason.
+    """
     kernels = traced.linked.kernels
     loose = kernels["replayed"].to_numpy() | kernels["op"].isna().to_numpy()
     unattributed = traced.attribution["op"].isna().to_numpy()
@@ -229,7 +253,9 @@ def _unattributed(traced: CostedTrace) -> Flags:
 
 
 def _match_by_context(elements: pd.DataFrame) -> Integers:
-    """Row among the elements of each one's match by names and neighbours, -1 for none.
+    """Finds the match of each element by names and neighbours.
+
+    It is a row among the elements, -1 for none.
 
     Grids are compared where both sides have one: HIP records none for replayed kernels, captured launches have none.
     """
@@ -241,17 +267,19 @@ def _match_by_context(elements: pd.DataFrame) -> Integers:
     sequence, wanted = elements["sequence"].to_numpy(), elements["wanted"].to_numpy()
     candidates = (elements["call"].to_numpy() >= 0) & (names >= 0) & ~wanted
     grid = elements["blocks"].to_numpy() >= 0
-    found = np.full(len(elements), -1, np.int64)
+    matches = np.full(len(elements), -1, np.int64)
     rounds = ((shapes, wanted & grid, grid), (names, wanted & grid, ~grid), (names, wanted & ~grid, True))
     for token, mine, theirs in rounds:
-        open_ = mine & (found < 0)
+        open_ = mine & (matches < 0)
         if open_.any():
-            found = np.where(open_, align(Sequences(token, sequence, kind, open_, candidates & theirs)), found)
-    return found
+            matches = np.where(open_, align(Sequences(token, sequence, kind, open_, candidates & theirs)), matches)
+    return matches
 
 
 def _match_by_position(elements: pd.DataFrame, match: Integers, costs: pd.DataFrame) -> Integers:
-    """The matches, with those of replays by the order of the captured launches, which CUDA does not name.
+    """Adds matches of replays by the order of the captured launches.
+
+    CUDA does not name these launches.
 
     The N-th launch of a capture is the N-th kernel of its replay, if both have the same number, if all captures of this
     length make the same calls, and if product ops coincide with product kernels.
@@ -260,12 +288,12 @@ def _match_by_position(elements: pd.DataFrame, match: Integers, costs: pd.DataFr
     if not captures:
         return match
     match, names, wanted = match.copy(), pd.factorize(elements["name"])[0], elements["wanted"].to_numpy()
-    known: dict[bytes, Integers | None] = {}  # many replays are of one graph
+    launches_by_graph: dict[bytes, Integers | None] = {}  # many replays are of one graph
     for replay in _by_sequence(elements, elements["replayed"].to_numpy()):
         graph = names[replay].tobytes()
-        if graph not in known:
-            known[graph] = _capture_of(elements, replay, captures, costs)
-        launches = known[graph]
+        if graph not in launches_by_graph:
+            launches_by_graph[graph] = _capture_of(elements, replay, captures, costs)
+        launches = launches_by_graph[graph]
         if launches is not None:
             match[replay] = np.where(wanted[replay], launches, -1)
     return match
@@ -274,7 +302,10 @@ def _match_by_position(elements: pd.DataFrame, match: Integers, costs: pd.DataFr
 def _capture_of(
     elements: pd.DataFrame, replay: Integers, captures: list[Integers], costs: pd.DataFrame
 ) -> Integers | None:
-    """The captured launch of each kernel of a replay, -1 for one without a call; null where no capture fits."""
+    """Gives the captured launch of each kernel of a replay.
+
+    It is -1 for one without a call. Null where no capture fits.
+    """
     calls = elements["call"].to_numpy()
     same = [capture for capture in captures if len(capture) == len(replay)]
     agree = all(np.array_equal(calls[capture], calls[same[0]]) for capture in same)
@@ -292,18 +323,24 @@ def _by_sequence(elements: pd.DataFrame, chosen: Flags) -> list[Integers]:
 
 
 def _products_coincide(elements: pd.DataFrame, replay: Integers, capture: Integers, costs: pd.DataFrame) -> bool:
-    """True where the product kernels of the replay have the same positions as the product calls of the capture."""
+    """Tells whether product kernels coincide with product calls.
+
+    The kernels of the replay then have the same positions as the calls of the capture.
+    """
     families = costs["family"].astype(object).reindex(range(-1, len(costs)))
     calls = families.loc[elements["call"].to_numpy()[capture]]
-    known = calls.notna().to_numpy()
+    has_family = calls.notna().to_numpy()
     kernels = elements["family"].iloc[replay].isin(_PRODUCTS).to_numpy()
     auxiliary = elements["auxiliary"].to_numpy()[replay]
     same = (calls.isin(_PRODUCTS).to_numpy() == kernels) | auxiliary
-    return bool(known.any()) and float(same[known].mean()) >= _COINCIDING_SHARE
+    return bool(has_family.any()) and float(same[has_family].mean()) >= _COINCIDING_SHARE
 
 
 def _without_other_durations(elements: pd.DataFrame, match: Integers) -> Integers:
-    """The matches less those that ran one by one and took a very different time than the wanted kernel."""
+    """Gives the matches less those of a very different duration.
+
+    Only kernels that ran one by one are compared with the wanted kernel.
+    """
     took = elements["dur_us"].to_numpy()
     other = np.append(np.where(elements["replayed"], np.nan, took), np.nan)[match]
     with np.errstate(invalid="ignore"):
@@ -315,7 +352,10 @@ def _without_other_durations(elements: pd.DataFrame, match: Integers) -> Integer
 def _assign(
     traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, elements: pd.DataFrame, match: Integers
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
-    """The trace with the calls of the matches: modelled ones in groups that make up whole calls."""
+    """Gives the trace with the calls of the matches.
+
+    Modelled calls come in groups that make up whole calls.
+    """
     wanted = elements[match >= 0]
     matched = elements.iloc[match[match >= 0]].assign(**{name: wanted[name].to_numpy() for name in ("row", "sequence")})
     # The n-th kernels of equal calls in a sequence belong together; a call that lacks one of its kernels is not whole.
@@ -336,12 +376,15 @@ def _assign(
 def _with_matched_calls(
     traced: CostedTrace, sources: Sequence[CostedTrace], costs: pd.DataFrame, matched: pd.DataFrame
 ) -> tuple[Integers, pd.DataFrame, pd.DataFrame]:
-    """The row in CALLS and COSTS of each matched kernel's call, and these tables with a row for each such call."""
+    """Adds a row to CALLS and COSTS for each matched call.
+
+    Also returns the row of each matched kernel's call in these tables.
+    """
     signatures = traced.linked.trace.signatures
     number, met = pd.factorize(pd.MultiIndex.from_frame(matched[["call", "here"]]))
     chosen = [int(call) for call, _ in met]
     places = ["elsewhere" if here else "at_capture" for _, here in met]
-    every = pd.concat([each.linked.trace.signatures for each in sources], ignore_index=True)
+    every = pd.concat([source.linked.trace.signatures for source in sources], ignore_index=True)
     calls, more = every.iloc[chosen].reindex(columns=signatures.columns), costs.iloc[chosen].copy()
     modelled = more["reason"].isna().to_numpy()
     facts = [
@@ -360,7 +403,10 @@ def _with_matched_calls(
 
 
 def _with_matched_groups(traced: CostedTrace, matched: pd.DataFrame, number: Integers) -> pd.DataFrame:
-    """ATTRIBUTION with the matched kernels; their op is known where the match is of this trace."""
+    """Gives ATTRIBUTION with the matched kernels.
+
+    Their op is known where the match is of this trace.
+    """
     attribution = traced.attribution.copy()
     rows, attributed = matched["row"].to_numpy(), matched["attributed"].to_numpy()
     kernels = traced.linked.kernels.iloc[rows[attributed]]

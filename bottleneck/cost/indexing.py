@@ -1,4 +1,7 @@
-"""Cost of ops that go through an index: gather, scatter, embedding, masks. What depends on data is an interval."""
+"""Cost of ops that go through an index.
+
+These are gather, scatter, embedding and masks. A cost that depends on data is an interval.
+"""
 
 import math
 from functools import partial
@@ -38,7 +41,10 @@ def _dim(call: OpCall, tensor: Tensor) -> int:
 
 
 def _index_select(call: OpCall) -> Cost:
-    """index_select(x, dim, index): rows of x copied; they are one row at least, all different at most."""
+    """Prices index_select(x, dim, index), which copies rows of x.
+
+    They are one row at least, all different at most.
+    """
     x, index = call.tensor(0), call.tensor(2)
     dim = _dim(call, x)
     selected = x.numel // max(1, x.shape[dim] if x.shape else 1)
@@ -91,7 +97,10 @@ def _embedding_bag(call: OpCall) -> Cost:
 
 
 def _embedding_bag_backward(call: OpCall) -> Cost:
-    """One row of dy read and one row of the gradient added to per index: (dy, index, offset2bag, bag_size, …)."""
+    """Prices the backward pass (dy, index, offset2bag, bag_size, …).
+
+    One row of dy is read, and one row of the gradient added to, per index.
+    """
     dy, index = call.tensor(0), call.tensor(1)
     width = math.prod(dy.shape[1:])
     cost = _rows_added(dy, index, dy.bytes, width)
@@ -99,7 +108,10 @@ def _embedding_bag_backward(call: OpCall) -> Cost:
 
 
 def _gather(call: OpCall) -> Cost:
-    """gather(x, dim, index), take(x, index): one element read per index, from a sector of its own at most."""
+    """Prices gather(x, dim, index) and take(x, index).
+
+    One element is read per index, from a sector of its own at most.
+    """
     x = call.tensor(0)
     index = call.tensor(1 if call.name == "aten::take" else 2)
     fixed = index.bytes + index.numel * x.item_bytes
@@ -107,7 +119,9 @@ def _gather(call: OpCall) -> Cost:
 
 
 def _scatter(accesses: int, call: OpCall) -> Cost:
-    """The cost of scatter(x, dim, index, source): each element of the source goes to its index.
+    """Prices scatter(x, dim, index, source).
+
+    Each element of the source goes to its index.
 
     ``accesses`` is 1 where the destination is only written and 2 where it is added to. Destinations may all be the same
     (low) or each in a sector of its own (high). The copy of x that an out-of-place form makes is a child ``copy_``.
@@ -119,7 +133,10 @@ def _scatter(accesses: int, call: OpCall) -> Cost:
 
 
 def _index_write(accesses: int, call: OpCall) -> Cost:
-    """The cost of index_add_(x, dim, index, source), index_copy_ and index_fill_: whole rows of x are written."""
+    """Prices index_add_(x, dim, index, source), index_copy_ and index_fill_.
+
+    Whole rows of x are written.
+    """
     x, index, source = call.tensor(0), call.tensor(2), call.optional_tensor(3)
     row = _row_elements(x, _dim(call, x))
     selected = index.numel * (x.numel // max(1, x.shape[_dim(call, x)] if x.shape else 1))
@@ -130,7 +147,10 @@ def _index_write(accesses: int, call: OpCall) -> Cost:
 
 
 def _index_put(call: OpCall) -> Cost:
-    """index_put_(x, indices, values, accumulate): the cost follows from the values, since the trace has no indices."""
+    """Prices index_put_(x, indices, values, accumulate).
+
+    The cost follows from the values, since the trace has no indices.
+    """
     x, values = call.tensor(0), call.tensor(2)
     if values.numel <= 1 < x.numel:
         raise Unmodelled("no_indices")
@@ -142,10 +162,12 @@ def _index_put(call: OpCall) -> Cost:
 
 
 def _index(call: OpCall) -> Cost:
-    """index(x, indices): the cost follows from the sizes of the result, since the trace has no indices.
+    """Prices index(x, indices) from the sizes of the result.
 
-    They are those of an ``out=`` tensor, or of the view of x that the op makes. Every element is written; all may come
-    from one place (low), or each from a sector of its own, whose index may be as large as the result (high).
+    The trace has no indices.
+
+    The sizes are those of an ``out=`` tensor, or of the view of x that the op makes. Every element is written; all may
+    come from one place (low), or each from a sector of its own, whose index may be as large as the result (high).
     """
     x, out = call.tensor(0), call.tensors()[1:]
     if out and out[-1].numel:
@@ -175,7 +197,10 @@ def _contained(call: OpCall) -> Cost:
 
 
 def _masked_select(call: OpCall) -> Cost:
-    """masked_select(x, mask): the mask read; of x between nothing and everything read, sorted out and written."""
+    """Prices masked_select(x, mask).
+
+    The mask is read. Of x between nothing and everything is read, sorted out and written.
+    """
     x, mask = call.tensor(0), call.tensor(1)
     count = max(x.numel, mask.numel)
     return _interval(mask.bytes, 2 * mask.bytes + count * (2 * x.item_bytes + _INDEX_BYTES), count)

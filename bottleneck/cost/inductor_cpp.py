@@ -1,4 +1,6 @@
-"""Costs of the C++ kernels that torch.compile generates, from the records taken while they were generated.
+"""Costs of the C++ kernels that torch.compile generates.
+
+They come from the records taken while the kernels were generated.
 
 Bytes are those of the kernel's own buffers: what it fuses stays in registers. FLOPs are those of the ops that it fuses,
 by the formulas of the same ops in eager mode.
@@ -35,7 +37,9 @@ _WRAPPER = re.compile(r"Torch-Compiled Region: .*|CompiledFunction(Backward)?|##
 
 
 def add_compiled_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled) -> tuple[Linked, pd.DataFrame]:
-    """The same trace and COSTS, where each op that is a compiled kernel has a call and a cost.
+    """Adds a call and a cost for each compiled kernel.
+
+    Returns the trace and its COSTS.
 
     Existing rows keep their numbers. Where every kernel was recorded, the wrappers that run the compiled graphs get a
     zero cost: they only call others.
@@ -58,11 +62,14 @@ def add_compiled_kernels(linked: Linked, costs: pd.DataFrame, compiled: Compiled
 
 
 def compute_kernel_costs(kernels: Sequence[CompiledKernel]) -> list[Cost | Reason]:
-    """The cost of each kernel, or the reason why there is none. Layers repeat: equal ops are computed once."""
+    """Gives the cost of each kernel, or the reason for none.
+
+    Layers repeat, so equal ops are computed once.
+    """
     distinct = list(dict.fromkeys(_key(op) for kernel in kernels for op in kernel.ops))
     parts = compute_costs(pd.DataFrame(distinct, columns=list(_KEY)))
-    found = dict(zip(distinct, parts.to_dict("records"), strict=True))
-    return [_kernel_cost(kernel, found) for kernel in kernels]
+    cost_by_op = dict(zip(distinct, parts.to_dict("records"), strict=True))
+    return [_kernel_cost(kernel, cost_by_op) for kernel in kernels]
 
 
 def _key(op: CompiledOp) -> Key:
@@ -95,13 +102,16 @@ def _kernel_cost(kernel: CompiledKernel, found: Mapping[Key, Mapping[Hashable, A
 
 
 def _bytes(buffer: CompiledBuffer, end: int) -> float:
-    """Bytes of a buffer that the kernel moves at least (0) or at most (1)."""
+    """Gives the least (0) or most (1) bytes moved of a buffer."""
     elements = sum(pair[end] for pair in (buffer.read, buffer.written) if pair is not None)
     return elements * Tensor((), buffer.type).item_bytes
 
 
 def _math_dtype(parts: Sequence[Mapping[Hashable, Any]]) -> str:
-    """The dtype of the product if there is one; else fp64 if any op computes in it, since the others are widened."""
+    """Gives the dtype that the kernel computes in.
+
+    It is that of the product if there is one. Else it is fp64 if any op computes in it, since the others are widened.
+    """
     products = sorted({str(part["math_dtype"]) for part in parts if part["matrix_flops"]})
     if products:
         return products[0]

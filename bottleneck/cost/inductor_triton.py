@@ -1,4 +1,6 @@
-"""Costs of the Triton kernels that Inductor generates, and of the ops that occur only in graphs of torch.compile.
+"""Costs of Inductor's Triton kernels and of compiled graphs' own ops.
+
+The latter occur only in graphs of torch.compile.
 
 A kernel's cost follows from its launch arguments and the ops in its name. Inductor launches it inside an op of the
 kernel's name whose arguments are those of the kernel: buffers, then the sizes of the iteration space, outer ones first,
@@ -67,7 +69,9 @@ def formula(name: str) -> Formula | None:
 
 
 def _generated(call: OpCall) -> Cost:
-    """Pointwise and reduction kernels: each buffer once at least; at most the largest one is also written in place.
+    """Prices pointwise and reduction kernels.
+
+    Each buffer moves once at least. At most the largest one is also written in place.
 
     The trace does not record which buffers are read, written or both. FLOPs are a lower bound: every op in the name
     counts once, and what is computed behind a reduction counts once per result.
@@ -90,7 +94,9 @@ def _generated(call: OpCall) -> Cost:
 
 
 def _product(call: OpCall) -> Cost:
-    """Products from templates: 2mnk FLOPs of the three buffers that fit as A[m,k], B[k,n] and C[m,n].
+    """Prices products from templates.
+
+    They make 2mnk FLOPs of the three buffers that fit as A[m,k], B[k,n] and C[m,n].
 
     The last buffer is the result; fused epilogues read others. Raises Unmodelled where no two buffers fit, or where
     different ones do that would make another product.
@@ -123,7 +129,9 @@ def _template(family: str, flops: float, buffers: list[Tensor]) -> Cost:
 
 
 def _product_flops(a: Tensor, b: Tensor, c: Tensor) -> int | None:
-    """2mnk, or 2bmnk for a batch, where sizes allow it; null where they do not.
+    """Gives 2mnk, or 2bmnk for a batch, where sizes allow it.
+
+    Null where they do not.
 
     The sizes of A, B and C alone fix k: |A| |B| / |C| is k squared, however the buffers are laid out.
     """
@@ -146,7 +154,9 @@ def _buffers(call: OpCall) -> list[Tensor]:
 
 
 def _iterations(call: OpCall, buffers: list[Tensor]) -> tuple[int, int]:
-    """Iterations of the kernel, at least and at most; 0 at least where no size was recorded.
+    """Gives the least and most iterations of the kernel.
+
+    It is 0 at least where no size was recorded.
 
     Kernels for changing sizes are also passed those sizes, in front of their own. So as many of the last numbers count
     as the largest buffer has room for: a product of more would be no iteration space of it.
@@ -165,7 +175,10 @@ def _iterations(call: OpCall, buffers: list[Tensor]) -> tuple[int, int]:
 
 
 def _arithmetic(name: str, elements: int, results: int, is_reduction: bool) -> tuple[float, float]:
-    """FLOPs and special ops at least: of reductions per element, of pointwise ops per result."""
+    """Gives the least FLOPs and special ops of a kernel.
+
+    Reductions count per element, pointwise ops per result.
+    """
     words = {match[1] for match in _WORDS.finditer(name)}
     reduced = max((_REDUCTIONS.get(word, 0.0) for word in words), default=0.0) * elements if is_reduction else 0.0
     flops, special = (sum(_POINTWISE.get(word, (0.0, 0.0))[part] for word in words) for part in (0, 1))
@@ -173,12 +186,18 @@ def _arithmetic(name: str, elements: int, results: int, is_reduction: bool) -> t
 
 
 def _move(_: OpCall) -> Cost:
-    """No arithmetic. In a compiled kernel the buffers give the bytes; outside of one these ops do not occur."""
+    """Prices ops that only move data, without arithmetic.
+
+    In a compiled kernel the buffers give the bytes. Outside of one these ops do not occur.
+    """
     return Cost("copy")
 
 
 def _fused_multiply_add(call: OpCall) -> Cost:
-    """fma(a, b, c): two FLOPs per element; the result has the shape that the operands broadcast to."""
+    """Prices fma(a, b, c), with two FLOPs per element.
+
+    The result has the shape that the operands broadcast to.
+    """
     operands = call.tensors()
     result = Tensor(broadcast([operand.shape for operand in operands]), promote(operands))
     return stream("pointwise", *operands, result, vector_flops=2.0 * result.numel)

@@ -32,7 +32,9 @@ def _cost(a: Tensor, flops: float, moved: float) -> Cost:
 
 
 def _factor(flops: Callable[[int, int], float], results: float, optional: float, call: OpCall) -> Cost:
-    """The cost of a factorisation of a(…, m, n): ``flops`` per matrix, and so many results of the size of a.
+    """Prices a factorisation of a(…, m, n).
+
+    ``flops`` counts per matrix. ``results`` counts results of the size of a.
 
     ``optional`` results, such as vectors beside values, are in the high end only.
     """
@@ -44,7 +46,10 @@ def _factor(flops: Callable[[int, int], float], results: float, optional: float,
 
 
 def _solve(flops: Callable[[int, int], float], matrix: int, right: int, call: OpCall) -> Cost:
-    """The cost of a solve with a(…, n, n) and b(…, n, k), or b(…, n): a and b read, a result like b written."""
+    """Prices a solve with matrix a and right side b.
+
+    They are a(…, n, n) and b(…, n, k) or b(…, n). Both are read, a result like b is written.
+    """
     a, b = call.tensor(matrix), call.tensor(right)
     size, _, count = _matrices(a)
     width = max(b.numel // max(count * size, 1), 1)
@@ -52,7 +57,10 @@ def _solve(flops: Callable[[int, int], float], matrix: int, right: int, call: Op
 
 
 def _distances(call: OpCall) -> Cost:
-    """_cdist_forward(x1 [.., p, m], x2 [.., r, m], p, …): three operations per coordinate of each pair."""
+    """Prices _cdist_forward(x1 [.., p, m], x2 [.., r, m], p, …).
+
+    There are three operations per coordinate of each pair.
+    """
     left, right = call.tensor(0), call.tensor(1)
     rows, width, count = _matrices(left)
     pairs = count * rows * _matrices(right)[0]

@@ -1,4 +1,7 @@
-"""Cost of loss functions: predictions and targets read, one number written (or one per element)."""
+"""Cost of loss functions.
+
+Predictions and targets are read, one number is written (or one per element).
+"""
 
 from functools import partial
 
@@ -17,15 +20,18 @@ def _elementwise(reduction_position: int, flops: float, special_ops: float, call
     Eager kernels write one loss per element first; a child op reduces them.
     """
     operands = [t for t in call.arguments[:reduction_position] if isinstance(t, Tensor)]
-    each = Tensor(broadcast([operand.shape for operand in operands]), promote(operands))
-    work = {"vector_flops": flops * each.numel, "special_ops": special_ops * each.numel}
-    cost = stream(FAMILY, *operands, each, **work)
+    elements = Tensor(broadcast([operand.shape for operand in operands]), promote(operands))
+    work = {"vector_flops": flops * elements.numel, "special_ops": special_ops * elements.numel}
+    cost = stream(FAMILY, *operands, elements, **work)
     is_reduced = call.integer(reduction_position) != _NO_REDUCTION
-    return replace(cost, bytes_low=cost.bytes_low - each.bytes) if is_reduced else cost
+    return replace(cost, bytes_low=cost.bytes_low - elements.bytes) if is_reduced else cost
 
 
 def _elementwise_backward(operand_count: int, flops: float, call: OpCall) -> Cost:
-    """The cost of mse_loss_backward(dy, x, target, reduction) and similar ops: a gradient like x written."""
+    """Prices mse_loss_backward(dy, x, target, reduction) and similar ops.
+
+    A gradient like x is written.
+    """
     operands = [t for t in call.arguments[:operand_count] if isinstance(t, Tensor)]
     dx = Tensor(broadcast([operand.shape for operand in operands]), call.tensor(1).dtype)
     return stream(FAMILY, *operands, dx, vector_flops=flops * dx.numel)

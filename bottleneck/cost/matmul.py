@@ -54,7 +54,10 @@ def product_cost(product: Product, left: Tensor, right_bytes: float, out_bytes: 
 
 
 def matrix_sizes(left: Tensor, right: Tensor) -> Product:
-    """The sizes of [.., m, k] times [.., k, n]; Unmodelled when they do not fit."""
+    """Gives the sizes of [.., m, k] times [.., k, n].
+
+    Raises Unmodelled when they do not fit.
+    """
     if not 2 <= len(left.shape) == len(right.shape) <= 3 or left.shape[:-2] != right.shape[:-2]:
         raise Unmodelled("no_batch")
     if left.shape[-1] != right.shape[-2]:
@@ -64,7 +67,10 @@ def matrix_sizes(left: Tensor, right: Tensor) -> Product:
 
 
 def item_bytes(dtype: str) -> float:
-    """Bytes per element of a dtype; raises Unmodelled for one that we do not know."""
+    """Gives the bytes per element of a dtype.
+
+    Raises Unmodelled for an unknown one.
+    """
     return Tensor((), dtype).item_bytes
 
 
@@ -74,7 +80,7 @@ def extra_bytes(low: float, high: float | None = None) -> Cost:
 
 
 def linear_cost(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Cost:
-    """The cost of inputs [.., k] times the transpose of weight [n, k], plus a bias."""
+    """Prices inputs [.., k] times weight [n, k] transposed, plus a bias."""
     if len(weight.shape) not in {1, 2} or not inputs.shape or inputs.shape[-1] != weight.shape[-1]:
         raise Unmodelled("unfit_weight")
     n, k = (weight.shape[0] if len(weight.shape) == 2 else 1), inputs.shape[-1]
@@ -86,7 +92,10 @@ def linear_cost(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Cost:
 
 
 def _result_item_bytes(call: OpCall, operands: int, dtype: str) -> float:
-    """Bytes per element of the result: those of the ``out=`` tensor behind the operands, or of ``dtype``."""
+    """Gives the bytes per element of the result.
+
+    They are those of the ``out=`` tensor behind the operands, or of ``dtype``.
+    """
     given = [argument for argument in call.arguments[operands:] if isinstance(argument, Tensor)]
     return given[-1].item_bytes if given else item_bytes(dtype)
 
@@ -106,7 +115,10 @@ def _addmm(call: OpCall) -> Cost:
 
 
 def _addbmm(call: OpCall) -> Cost:
-    """The cost of addbmm: C, A, B, beta, alpha, [out]; the products of the batch add up to one."""
+    """Prices addbmm (C, A, B, beta, alpha, [out]).
+
+    The products of the batch add up to one.
+    """
     sizes = matrix_sizes(call.tensor(1), call.tensor(2))
     return _biased(call, Product(m=sizes.m, n=sizes.n, k=sizes.k * sizes.batch))
 
@@ -124,7 +136,9 @@ def _addmv(call: OpCall) -> Cost:
 
 
 def _biased(call: OpCall, product: Product, beta_at: int = 3) -> Cost:
-    """A product added to beta times the first argument, which may broadcast; an out_dtype may precede beta.
+    """Prices a product added to beta times the first argument.
+
+    The first argument may broadcast. An out_dtype may precede beta.
 
     With beta 0 the first argument is not read. Where beta was not recorded, only the upper end counts it.
     """
@@ -160,7 +174,10 @@ def _dot(call: OpCall) -> Cost:
 
 
 def _addr(call: OpCall) -> Cost:
-    """The cost of addr (C, u, v, beta, alpha): element by element, so it is pointwise work."""
+    """Prices addr (C, u, v, beta, alpha).
+
+    It works element by element, so it is pointwise work.
+    """
     addend, left, right = call.tensor(0), call.tensor(1), call.tensor(2)
     numel = left.numel * right.numel
     read = 0.0 if call.number(3) == 0 else addend.bytes
@@ -169,7 +186,10 @@ def _addr(call: OpCall) -> Cost:
 
 
 def _linear(call: OpCall) -> Cost:
-    """The cost of linear (x, w, b), and of vendors' kernels with the same arguments."""
+    """Prices linear (x, w, b).
+
+    Vendors' kernels with the same arguments have the same cost.
+    """
     return linear_cost(call.tensor(0), call.tensor(1), call.optional_tensor(2))
 
 
@@ -179,7 +199,10 @@ def _mkl_linear(call: OpCall) -> Cost:
 
 
 def _linear_backward(call: OpCall) -> Cost:
-    """The cost of linear_backward (x, dy, w, mask): one product each for the gradients of x and of w."""
+    """Prices linear_backward (x, dy, w, mask).
+
+    There is one product each for the gradients of x and of w.
+    """
     x, dy, weight = (call.tensor(position) for position in range(3))
     for_input, for_weight, for_bias = (call.flags(3) or (True, True, True))[:3]
     rows = Tensor(x.shape[:-1], x.dtype).numel
@@ -203,7 +226,10 @@ def _linear_input_gradient(call: OpCall) -> Cost:
 
 
 def _linear_weight_gradient(call: OpCall) -> Cost:
-    """The cost of mkldnn_linear_backward_weights: dy [.., n], x [.., k], w, a flag for the bias."""
+    """Prices mkldnn_linear_backward_weights.
+
+    Its arguments are dy [.., n], x [.., k], w and a flag for the bias.
+    """
     dy, x, weight = (call.tensor(position) for position in range(3))
     rows = Tensor(x.shape[:-1], x.dtype).numel
     product = Product(m=weight.shape[0], n=weight.shape[-1], k=rows)
@@ -212,7 +238,10 @@ def _linear_weight_gradient(call: OpCall) -> Cost:
 
 
 def _linear_pointwise(call: OpCall) -> Cost:
-    """The cost of _linear_pointwise: x, w, b, ..; or x, other, w, b, .. where the epilogue reads another operand."""
+    """Prices _linear_pointwise.
+
+    Its arguments are x, w, b, .. or, where the epilogue reads another operand, x, other, w, b, ..
+    """
     third = call.optional_tensor(2)
     if third is None or len(third.shape) < 2:
         return _linear(call)

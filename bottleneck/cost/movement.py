@@ -1,6 +1,7 @@
-"""Cost of ops that move data without computing (copies, casts, concatenation), and of those that do no work at all.
+"""Cost of ops that move data without computing, or do nothing.
 
-The latter are views, allocations, waits, and the nodes of the autograd graph.
+The former are copies, casts and concatenation. The latter are views, allocations, waits, and the nodes of the autograd
+graph.
 """
 
 import math
@@ -19,7 +20,9 @@ def _copy(call: OpCall) -> Cost:
 
 
 def _copied(source: Tensor, result: Tensor) -> Cost:
-    """The cost of a copy. Copies often spell out an expanded tensor, so a source without strides may be one element.
+    """Prices a copy.
+
+    Copies often spell out an expanded tensor, so a source without strides may be one element.
 
     Seen in a trace of Segment Anything from 2023: copies half as long as reading and writing all would take.
     """
@@ -89,7 +92,10 @@ def _scatter_into_zeros(call: OpCall) -> Cost:
 
 
 def _diagonal(call: OpCall) -> Cost:
-    """diag_embed(x, …): a matrix per row of x, cleared by a child op, with the row on its diagonal."""
+    """Prices diag_embed(x, …).
+
+    It makes a matrix per row of x, cleared by a child op, with the row on its diagonal.
+    """
     x = call.tensor(0)
     return _copied(x, Tensor(x.shape, x.dtype))
 
@@ -116,7 +122,10 @@ def _folded(call: OpCall) -> Cost:
 
 
 def _triangle(call: OpCall) -> Cost:
-    """tril(x), triu(x): half of x need not be read; in place, only the cleared half moves."""
+    """Prices tril(x) and triu(x).
+
+    Half of x need not be read. In place, only the cleared half moves.
+    """
     x = call.tensor(0)
     if call.name.endswith("_"):
         return replace(stream(FAMILY, x, x), bytes_low=0.0)
@@ -201,7 +210,10 @@ _DISPATCH = re.compile(
 
 
 def dispatch(name: str) -> Cost | None:
-    """The zero cost of a node that only calls other ops, recognised by its name; null for every other name."""
+    """Gives the zero cost of a node that only calls other ops.
+
+    The node is recognised by its name. Null for every other name.
+    """
     return _DISPATCHED if _DISPATCH.fullmatch(name) else None
 
 

@@ -1,4 +1,7 @@
-"""Costs of ops that pass over their data several times: scans, sorting, selection and Fourier transforms."""
+"""Costs of ops that pass over their data several times.
+
+These are scans, sorting, selection and Fourier transforms.
+"""
 
 import math
 from functools import partial
@@ -35,7 +38,9 @@ def _cumulative(call: OpCall) -> Cost:
 
 
 def _nonzero(call: OpCall) -> Cost:
-    """nonzero(x): x read (once more to write), and as many coordinates written as the data has.
+    """Prices nonzero(x).
+
+    x is read (once more to write), and as many coordinates are written as the data has.
 
     A scan compacts them. It is extra work of an index by a mask, which still fetches its elements itself.
     """
@@ -50,7 +55,10 @@ def _nonzero(call: OpCall) -> Cost:
 
 
 def _sort(call: OpCall) -> Cost:
-    """sort(x, …): x read, values and indices written; at most in as many passes as a radix sort makes."""
+    """Prices sort(x, …).
+
+    x is read, values and indices are written, at most in as many passes as a radix sort makes.
+    """
     x = call.tensor(0)
     once = x.bytes + x.numel * (x.item_bytes + _INDEX_BYTES)
     passes = _SORT_PASSES * 2 * x.numel * (x.item_bytes + _INDEX_BYTES)
@@ -64,7 +72,10 @@ def _unique(call: OpCall) -> Cost:
 
 
 def _topk(call: OpCall) -> Cost:
-    """topk(x, k, dim, …): x read once at least, once per digit and sorted at most."""
+    """Prices topk(x, k, dim, …).
+
+    x is read once at least. At most it is read once per digit and sorted.
+    """
     x, k, dim = call.tensor(0), call.integer(1), call.integer(2)
     row = x.shape[-1 if dim is None else dim] if x.shape else 1
     results = 0.0 if k is None else x.numel / max(1, row) * k * (x.item_bytes + _INDEX_BYTES)
@@ -78,14 +89,20 @@ def _select(call: OpCall) -> Cost:
 
 
 def _histogram(call: OpCall) -> Cost:
-    """histc(x, bins, …), bincount(x, weights, …): x read; each element counts in a bin, at worst in DRAM."""
+    """Prices histc(x, bins, …) and bincount(x, weights, …).
+
+    x is read. Each element counts in a bin, at worst in DRAM.
+    """
     x, weights = call.tensor(0), call.optional_tensor(1)
     read = x.bytes + (weights.bytes if weights is not None else 0.0)
     return Cost(SORT, vector_flops=x.numel, bytes_low=read, bytes_high=read + 2 * x.numel * SECTOR_BYTES)
 
 
 def _draws(call: OpCall) -> Cost:
-    """multinomial(p, draws, …): the probabilities read, and summed along each row at worst; the draws written."""
+    """Prices multinomial(p, draws, …).
+
+    The probabilities are read, and summed along each row at worst. The draws are written.
+    """
     p, draws = call.tensor(0), recorded(call.integer(1), "no_draws")
     written = p.numel // max(p.shape[-1] if p.shape else 1, 1) * draws * _INDEX_BYTES
     return _passes(SORT, p, p.bytes + written, 5 * p.bytes + written)
@@ -102,7 +119,9 @@ def _passes(family: str, x: Tensor, low: float, high: float) -> Cost:
 
 
 def _fft(result: str, flops_per_point: float, call: OpCall) -> Cost:
-    """The cost of _fft_c2c(x, dims, …), _fft_r2c(x, dims, …, onesided) and _fft_c2r(x, dims, …, last size).
+    """Prices _fft_c2c, _fft_r2c and _fft_c2r.
+
+    Their arguments are (x, dims, …), then ``onesided`` for _fft_r2c and the last size for _fft_c2r.
 
     FLOPs are the usual 5 n log2 n of a complex transform of n points, half of that where one side is real. A dimension
     of more points than a block holds takes a second pass.

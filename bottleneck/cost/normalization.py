@@ -1,4 +1,7 @@
-"""Cost of normalisation and softmax: rows or channels are reduced to a few numbers, then applied to every element."""
+"""Cost of normalisation and softmax.
+
+Rows or channels are reduced to a few numbers, then these are applied to every element.
+"""
 
 import math
 from functools import partial
@@ -17,7 +20,10 @@ _ROW_BYTES = 48 * 1024
 
 
 def _norm(tensors: tuple[Tensor, ...], again: tuple[Tensor, ...], flops: float) -> Cost:
-    """The cost of moving ``tensors`` once, and ``again`` once more in kernels that make a second pass."""
+    """Prices moving ``tensors`` once, and ``again`` in second passes.
+
+    Only some kernels make a second pass.
+    """
     cost = stream(NORMALIZATION, *tensors, vector_flops=flops, special_ops=0.0)
     return replace(cost, bytes_high=cost.bytes_high + sum(tensor.bytes for tensor in again))
 
@@ -29,8 +35,8 @@ def _like(tensor: Tensor) -> Tensor:
 
 def _parameters(call: OpCall, *positions: int) -> tuple[Tensor, ...]:
     """The tensors among optional arguments."""
-    found = (call.optional_tensor(position) for position in positions)
-    return tuple(tensor for tensor in found if tensor is not None)
+    tensors = (call.optional_tensor(position) for position in positions)
+    return tuple(tensor for tensor in tensors if tensor is not None)
 
 
 def _row_norm(statistics: int, parameters: tuple[int, ...], flops: float, call: OpCall) -> Cost:
@@ -46,7 +52,9 @@ def _row_norm(statistics: int, parameters: tuple[int, ...], flops: float, call: 
 
 
 def _row_norm_backward(statistics: tuple[int, ...], parameters: tuple[int, ...], flops: float, call: OpCall) -> Cost:
-    """The cost of the backward pass of layer and RMS norm, called with (dy, x, shape, statistics, parameters, mask).
+    """Prices the backward pass of layer and RMS norm.
+
+    It is called with (dy, x, shape, statistics, parameters, mask).
 
     The kernel of the weight's gradient reads dy and x again.
     """
@@ -60,7 +68,9 @@ def _row_norm_backward(statistics: tuple[int, ...], parameters: tuple[int, ...],
 
 
 def _batch_norm(training_position: int | None, call: OpCall, *, otherwise: bool = True) -> Cost:
-    """The cost of a batch norm whose training flag is at a position, or is ``otherwise`` by the op's name.
+    """Prices a batch norm in training or evaluation.
+
+    Its training flag is at a position, or is ``otherwise`` by the op's name.
 
     Training reads x for the statistics and again for the result. A flag that was not recorded leaves both possible.
     """
@@ -71,7 +81,10 @@ def _batch_norm(training_position: int | None, call: OpCall, *, otherwise: bool 
 
 
 def _softmax(call: OpCall) -> Cost:
-    """Four FLOPs and one exp per element: (x, dim, half_to_float), with the logarithm or without."""
+    """Prices a softmax (x, dim, half_to_float), with a logarithm or without.
+
+    There are four FLOPs and one exp per element.
+    """
     x = call.tensor(0)
     result = Tensor(x.shape, "float" if call.flag(2) else x.dtype)
     cost = stream(SOFTMAX, x, result, vector_flops=4.0 * x.numel, special_ops=x.numel)
@@ -79,7 +92,10 @@ def _softmax(call: OpCall) -> Cost:
 
 
 def _spilled_bytes(call: OpCall, x: Tensor) -> float:
-    """Bytes read again because a row does not fit on the chip; a row of unknown length may be as long as any."""
+    """Gives bytes read again because a row exceeds the chip.
+
+    A row of unknown length may be as long as any.
+    """
     dim = call.integer(1)
     try:
         row = max(x.shape) if dim is None else x.shape[dim]
@@ -89,7 +105,9 @@ def _spilled_bytes(call: OpCall, x: Tensor) -> float:
 
 
 def _softmax_backward(special_ops: float, call: OpCall) -> Cost:
-    """The cost of _softmax_backward_data(dy, y, dim, dtype): dy and y read, dx written in the dtype of the input.
+    """Prices _softmax_backward_data(dy, y, dim, dtype).
+
+    dy and y are read, dx is written in the dtype of the input.
 
     Before 1.11 the last argument was the input itself, which is not read.
     """

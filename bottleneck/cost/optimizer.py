@@ -1,4 +1,6 @@
-"""Cost of optimisers: lists of parameters, gradients and state, each passed over a few times.
+"""Cost of optimisers.
+
+They pass a few times over lists of parameters, gradients and state.
 
 Traces give the shapes of a list of tensors (some versions not even these) but never its dtype. Where no kernel's name
 gives the size of its items, bytes are an interval: 2 per item at least (half precision) and 4 at most (fp32).
@@ -16,7 +18,9 @@ FAMILY = "optimizer"
 
 
 class OptimizerRule(Struct, frozen=True):
-    """Cost of one op over lists: FLOPs and special ops per element, and the passes that it makes.
+    """Cost of one op over lists, per element.
+
+    It has FLOPs and special ops per element, and the passes that the op makes.
 
     Every list argument is one pass of reading unless ``reads_first`` is false; ``writes`` counts passes of writing.
     ``may_square`` marks ops whose last two lists are often the same (the square of the gradient).
@@ -45,7 +49,10 @@ _FOREACH: dict[str, OptimizerRule] = {
 
 
 def rule_cost(call: OpCall, rule: OptimizerRule) -> Cost:
-    """The cost of one op over lists by its rule; every list has the sizes of the first one that was recorded."""
+    """Prices one op over lists by its rule.
+
+    Every list has the sizes of the first one that was recorded.
+    """
     lists = call.lists()
     elements = list_elements(call, call.arguments.index(lists[0])) if lists else list_elements(call, 0)
     reads = len(lists) - (0 if rule.reads_first else 1)
@@ -61,7 +68,9 @@ def rule_cost(call: OpCall, rule: OptimizerRule) -> Cost:
 
 
 def _fused(reads: int, writes: int, optional_list: int, flops: tuple[float, float], call: OpCall) -> Cost:
-    """The cost of a fused step(parameters, gradients, state …): so many passes of reading and of writing.
+    """Prices a fused step(parameters, gradients, state …).
+
+    It makes so many passes of reading and of writing.
 
     The list at ``optional_list`` is read and written too when it is there: the maxima of amsgrad, or the momentum of
     SGD. A gradient scaler has the gradients written back, unscaled: that is in the high end only.

@@ -1,4 +1,7 @@
-"""Cost of pointwise ops: each operand read once, each result written once, a few FLOPs per element."""
+"""Cost of pointwise ops.
+
+Each operand is read once, each result written once, with a few FLOPs per element.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -126,7 +129,10 @@ _SMALL_POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 
 
 def rule_cost(call: OpCall, rule: PointwiseRule) -> Cost:
-    """The cost of one pointwise call by its rule; an op whose name ends in '_' writes its first argument."""
+    """Prices one pointwise call by its rule.
+
+    An op whose name ends in '_' writes its first argument.
+    """
     operands = _operands(call, rule.operands)
     result = _result(call, rule, operands)
     cost = stream(
@@ -172,7 +178,9 @@ def _pow(call: OpCall) -> Cost:
 
 
 def _where(call: OpCall) -> Cost:
-    """where(condition, a, b): the result needs one branch per element, the eager kernel reads both.
+    """Prices where(condition, a, b).
+
+    The result needs one branch per element, the eager kernel reads both.
 
     where(condition) is nonzero, whose cost its child op has.
     """
@@ -186,7 +194,10 @@ def _where(call: OpCall) -> Cost:
 
 
 def _masked_fill(call: OpCall) -> Cost:
-    """masked_fill(x, mask, value): in place, elements outside the mask need not move; the eager kernel moves all."""
+    """Prices masked_fill(x, mask, value).
+
+    In place, elements outside the mask need not move. The eager kernel moves all.
+    """
     operands, mask = call.tensor(0), call.tensor(1)
     shape = broadcast([operands.shape, mask.shape])
     result = operands if call.name.endswith("_") else Tensor(shape, operands.dtype)

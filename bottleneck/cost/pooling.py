@@ -1,4 +1,7 @@
-"""Cost of ops that slide or stretch a grid: pooling, upsampling, grid sampling, and their backward passes."""
+"""Cost of ops that slide or stretch a grid.
+
+These are pooling, upsampling and grid sampling, and their backward passes.
+"""
 
 import math
 from functools import partial
@@ -24,7 +27,10 @@ class PoolingWindow(Struct, frozen=True):
     rounds_up: bool
 
     def outputs(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Positions of the window per dimension; the last one starts inside the input or its left padding."""
+        """Counts the positions of the window per dimension.
+
+        The last one starts inside the input or its left padding.
+        """
         return tuple(self._positions(size, dim) for dim, size in enumerate(sizes))
 
     def _positions(self, size: int, dim: int) -> int:
@@ -77,20 +83,28 @@ def _adaptive(rank: int, index: tuple[str, ...], call: OpCall) -> Cost:
 
 
 def _resized(call: OpCall, rank: int) -> Tensor:
-    """The result of an op (x, output size, …): like x, but of the recorded size in the last dimensions."""
+    """Gives the result of an op (x, output size, …).
+
+    It is like x, but of the recorded size in the last dimensions.
+    """
     x, size = call.tensor(0), recorded(_spread(call.integers(1), rank), "no_result_size")
     return Tensor((*x.shape[:-rank], *size), x.dtype)
 
 
 def _pooled(x: Tensor, y: Tensor, taps: float, index: tuple[str, ...]) -> Cost:
-    """The cost of reading x as far as windows cover it and writing y, with its indices where the op gives them."""
+    """Prices reading x where windows cover it and writing y.
+
+    The indices of y are written where the op gives them.
+    """
     written = (y, *(Tensor(y.shape, dtype) for dtype in index))
     cost = stream(FAMILY, x, *written, vector_flops=taps * y.numel)
     return replace(cost, bytes_low=cost.bytes_low - max(0.0, x.bytes - y.numel * taps * x.item_bytes))
 
 
 def _max_pool_backward(index_position: int, call: OpCall) -> Cost:
-    """The cost of max_pool2d_with_indices_backward(dy, x, …, indices): x is not read, its gradient is written.
+    """Prices max_pool2d_with_indices_backward(dy, x, …, indices).
+
+    x is not read, its gradient is written.
 
     The gradient is cleared by a child op; at least one element per result is written then, at most each twice.
     """
@@ -127,7 +141,10 @@ def _grid_sample(call: OpCall) -> Cost:
 
 
 def _grid_sample_backward(call: OpCall) -> Cost:
-    """grid_sampler_2d_backward(dy, x, grid, …): gradients of x, at the same places, and of the grid."""
+    """Prices grid_sampler_2d_backward(dy, x, grid, …).
+
+    It makes gradients of x, at the same places, and of the grid.
+    """
     dy, x, grid = (call.tensor(position) for position in range(3))
     fixed = stream(FAMILY, dy, grid, Tensor(grid.shape, grid.dtype), vector_flops=20.0 * dy.numel)
     scattered = max(2 * x.bytes, 4.0 * dy.numel * SECTOR_BYTES)

@@ -18,12 +18,17 @@ def _int_mm(call: OpCall) -> Cost:
 
 
 def _int8_weight(call: OpCall) -> Cost:
-    """The cost of _weight_int8pack_mm (x, w [n, k], scales [n]): the arithmetic is that of the activations."""
+    """Prices _weight_int8pack_mm (x, w [n, k], scales [n]).
+
+    The arithmetic is that of the activations.
+    """
     return linear_cost(call.tensor(0), call.tensor(1), None) + extra_bytes(call.tensor(2).bytes)
 
 
 def _int4_weight(call: OpCall) -> Cost:
-    """The cost of _weight_int4pack_mm: x, packed w, group size, scales and zeros (one table or two, [.., n, ..]).
+    """Prices _weight_int4pack_mm.
+
+    Its arguments are x, packed w, group size, scales and zeros (one table or two, [.., n, ..]).
 
     The layout of the packed weight is the device's own, but its bytes are n·k / 2 in each.
     """
@@ -35,7 +40,10 @@ def _int4_weight(call: OpCall) -> Cost:
 
 
 def _packed_sizes(left: Tensor, right: Tensor) -> Product:
-    """The sizes of a product whose fp4 operands hold two values per recorded element along k."""
+    """Gives the sizes of a product of packed operands.
+
+    fp4 operands hold two values per recorded element along k.
+    """
     sizes = matrix_sizes(left, right)
     return replace(sizes, k=2 * sizes.k) if left.dtype == "c10::Float4_e2m1fn_x2" else sizes
 
@@ -57,7 +65,9 @@ def _scaled_mm(call: OpCall) -> Cost:
 
 
 def _scaled_mm_v2(call: OpCall) -> Cost:
-    """The cost of _scaled_mm_v2: A, B, three arguments on the scales of each, bias, out_dtype, ...
+    """Prices _scaled_mm_v2.
+
+    Its arguments are A, B, three arguments on the scales of each, bias, out_dtype, ...
 
     The scales are lists, whose dtype the trace does not hold: one byte (block exponents) to four (fp32) each.
     """
@@ -83,7 +93,9 @@ def _scaled_grouped_mm(call: OpCall) -> Cost:
 
 
 def _grouped(call: OpCall, offsets: int, out_dtype: int) -> Cost:
-    """One product per group: offsets, whose values no trace holds, deal rows, columns or slices of k out to groups.
+    """Prices one product per group.
+
+    Offsets, whose values no trace holds, deal rows, columns or slices of k out to groups.
 
     FLOPs assume that the groups use every row. A stacked operand belongs to one group each, and the part of an empty
     group is never read, so its bytes lie between those of one group and of all.
@@ -103,7 +115,10 @@ def _grouped(call: OpCall, offsets: int, out_dtype: int) -> Cost:
 
 
 def _rounded(dtype_at: int, default: str, call: OpCall) -> Cost:
-    """The cost of quantize_per_tensor(x, scale, zero point, …, dtype) and similar: x read, rounded x written."""
+    """Prices quantize_per_tensor(x, scale, zero point, …, dtype) and similar.
+
+    x is read, rounded x is written.
+    """
     x, *tables = call.tensors()
     result = Tensor(x.shape, dtype_argument(call, dtype_at, default))
     return stream("pointwise", x, result, *tables, vector_flops=3.0 * x.numel)
@@ -123,7 +138,10 @@ def _fake(call: OpCall) -> Cost:
 
 
 def _onednn_linear(call: OpCall) -> Cost:
-    """The cost of qlinear_pointwise: x [.., k], scale, zero point, packed w [k, n], its scales, zero points, bias …"""
+    """Prices qlinear_pointwise.
+
+    Its arguments are x [.., k], scale, zero point, packed w [k, n], its scales, zero points, bias …
+    """
     x, weight = call.tensor(0), call.tensor(3)
     if len(weight.shape) != 2 or not x.shape or x.shape[-1] not in weight.shape:
         raise Unmodelled("unfit_weight")

@@ -1,4 +1,6 @@
-"""Costs of FBGEMM's ops, the sparse side of recommendation models: embedding tables and ragged features.
+"""Costs of FBGEMM's ops for the sparse side of recommendation models.
+
+They work on embedding tables and ragged features.
 
 The rows that a batch looks up, and the number of distinct ones, are data: bytes lie between the least for any indices
 and one row per index. Positions follow the schemas of FBGEMM 0.1 to 1.2.
@@ -22,7 +24,10 @@ _SORT_BYTES = 4 * 2 * (8.0 + 4.0)
 
 
 class LookupLayout(Struct, frozen=True):
-    """Positions of the arguments of a lookup; ``rows`` is the state of a row-wise optimizer, one number per row."""
+    """Positions of the arguments of a lookup.
+
+    ``rows`` is the state of a row-wise optimizer, one number per row.
+    """
 
     weights: tuple[int, ...]
     d_offsets: int
@@ -68,7 +73,10 @@ class _Lookup(Struct, frozen=True):
 
 
 def _lookup(call: OpCall, layout: LookupLayout, first: int = 0, total_width: int | None = None) -> _Lookup:
-    """Sizes of the lookup whose arguments start at ``first``; raises Unmodelled when the width of rows is unknown."""
+    """Gives the sizes of the lookup whose arguments start at ``first``.
+
+    Raises Unmodelled when the width of rows is unknown.
+    """
     tables = max(call.tensor(first + layout.d_offsets).numel - 1, 1)
     offsets, indices = call.tensor(first + layout.offsets), call.tensor(first + layout.indices)
     elements, item_bytes = _tables(call, layout, first)
@@ -90,16 +98,21 @@ def _lookup(call: OpCall, layout: LookupLayout, first: int = 0, total_width: int
 
 
 def _tables(call: OpCall, layout: LookupLayout, first: int) -> tuple[float, float]:
-    """Elements of all tables, and bytes per element: 2 at least where only a list was recorded."""
+    """Gives the elements of all tables, and bytes per element.
+
+    The bytes are 2 at least where only a list was recorded.
+    """
     arguments = [call.arguments[first + position] for position in layout.weights]
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     lists = [argument for argument in arguments if isinstance(argument, TensorList)]
-    elements = float(sum(tensor.numel for tensor in tensors) + sum(each.numel for each in lists))
+    elements = float(sum(tensor.numel for tensor in tensors) + sum(tables.numel for tables in lists))
     return elements, max((tensor.item_bytes for tensor in tensors if tensor.numel), default=2.0)
 
 
 def _forward(layout: LookupLayout, call: OpCall) -> Cost:
-    """The cost of a pooled lookup: indices and offsets read, one row per bag written, empty bags as zeros.
+    """Prices a pooled lookup.
+
+    Indices and offsets are read, one row per bag is written, empty bags as zeros.
 
     The rows that the indices name are one at least; at most one per index comes from DRAM.
     """
@@ -113,7 +126,9 @@ def _forward(layout: LookupLayout, call: OpCall) -> Cost:
 
 
 def _backward(call: OpCall) -> Cost:
-    """The gradient of a pooled lookup with the optimizer's step in it: (gradient [batch, width], the forward call …).
+    """Prices the gradient of a pooled lookup with its optimizer step.
+
+    Its arguments are (gradient [batch, width], the forward call …).
 
     Without the forward call no number of indices is known. The gradient of a bag is read once per index of it at most,
     and every row that is met is read and written with its optimizer state.
@@ -136,7 +151,10 @@ def _copied(call: OpCall) -> Cost:
 
 
 def _bounds_check(call: OpCall) -> Cost:
-    """bounds_check_indices(rows per table, indices, offsets, …): all read, and written where they are out of bounds."""
+    """Prices bounds_check_indices(rows per table, indices, offsets, …).
+
+    All are read, and written where they are out of bounds.
+    """
     rows, indices, offsets = (call.tensor(position) for position in range(3))
     low = rows.bytes + indices.bytes + offsets.bytes
     high = low + indices.bytes + offsets.bytes

@@ -1,4 +1,7 @@
-"""Cost of recurrent layers: a matrix product per step, with weights that every step needs again."""
+"""Cost of recurrent layers.
+
+They make a matrix product per step, with weights that every step needs again.
+"""
 
 import math
 from functools import partial
@@ -17,7 +20,10 @@ _GATE_PASSES = 8
 
 
 class RecurrentLayout(Struct, frozen=True):
-    """Positions of a layer's arguments: its weights (as a list, or one by one), their flat buffer, its first state."""
+    """Positions of a layer's arguments.
+
+    They are its weights (as a list, or one by one), their flat buffer and its first state.
+    """
 
     weights: tuple[int, ...]
     buffer: int | None
@@ -25,7 +31,9 @@ class RecurrentLayout(Struct, frozen=True):
 
 
 def _layer(layout: RecurrentLayout, products: float, call: OpCall) -> Cost:
-    """The cost of a layer(x, weights, …, state, …); ``products`` is 1 forward and 2 backward.
+    """Prices a layer(x, weights, …, state, …).
+
+    ``products`` is 1 forward and 2 backward.
 
     Every weight meets every position of every sequence once. The weights are read once at least and once per step at
     most. Where only their flat buffer was recorded, its biases count as weights, a few per cent too many.
@@ -63,7 +71,10 @@ def _matrices(call: OpCall, layout: RecurrentLayout) -> list[tuple[int, ...]]:
 
 
 def _cell(flops: float, special_ops: float, call: OpCall) -> Cost:
-    """The cost of a fused cell(input gates, hidden gates, state, biases …): gates in, state out."""
+    """Prices a fused cell(input gates, hidden gates, state, biases …).
+
+    Gates are read, the state is written.
+    """
     state = call.tensor(2)
     results = (Tensor(state.shape, state.dtype), Tensor(call.tensor(0).shape, state.dtype))
     return stream(

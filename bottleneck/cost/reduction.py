@@ -1,4 +1,7 @@
-"""Cost of reductions: every element of the operand read once, and one result per row written."""
+"""Cost of reductions.
+
+Every element of the operand is read once, and one result per row is written.
+"""
 
 import math
 from collections.abc import Callable
@@ -87,8 +90,8 @@ def _result_elements(call: OpCall, rule: ReductionRule, x: Tensor) -> tuple[int,
         return 1, 1
     dims = call.integers(rule.dim_position)
     if dims:
-        kept = math.prod(x.shape) // max(1, math.prod(x.shape[dim] for dim in dims))
-        return kept, kept
+        results = math.prod(x.shape) // max(1, math.prod(x.shape[dim] for dim in dims))
+        return results, results
     # Traces with strides also record lists, so that a missing one is an argument that was not given.
     is_whole = dims == () or x.strides is not None
     return (1, 1) if is_whole else (1, x.numel)

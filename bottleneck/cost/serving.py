@@ -25,7 +25,9 @@ ROUTED = "which experts the tokens choose is data"
 
 
 def _all_once(family: str, flops: float, special_ops: float, call: OpCall) -> Cost:
-    """The cost of an op whose tensors, the written ones among them, are all recorded and move once each.
+    """Prices an op whose recorded tensors move once each.
+
+    All of them are recorded, the written ones too.
 
     FLOPs count per element of the largest one.
     """
@@ -37,7 +39,10 @@ def _all_once(family: str, flops: float, special_ops: float, call: OpCall) -> Co
 
 
 def _gated(flops: float, call: OpCall) -> Cost:
-    """The cost of silu_and_mul(out, x) and similar ops: one half of x gates the other; FLOPs are per result."""
+    """Prices silu_and_mul(out, x) and similar ops.
+
+    One half of x gates the other. FLOPs are per result.
+    """
     tensors = call.tensors()
     gated = min(tensor.numel for tensor in tensors[:2]) if len(tensors) > 1 else call.tensor(0).numel // 2
     written = () if len(tensors) > 1 else (Tensor((gated,), tensors[0].dtype),)
@@ -45,7 +50,9 @@ def _gated(flops: float, call: OpCall) -> Cost:
 
 
 def _norm(returned: int, in_place: Sequence[int], call: OpCall) -> Cost:
-    """The cost of an RMS norm that returns so many results shaped like its first argument.
+    """Prices an RMS norm that returns ``returned`` results.
+
+    They are shaped like its first argument.
 
     Arguments at ``in_place`` are read and written. A residual that is added is one of the recorded tensors.
     """
@@ -62,7 +69,10 @@ def _group_norm(call: OpCall) -> Cost:
 
 
 def _rotary(query: int, key: int, table: int, positions: int, call: OpCall) -> Cost:
-    """The cost of a rotary embedding in place: query and key turned by a row of sines and cosines per position."""
+    """Prices a rotary embedding in place.
+
+    Query and key are turned by a row of sines and cosines per position.
+    """
     turned = [tensor for at in (query, key) if (tensor := call.optional_tensor(at)) is not None]
     rows, places = call.tensor(table), call.tensor(positions)
     row_bytes = rows.shape[-1] * rows.item_bytes if rows.shape else 0.0
@@ -86,7 +96,9 @@ def _mla_cache_write(call: OpCall) -> Cost:
 
 
 def _paged_attention(query: int, table: int, longest: int, block: int | None, call: OpCall) -> Cost:
-    """The cost of attention over a paged cache: (…, query, key cache, value cache, …, block table, lengths, …).
+    """Prices attention over a paged cache.
+
+    Its arguments are (…, query, key cache, value cache, …, block table, lengths, …).
 
     Every query sees one key at least. At most every sequence is as long as ``longest``, or as its row of the block
     table has room for.
@@ -115,26 +127,37 @@ def _paged_attention(query: int, table: int, longest: int, block: int | None, ca
 
 
 def _no_cost(why: str, _: OpCall) -> Cost:
-    """The cost of an op whose cache of keys and values, or whose experts, are no argument: it has no upper end."""
+    """Raises Unmodelled, as the cost has no upper end.
+
+    The op's cache of keys and values, or its experts, are no argument.
+    """
     raise Unmodelled(why)
 
 
 def _packed_or_paged(layout: attention.AttentionLayout, table: int, longest: int, call: OpCall) -> Cost:
-    """The cost of attention over packed sequences (query, key, value, …), or a paged cache where it has a table."""
+    """Prices attention over packed sequences or a paged cache.
+
+    The arguments are (query, key, value, …). The cache is paged where it has a table.
+    """
     if call.optional_tensor(table) is None:
         return attention.forward(layout, call)
     return _paged_attention(0, table, longest, None, call)
 
 
 def _cache_heads(keys: Tensor, width: int) -> int:
-    """Heads in a cache [blocks, heads, width / x, block, x] or [blocks, block, heads, width]."""
+    """Gives the heads of a cache.
+
+    It is [blocks, heads, width / x, block, x] or [blocks, block, heads, width].
+    """
     if len(keys.shape) == 5:
         return keys.shape[1]
     return keys.shape[-2] if keys.shape and keys.shape[-1] == width else 1
 
 
 def _experts(hidden: int, first: int, ids: int, call: OpCall) -> Cost:
-    """The cost of fused experts: (…, hidden [tokens, h], w1 [E, 2f, h], w2 [E, h, f], weights, ids [tokens, k] …).
+    """Prices fused experts.
+
+    Their arguments are (…, hidden [tokens, h], w1 [E, 2f, h], w2 [E, h, f], weights, ids [tokens, k] …).
 
     FLOPs are exact: k experts for every token. A token's experts differ, so that k are read at least, and at most all
     experts or k per token.
@@ -177,7 +200,10 @@ def _scaled(call: OpCall, left: Tensor, right: Tensor, out_item_bytes: float, be
 
 
 def _awq(call: OpCall) -> Cost:
-    """awq_gemm(x, weight [k, n / 8], scales, zeros, …): eight weights of 4 bits in each integer."""
+    """Prices awq_gemm(x, weight [k, n / 8], scales, zeros, …).
+
+    Each integer holds eight weights of 4 bits.
+    """
     x, weight = call.tensor(0), call.tensor(1)
     unpacked = Tensor((weight.shape[0], 8 * weight.shape[1]), x.dtype)
     product = matrix_sizes(x, unpacked)
@@ -193,7 +219,10 @@ def _top_experts(call: OpCall) -> Cost:
 
 
 def _align(call: OpCall) -> Cost:
-    """moe_align_block_size(ids, …): ids read, and sorted by expert into tensors that are padded to blocks."""
+    """Prices moe_align_block_size(ids, …).
+
+    ids are read, and sorted by expert into tensors that are padded to blocks.
+    """
     tensors = call.tensors()
     ids = call.tensor(0)
     everything = sum(tensor.bytes for tensor in tensors)
@@ -224,7 +253,10 @@ _CACHED_ELSEWHERE = re.compile(
 
 
 def formula(name: str) -> Formula | None:
-    """The formula, which gives the reason alone, of attention over a cache by such names; null for every other name."""
+    """Gives the formula of attention over a cache by its name.
+
+    The formula gives the reason alone. Null for every other name.
+    """
     return partial(_no_cost, "cached_lengths") if _CACHED_ELSEWHERE.fullmatch(name) else None
 
 

@@ -1,4 +1,6 @@
-"""Infers shapes and dtypes that calls lack from the ops and kernels around them; turns SIGNATURES into CALLS.
+"""Infers shapes and dtypes that calls lack.
+
+The ops and kernels around the calls tell them. Turns SIGNATURES into CALLS.
 
 Runs between link and the cost formulas. Four sources are used, and each completed call names its evidence:
 
@@ -43,7 +45,9 @@ _MOST_GRADIENTS = 64
 
 
 def forward_operands(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Integers, list[str | None]]:
-    """For each op a code into a list of forward calls (JSON: dims and types); code 0, null, where none is known.
+    """Gives for each op a code into a list of forward calls.
+
+    A forward call is JSON of dims and types. Code 0, null, is for ops without a known one.
 
     A gradient [batch, width] belongs to the latest lookup before it of as many sequences whose tables can add up to
     that width: their rows are 4 to 1024 elements wide.
@@ -51,21 +55,21 @@ def forward_operands(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Integ
     codes = np.zeros(len(ops), np.int64)
     gradients = _sizes(signatures, _NODE)
     lookups = {row: size for row, dims in _sizes(signatures, _FORWARD).items() if (size := _batch(dims)) is not None}
-    known: dict[int, int] = {}
+    code_by_lookup: dict[int, int] = {}
     texts: list[str | None] = [None]
     signature = as_integers(ops["signature"])
     started = ops["ts_us"].to_numpy()
     for row, dims in list(gradients.items())[:_MOST_GRADIENTS] if lookups else []:
-        fitting = [each for each, (batch, tables) in lookups.items() if _fits(dims, batch, tables)]
+        fitting = [lookup for lookup, (batch, tables) in lookups.items() if _fits(dims, batch, tables)]
         backward, forward = (np.flatnonzero(np.isin(signature, rows)) for rows in ([row], fitting))
         forward = forward[np.argsort(started[forward], kind="stable")]
         before = np.searchsorted(started[forward], started[backward]) - 1
-        backward, found = backward[before >= 0], signature[forward[before[before >= 0]]]
-        for each in np.unique(found).tolist():
-            if each not in known:
-                known[each] = len(texts)
-                texts.append(json.dumps([signatures["dims"].iloc[each], signatures["types"].iloc[each]]))
-        codes[backward] = [known[each] for each in found.tolist()]
+        backward, nearest = backward[before >= 0], signature[forward[before[before >= 0]]]
+        for lookup in np.unique(nearest).tolist():
+            if lookup not in code_by_lookup:
+                code_by_lookup[lookup] = len(texts)
+                texts.append(json.dumps([signatures["dims"].iloc[lookup], signatures["types"].iloc[lookup]]))
+        codes[backward] = [code_by_lookup[lookup] for lookup in nearest.tolist()]
     return codes, texts
 
 
@@ -76,7 +80,10 @@ def _sizes(signatures: pd.DataFrame, name: re.Pattern[str]) -> dict[int, list[An
 
 
 def _batch(dims: list[Any]) -> tuple[int, int] | None:
-    """Sequences and tables of a lookup by its offsets, null where they do not fit."""
+    """Gives sequences and tables of a lookup by its offsets.
+
+    Null where they do not fit.
+    """
     try:
         tables, bags = (dims[position][0] - 1 for position in (CLASSIC.d_offsets, CLASSIC.offsets))
     except (LookupError, TypeError):
@@ -86,13 +93,16 @@ def _batch(dims: list[Any]) -> tuple[int, int] | None:
 
 def _fits(dims: list[Any], batch: int, tables: int) -> bool:
     size = dims[0] if dims else None
-    if not isinstance(size, list) or len(size) != 2 or not all(type(each) is int for each in size):
+    if not isinstance(size, list) or len(size) != 2 or not all(type(length) is int for length in size):
         return False
     return bool(size[0] == batch and NARROWEST_ROW * tables <= size[1] <= WIDEST_ROW * tables)
 
 
 def function_operands(linked: Linked) -> tuple[Integers, list[str | None]]:
-    """For each op a code into a list of forward calls, as ``forward_operands``, for nodes of functions in Python."""
+    """Gives for each op a code into a list of forward calls.
+
+    They are as in ``forward_operands``, for nodes of functions in Python.
+    """
     ops, signatures = linked.ops, linked.trace.signatures
     codes, texts = np.zeros(len(ops), np.int64), list[str | None]([None])
     names, signature = ops["name"].cat, as_integers(ops["signature"])
@@ -128,7 +138,10 @@ _MOST_TENSORS = {"1": 110, "2": 64, "3": 48, "4": 36, "5": 30}
 
 
 def list_sizes(linked: Linked, signature: Integers) -> tuple[Integers, list[tuple[int, int] | None]]:
-    """For each op a code into the least and most elements of its lists, by the blocks of its kernels; code 0, null."""
+    """Gives for each op a code into sizes of its lists.
+
+    A size is the least and most elements, by the blocks of the op's kernels. Code 0 is null.
+    """
     kernels, codes = linked.kernels, np.zeros(len(signature), np.int64)
     labels: list[tuple[int, int] | None] = [None]
     wanted = np.array([*map(_lacks_list_sizes, *_texts_of(linked.trace.signatures)), False], bool)
@@ -194,7 +207,9 @@ _STORED_AS = {"fp32": "float", "tf32": "float", "fp64": "double", "fp16": "c10::
 
 
 def kernel_dtype(name: str, math_dtype: str | None) -> str | None:
-    """The dtype of the data of a kernel by its name and the dtype of its arithmetic (KERNELS.math_dtype), else null.
+    """Gives the dtype of a kernel's data by its name.
+
+    The dtype of its arithmetic (KERNELS.math_dtype) decides where the name does not. Else it is null.
 
     A product's accumulator may be wider than its operands, so that a dtype which the name spells out comes first.
     """
@@ -208,7 +223,9 @@ def kernel_dtype(name: str, math_dtype: str | None) -> str | None:
 
 
 def kernel_item_bytes(name: str) -> float | None:
-    """Bytes per element of the tensors that a kernel processes, from its name; null where the name has no size.
+    """Gives the bytes per element of a kernel's tensors, by its name.
+
+    Null where the name has no size.
 
     Unlike dtypes, sizes are also in the names of kernels that only copy.
     """
@@ -260,7 +277,10 @@ class _Signature(Struct, frozen=True):
 
 
 class _CallIndex:
-    """The ops of a trace and the calls that they make; a signature is parsed when it is used."""
+    """The ops of a trace and the calls that they make.
+
+    A signature is parsed when it is used.
+    """
 
     def __init__(self, signatures: pd.DataFrame, ops: pd.DataFrame) -> None:
         self.ops = ops
@@ -269,7 +289,10 @@ class _CallIndex:
         self.signature = as_integers(ops["signature"])
 
     def call(self, row: int) -> _Signature:
-        """The call of one signature; lists are empty where the trace has none, or holds something else."""
+        """Gives the call of one signature.
+
+        Lists are empty where the trace has none, or holds something else.
+        """
         return _Signature(self.names[row], _list(self._dims[row]) or [], _list(self._concrete[row]) or [])
 
     def calls_of(self, names: frozenset[str]) -> dict[int, _Signature]:
@@ -288,7 +311,9 @@ class _CallIndex:
         return np.flatnonzero(wanted[self.signature])
 
     def outermost(self, ops: Integers, names: frozenset[str]) -> Integers:
-        """The outermost of the enclosing ops of each op with one of the names, without a break between.
+        """Finds the outermost enclosing op of these names, per op.
+
+        The ops from it inwards all have one of the names.
 
         Jumps double, so that a trace may nest ops as deeply as it likes.
         """
@@ -300,7 +325,10 @@ class _CallIndex:
         return np.asarray(jump[ops], np.int64)
 
     def next_after(self, ops: Integers) -> Integers:
-        """The first op on the same thread that starts after each op has ended, or the number of ops."""
+        """Finds the first op that starts after each op has ended.
+
+        It is on the same thread. Where there is none, the number of ops stands for it.
+        """
         thread = self.ops["thread"].cat.codes.to_numpy()
         track = np.cumsum(np.concatenate([[False], thread[1:] != thread[:-1]]))
         start, end = (self.ops["ts_us"].to_numpy(), (self.ops["ts_us"] + self.ops["dur_us"]).to_numpy())
@@ -313,18 +341,21 @@ class _CallIndex:
 
 
 def result_sizes(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Integers, list[str | None]]:
-    """For each op a code into a list of sizes (JSON) of its result; code 0, null, where they are unknown."""
+    """Gives for each op a code into sizes of its result.
+
+    Sizes are JSON. Code 0, null, is for unknown ones.
+    """
     index = _CallIndex(signatures, ops)
     codes = np.zeros(len(ops), np.int64)
-    known: dict[str | None, int] = {None: 0}
+    code_of: dict[str | None, int] = {None: 0}
     for find in (_convolution_results, _backward_results, _indexed_results):
         wanted, source, read = find(index)
         pairs, which = np.unique(np.stack([index.signature[wanted], source]), axis=1, return_inverse=True)
-        found = [read(*pair) for pair in pairs.T.tolist()]
-        for sizes in (json.dumps(each) for each in found if each):
-            known.setdefault(sizes, len(known))
-        codes[wanted] = np.array([known[json.dumps(each) if each else None] for each in found], np.int64)[which]
-    return codes, list(known)
+        results = [read(*pair) for pair in pairs.T.tolist()]
+        for sizes in (json.dumps(size) for size in results if size):
+            code_of.setdefault(sizes, len(code_of))
+        codes[wanted] = np.array([code_of[json.dumps(size) if size else None] for size in results], np.int64)[which]
+    return codes, list(code_of)
 
 
 # Ops without a recorded result, the signature of the op that holds its sizes (-1: none), and how to read them there.
@@ -332,7 +363,10 @@ _Found = tuple[Integers, Integers, Callable[[int, int], Sizes | None]]
 
 
 def _convolution_results(index: _CallIndex) -> _Found:
-    """Results of forward convolutions without stride and padding: sizes of the gradient, else of the next operand."""
+    """Gives result sizes of forward convolutions without stride and padding.
+
+    They are those of the gradient, else of the next operand.
+    """
     wanted = {row: call for row, call in index.calls_of(_CONVOLUTIONS).items() if not any(call.concrete)}
     gradients = _gradients(index) if wanted else {}
     ops = index.ops_of(wanted)
@@ -351,14 +385,17 @@ def _convolution_results(index: _CallIndex) -> _Found:
 
 
 def _gradients(index: _CallIndex) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Sizes]:
-    """Sizes of the output's gradient by those of input and weight, where all calls with these agree."""
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Sizes]] = {}
+    """Gives sizes of the output's gradient by input and weight.
+
+    Only sizes count where all calls with these agree.
+    """
+    grads_by_operands: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Sizes]] = {}
     for call in index.calls_of(frozenset(_GRADIENTS)).values():
         layout = _GRADIENTS[call.name]
         grad, inputs, weight = (call.sizes(at) for at in (layout.grad, layout.inputs, layout.weight))
         if grad and inputs and weight and _as_output(grad, inputs, weight):
-            found.setdefault((tuple(inputs), tuple(weight)), []).append(grad)
-    return {key: grads[0] for key, grads in found.items() if all(grad == grads[0] for grad in grads)}
+            grads_by_operands.setdefault((tuple(inputs), tuple(weight)), []).append(grad)
+    return {key: grads[0] for key, grads in grads_by_operands.items() if all(grad == grads[0] for grad in grads)}
 
 
 def _as_output(sizes: Sizes | None, inputs: Sizes, weight: Sizes) -> Sizes | None:
@@ -373,7 +410,10 @@ def _as_output(sizes: Sizes | None, inputs: Sizes, weight: Sizes) -> Sizes | Non
 
 
 def _consumers(index: _CallIndex, ops: Integers) -> Integers:
-    """Signature of the first later op on the thread whose first operand has as many dimensions, -1 for none nearby."""
+    """Finds the first later op that may read the result.
+
+    It is on the same thread, and its first operand has as many dimensions. Gives its signature, -1 for none nearby.
+    """
     ranks = np.array([*(len(index.call(row).sizes(0) or []) for row in range(len(index.names))), 0], np.int64)
     wanted = ranks[index.signature[ops]]
     candidate = index.next_after(index.outermost(ops, _CONVOLUTIONS | {"aten::_convolution", "aten::convolution"}))
@@ -389,7 +429,10 @@ def _consumers(index: _CallIndex, ops: Integers) -> Integers:
 
 
 def _backward_results(index: _CallIndex) -> _Found:
-    """Gradients of an input or a weight whose sizes are a list of integers: sizes from the op that requested both."""
+    """Gives sizes of gradients that are a list of integers.
+
+    They are gradients of an input or a weight. The sizes come from the op that requested both.
+    """
     wanted = {
         row: call
         for row, call in index.calls_of(frozenset(_PARTS)).items()
@@ -409,7 +452,9 @@ def _backward_results(index: _CallIndex) -> _Found:
 
 
 def _indexed_results(index: _CallIndex) -> _Found:
-    """Results of index(x, indices): sizes of the view of x that it makes, with stride 0 where indices replace x.
+    """Gives result sizes of index(x, indices).
+
+    They are the sizes of the view of x that it makes, with stride 0 where indices replace x.
 
     ATen's restride_src lays x out like the result before the kernel adds the indices' offsets.
     """
@@ -454,7 +499,10 @@ _INTEGERS = ("long int", "int", "long", "short", "bool", "unsigned char", "signe
 
 
 class _Inferred(Struct, frozen=True):
-    """Values that one source gives per op: codes into ``labels`` (0: none), and a function that adds one to a row."""
+    """Values that one source gives per op.
+
+    They are codes into ``labels`` (0: none), and a function that adds one to a row.
+    """
 
     codes: Integers
     labels: list[Any]
@@ -463,7 +511,9 @@ class _Inferred(Struct, frozen=True):
 
 
 def infer_shapes(linked: Linked) -> Linked:
-    """The same trace with CALLS in place of SIGNATURES; completed ops point to rows of their own.
+    """Gives the trace with CALLS in place of SIGNATURES.
+
+    Completed ops point to rows of their own.
 
     Rows of SIGNATURES keep their numbers. Where an op's kernels, or the ops around it, disagree, nothing is inferred.
     """
@@ -478,9 +528,9 @@ def infer_shapes(linked: Linked) -> Linked:
         _Inferred(*list_sizes(linked, signature), _set_list_sizes, "sizes of lists from the kernels' grids"),
     )
     key = signature
-    for each in sources:
-        key = key * len(each.labels) + each.codes
-    completed = np.flatnonzero(np.any([each.codes > 0 for each in sources], axis=0) & (signature >= 0))
+    for inferred in sources:
+        key = key * len(inferred.labels) + inferred.codes
+    completed = np.flatnonzero(np.any([inferred.codes > 0 for inferred in sources], axis=0) & (signature >= 0))
     code, distinct = pd.factorize(key[completed])
     first = completed[np.unique(code, return_index=True)[1]]
     texts = {name: signatures[name].to_list() for name in signatures.columns}
@@ -501,10 +551,10 @@ def infer_shapes(linked: Linked) -> Linked:
 
 def _completed(row: Row, sources: tuple[_Inferred, ...], op: int) -> Row:
     row = {**row, "result": None, "evidence": None}
-    given = [each for each in sources if each.codes[op] > 0]
-    for each in given:
-        row = each.fill(row, each.labels[each.codes[op]])
-    return {**row, "evidence": tuple(each.source for each in given)}
+    given = [source for source in sources if source.codes[op] > 0]
+    for source in given:
+        row = source.fill(row, source.labels[source.codes[op]])
+    return {**row, "evidence": tuple(source.source for source in given)}
 
 
 def _dtypes(linked: Linked, signature: Integers) -> _Inferred:
@@ -527,7 +577,9 @@ def _item_sizes(linked: Linked, signature: Integers) -> _Inferred:
 def _by_kernel(
     linked: Linked, wanted: list[bool], signature: Integers, parse: Callable[[str, str | None], Any]
 ) -> tuple[Integers, list[Any]]:
-    """For each op with a wanted signature, a code into the distinct values of its kernels; 0, null, unless they agree.
+    """Gives for each wanted op a code into its kernels' values.
+
+    The values are distinct. Code 0, null, is for ops whose kernels disagree or whose signature is not wanted.
 
     Each pair of kernel name and math dtype is parsed once.
     """
@@ -543,7 +595,7 @@ def _by_kernel(
     pairs = zip(name[first].tolist(), dtype[first].tolist(), strict=True)
     values = [parse(str(texts[row]), dtypes[column]) for row, column in pairs]
     labels = [None, *dict.fromkeys(value for value in values if value is not None)]
-    label = np.array([labels.index(each) for each in values], np.int64)[which.ravel()]
+    label = np.array([labels.index(parsed) for parsed in values], np.int64)[which.ravel()]
     label, owner = label[label > 0], op[mine][label > 0]
     lowest = np.full(len(signature), len(labels), np.int64)
     np.minimum.at(lowest, owner, label)
@@ -552,7 +604,10 @@ def _by_kernel(
 
 
 def _fill_types(row: Row, dtype: str) -> Row:
-    """Dtypes for every argument with dimensions; indices and masks by the schema of the op keep their own."""
+    """Fills in a dtype for every argument with dimensions.
+
+    Indices and masks by the schema of the op keep their own.
+    """
     indices, masks = (table.get(row["name"], ()) for table in (_INDEX_ARGUMENTS, _MASK_ARGUMENTS))
     data = "float" if dtype in _INTEGERS and indices else dtype
     own = {**dict.fromkeys(indices, "long int"), **dict.fromkeys(masks, "bool")}
@@ -571,7 +626,10 @@ def _append_operands(row: Row, forward: str) -> Row:
 
 
 def _set_list_sizes(row: Row, elements: tuple[int, int]) -> Row:
-    """Least elements in place of the first list, and how many times as many they may be in its type."""
+    """Puts the least elements in place of the first list.
+
+    Its type tells how many times as many they may be.
+    """
     types, sizes = json.loads(row["types"]), json.loads(row["dims"] or "[]")
     at = next(place for place, name in enumerate(types) if str(name).startswith("TensorList"))
     least, most = elements

@@ -1,4 +1,7 @@
-"""Bytes that tensors move, and the dtype of results: the arithmetic that every memory-bound formula shares."""
+"""Bytes that tensors move, and the dtype of results.
+
+Every memory-bound formula uses this arithmetic.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -80,7 +83,10 @@ def op_names(names: str) -> frozenset[str]:
 
 
 def named(table: Mapping[str, Value], suffixes: tuple[str, ...] = ("",), prefix: str = "aten::") -> dict[str, Value]:
-    """One value per op name; the keys of ``table`` hold names separated by spaces, without prefix and suffix."""
+    """Gives one value per op name.
+
+    The keys of ``table`` hold names separated by spaces, without prefix and suffix.
+    """
     names = [name for key in table for name in key.split()]
     assert len(names) == len(set(names)), "a table has an op twice"
     return {
@@ -108,12 +114,18 @@ def promote(tensors: Sequence[Tensor]) -> str:
 
 
 def as_float(dtype: str) -> str:
-    """The dtype itself, or float for integers and bool: the result dtype of division and exp."""
+    """Gives the dtype itself, or float for integers and bool.
+
+    It is the result dtype of division and exp.
+    """
     return "float" if _category(dtype) < 2 else dtype
 
 
 def as_sum(dtype: str) -> str:
-    """The dtype itself, or long for integers and bool: the result dtype of sums and products of many elements."""
+    """Gives the dtype itself, or long for integers and bool.
+
+    It is the result dtype of sums and products of many elements.
+    """
     return dtype if dtype.startswith("c10::") or dtype in {"float", "double"} else "long int"
 
 
@@ -128,7 +140,9 @@ def as_complex(dtype: str) -> str:
 
 
 def math_dtype(*tensors: Tensor) -> str:
-    """The dtype that vector units compute in: fp64 if any operand is double, else fp32.
+    """Gives the dtype that vector units compute in.
+
+    It is fp64 if any operand is double, else fp32.
 
     Eager kernels compute half precision in fp32 (``opmath_t`` in ATen); integer rates are bounded by the fp32 rate.
     """
@@ -136,7 +150,10 @@ def math_dtype(*tensors: Tensor) -> str:
 
 
 def without_numbers(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors less plain numbers, which the profiler records as a double or long without dimensions."""
+    """Gives the tensors less plain numbers.
+
+    The profiler records a number as a double or long without dimensions.
+    """
     has_others = any(tensor.shape or tensor.dtype not in _NUMBERS for tensor in tensors)
     return [tensor for tensor in tensors if not has_others or tensor.shape or tensor.dtype not in _NUMBERS]
 
@@ -149,7 +166,10 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def dtype_argument(call: OpCall, position: int, default: str) -> str:
-    """The dtype that a ScalarType argument names, or ``default`` when none was given or recorded."""
+    """Gives the dtype that a ScalarType argument names.
+
+    It is ``default`` when none was given or recorded.
+    """
     code = call.integer(position)
     if code is None:
         return default
@@ -159,7 +179,9 @@ def dtype_argument(call: OpCall, position: int, default: str) -> str:
 
 
 def out_argument(call: OpCall, operands: int, result: Tensor) -> Tensor:
-    """The tensor that the call writes: the ``out=`` tensor recorded behind the operands, else ``result``.
+    """Gives the tensor that the call writes.
+
+    It is the ``out=`` tensor recorded behind the operands, else ``result``.
 
     An ``out=`` of another size is resized by the call, so only its dtype counts.
     """
@@ -170,7 +192,10 @@ def out_argument(call: OpCall, operands: int, result: Tensor) -> Tensor:
 
 
 def sector_bytes(tensor: Tensor) -> float:
-    """Bytes moved when each element is fetched by its stride: a whole sector where neighbours lie far apart."""
+    """Gives bytes moved when each element is fetched by its stride.
+
+    A whole sector moves where neighbours lie far apart.
+    """
     strides = [
         stride for size, stride in zip(tensor.shape, tensor.strides or (), strict=False) if size > 1 and stride != 0
     ]
@@ -179,7 +204,10 @@ def sector_bytes(tensor: Tensor) -> float:
 
 
 def stream(family: str, *tensors: Tensor, vector_flops: float = 0.0, special_ops: float = 0.0) -> Cost:
-    """The cost of moving each tensor between DRAM and the chip once, with this arithmetic on the way."""
+    """Prices moving each tensor once between DRAM and the chip.
+
+    The arithmetic on the way is given.
+    """
     return Cost(
         family,
         vector_flops=vector_flops,
@@ -191,7 +219,9 @@ def stream(family: str, *tensors: Tensor, vector_flops: float = 0.0, special_ops
 
 
 class Streams(Struct, frozen=True):
-    """The formula of an op that moves its first ``reads`` arguments once, and writes results ``like`` some of them.
+    """The formula of an op that moves its arguments once.
+
+    It reads its first ``reads`` arguments, and writes results ``like`` some of them.
 
     FLOPs and special ops count per element of the argument ``per``. ``optional`` arguments move where they are given;
     kernels that make a second pass read ``again``, which only the high end counts.
@@ -210,7 +240,7 @@ class Streams(Struct, frozen=True):
         """The cost of one call."""
         read = [call.tensor(position) for position in range(self.reads)]
         given = [tensor for tensor in map(call.optional_tensor, self.optional) if tensor is not None]
-        written = [self._result(read, each) for each in self.like]
+        written = [self._result(read, place) for place in self.like]
         count = read[self.per].numel
         flops, special_ops = self.flops * count, self.special_ops * count
         cost = stream(self.family, *read, *given, *written, vector_flops=flops, special_ops=special_ops)
@@ -223,7 +253,10 @@ class Streams(Struct, frozen=True):
 
 
 def list_elements(call: OpCall, position: int) -> int:
-    """Elements of the tensor list at a position; raises Unmodelled when the trace does not give its sizes."""
+    """Counts the elements of the tensor list at a position.
+
+    Raises Unmodelled when the trace does not give its sizes.
+    """
     argument = call.arguments[position] if position < len(call.arguments) else None
     if not isinstance(argument, TensorList) or not argument.shapes:
         raise Unmodelled("no_list_sizes")
@@ -231,16 +264,21 @@ def list_elements(call: OpCall, position: int) -> int:
 
 
 def item_bytes_of_lists(call: OpCall) -> tuple[float, float]:
-    """Fewest and most bytes per element of a call's lists: inferred from kernel names, else 2 to 4 (half, fp32).
+    """Gives fewest and most bytes per element of a call's lists.
+
+    They are inferred from kernel names, else 2 to 4 (half, fp32).
 
     Rarely are they of another size: fp64, or integers in a cat whose kernels are not in the trace.
     """
-    known = [argument.item_bytes for argument in call.lists() if argument.item_bytes is not None]
-    return (min(known), max(known)) if known else (2.0, 4.0)
+    sizes = [argument.item_bytes for argument in call.lists() if argument.item_bytes is not None]
+    return (min(sizes), max(sizes)) if sizes else (2.0, 4.0)
 
 
 def listed(call: OpCall, family: str, elements: float, *, vector_flops: float = 0.0, special_ops: float = 0.0) -> Cost:
-    """The cost of moving so many elements of the tensors in a call's lists, whose dtype no trace gives."""
+    """Prices moving so many elements of a call's lists.
+
+    No trace gives the dtype of these tensors.
+    """
     least, most = item_bytes_of_lists(call)
     return Cost(
         family,

@@ -30,7 +30,10 @@ def _buffers(call: OpCall) -> list[Tensor]:
 
 
 def _product(call: OpCall) -> Cost:
-    """2mnk FLOPs, where three numbers m, n, k in a row are the sizes of buffers [m, k], [n, k] and [m, n]."""
+    """Prices a product by 2mnk FLOPs.
+
+    It is one where three numbers m, n, k in a row are the sizes of buffers [m, k], [n, k] and [m, n].
+    """
     buffers = _buffers(call)
     numbers = [call.integer(at) or 0 for at in range(len(call.arguments)) if isinstance(call.arguments[at], Scalar)]
     counts = [tensor.numel for tensor in buffers]
@@ -47,7 +50,7 @@ def _product(call: OpCall) -> Cost:
 
 
 def _holds(counts: list[int], *wanted: int) -> bool:
-    """True where each of the wanted counts is that of a buffer of its own."""
+    """Tells whether each wanted count is of a buffer of its own."""
     left = list(counts)
     for count in wanted:
         if count not in left:
@@ -57,7 +60,10 @@ def _holds(counts: list[int], *wanted: int) -> bool:
 
 
 def _symmetric(call: OpCall) -> Cost:
-    """A product [.., m, k] x [.., k, m] of a matrix and itself: half of 2mmk FLOPs at least."""
+    """Prices a product of a matrix and itself.
+
+    It is [.., m, k] x [.., k, m], and takes half of 2mmk FLOPs at least.
+    """
     buffers = _buffers(call)
     matrices = [tensor for tensor in buffers if len(tensor.shape) >= 2]
     square = next((tensor for tensor in matrices if tensor.shape[-1] == tensor.shape[-2]), None)
@@ -71,7 +77,10 @@ def _symmetric(call: OpCall) -> Cost:
 
 
 def _streamed(family: str, flops: float, special_ops: float) -> Callable[[OpCall], Cost]:
-    """Formula of a kernel that passes over its buffers: once at least, twice at most."""
+    """Gives the formula of a kernel that passes over its buffers.
+
+    It passes over them once at least, twice at most.
+    """
 
     def formula(call: OpCall) -> Cost:
         buffers = _buffers(call)

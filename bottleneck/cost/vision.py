@@ -17,7 +17,9 @@ _SAMPLE_FLOPS = 8.0
 
 
 def _suppress(call: OpCall) -> Cost:
-    """nms(boxes, scores, threshold): every pair of boxes once; the mask of pairs is written and walked at worst.
+    """Prices nms(boxes, scores, threshold).
+
+    Every pair of boxes is compared once. The mask of pairs is written and walked at worst.
 
     The boxes are sorted by score first, in a child op of its own.
     """
@@ -34,7 +36,9 @@ def _suppress(call: OpCall) -> Cost:
 
 
 def _pooled(call: OpCall) -> Cost:
-    """roi_align(x, rois, scale, height, width, …), roi_pool …: samples of x where the regions lie.
+    """Prices roi_align(x, rois, scale, height, width, …), roi_pool and others.
+
+    Samples of x are read where the regions lie.
 
     Regions may all lie on one spot of x (low), or every sample in a sector of its own (high).
     """
@@ -50,7 +54,10 @@ def _pooled(call: OpCall) -> Cost:
 
 
 def _deformed(call: OpCall) -> Cost:
-    """deform_conv2d(x, weight, offset, mask, bias, …): every window sampled into a matrix, which is then multiplied."""
+    """Prices deform_conv2d(x, weight, offset, mask, bias, …).
+
+    Every window is sampled into a matrix, which is then multiplied.
+    """
     x, weight, offset = (call.tensor(position) for position in range(3))
     if len(offset.shape) != 4 or len(weight.shape) != 4:
         raise Unmodelled("no_offsets")
