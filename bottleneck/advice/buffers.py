@@ -13,7 +13,7 @@ from bottleneck.advice.quantities import format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import issued_by, removal_of, top_rows, with_python
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import BACKWARD_OF
+from bottleneck.schema.op_names import forward_of, is_backward
 
 # Below this part of the step the copies are not worth a change; from the second on they are the first thing to say.
 _LEAST, _FIRST = 0.1, 0.3
@@ -27,7 +27,7 @@ def moved_buffer(evidence: Evidence) -> Draft | None:
     lines, from 90 % of it.
     """
     texts = {} if evidence.recording is None else evidence.recording.source_texts
-    trained = {fold.name.removeprefix(BACKWARD_OF) for fold in evidence.analysis.lines if BACKWARD_OF in fold.name}
+    trained = {forward_of(fold.name) for fold in evidence.analysis.lines if is_backward(fold.name)}
     lines = {source for source, text in texts.items() if source not in trained and _moves_all(source, text)}
     top = top_rows(evidence)
     if not lines or not top.size:

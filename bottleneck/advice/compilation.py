@@ -38,7 +38,7 @@ from bottleneck.advice.removal import main_source
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags
-from bottleneck.schema.op_names import BACKWARD_NODE, BACKWARD_OF, at_source
+from bottleneck.schema.op_names import BACKWARD_NODE, at_source, forward_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
@@ -421,7 +421,7 @@ def _recomputed(work: KernelWork) -> Flags:
 def _checkpoint_line(evidence: Evidence, work: KernelWork, rows: Flags) -> str | None:
     """The line whose layers are computed again: that of the most time."""
     source = main_source(evidence, np.unique(work.op[rows & (work.op >= 0)]).tolist())
-    return None if source is None else source.removeprefix(BACKWARD_OF)
+    return None if source is None else forward_of(source)
 
 
 def _at(line: str | None) -> str:

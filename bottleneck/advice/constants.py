@@ -25,7 +25,7 @@ from bottleneck.advice.removal import (
 )
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import BACKWARD_OF, IN_PLACE, at_source, place_of
+from bottleneck.schema.op_names import IN_PLACE, at_source, is_backward, place_of
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -90,7 +90,7 @@ def _program_rows(evidence: Evidence) -> Integers:
     """
     ops, rows = evidence.linked.ops, top_rows(evidence)
     rows = rows[ops["signature"].notna().to_numpy()[rows] & ops["source"].notna().to_numpy()[rows]]
-    rows = rows[~text_matches(ops["source"], lambda source: source.startswith(BACKWARD_OF))[rows]]
+    rows = rows[~text_matches(ops["source"], is_backward)[rows]]
     return rows[~outermost_spans(evidence, _OTHERS).hold(ops["ts_us"].to_numpy()[rows])]
 
 

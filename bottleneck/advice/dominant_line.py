@@ -15,7 +15,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import roots_of
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags
-from bottleneck.schema.op_names import BACKWARD_OF, at_source, place_of
+from bottleneck.schema.op_names import at_source, forward_of, place_of
 from bottleneck.units import format_share, format_us
 
 # Of the step: what a line takes at least, with its backward pass; what another finding may gain at most.
@@ -306,7 +306,7 @@ def _longest_line(evidence: Evidence, work: KernelWork) -> tuple[str, Flags, Fla
     The second mask has the rows outside of the backward pass. Null where no line takes 35 %.
     """
     column = evidence.linked.kernels["source"].cat
-    names = [str(text).removeprefix(BACKWARD_OF) for text in column.categories]
+    names = [forward_of(str(text)) for text in column.categories]
     lines = sorted({name for name in names if _is_line(evidence, name)})
     if not lines:
         return None

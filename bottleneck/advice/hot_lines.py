@@ -15,7 +15,7 @@ from bottleneck.advice.quantities import idle_rows
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Spans, union
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, SampledLine, SearchedContainer
-from bottleneck.schema.op_names import BACKWARD_OF, at_source, place_of
+from bottleneck.schema.op_names import at_source, is_backward, place_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share
@@ -225,7 +225,7 @@ def _spans_of(evidence: Evidence, source: str) -> Spans:
 
 def _rows_of(evidence: Evidence, source: str) -> Flags:
     events, place = evidence.linked.trace.events, place_of(source)
-    if place is None or source.startswith(BACKWARD_OF):
+    if place is None or is_backward(source):
         return np.zeros(len(events), dtype=bool)
     category = "python" if place.is_function else "line"
     ending = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\({place.line}\): ")

@@ -37,7 +37,7 @@ from bottleneck.advice.removal import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import BACKWARD_NODE, BACKWARD_OF, OPTIMIZER_STEP, at_source, place_of
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, at_source, backward_of, is_backward, place_of
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -183,7 +183,7 @@ def _backward_products(evidence: Evidence, sizes: set[Size], sources: set[str]) 
     flat: set[Size] = {(math.prod(size[:-1]), size[-1]) for size in sizes}
     flat |= {size[::-1] for size in flat}
     flat |= {(1, *size) for size in flat}
-    wanted = {f"{BACKWARD_OF}{source}" for source in sources}
+    wanted = {*map(backward_of, sources)}
     inside = ops_in_window(evidence) & text_matches(ops["source"], wanted.__contains__)
     inside &= text_matches(ops["name"], lambda name: name in {"aten::mm", "aten::bmm"})
     rows = np.flatnonzero(inside)
@@ -243,7 +243,7 @@ def _cloned_states(evidence: Evidence, rows: Integers) -> Integers:
 
     def is_near(source: str) -> bool:
         place = place_of(source)
-        return place is not None and not source.startswith(BACKWARD_OF) and (place.file, place.line) in near
+        return place is not None and not is_backward(source) and (place.file, place.line) in near
 
     clones = text_matches(ops["name"], lambda name: name == "aten::clone") & text_matches(ops["source"], is_near)
     clones &= ops["module"].isna().to_numpy()

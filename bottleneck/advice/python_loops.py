@@ -37,7 +37,7 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Fold, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers, Spans, union
-from bottleneck.schema.op_names import AUTOGRAD_PREFIX, BACKWARD_OF, OPTIMIZER_STEP, at_source, place_of
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX, OPTIMIZER_STEP, at_source, backward_of, is_backward, place_of
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -94,7 +94,7 @@ def program_ops(evidence: Evidence) -> pd.DataFrame:
     """Outermost ops of the program's own lines in the window: no backward pass, optimizer or loader."""
     ops = evidence.linked.ops
     outer = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy() & ops["source"].notna().to_numpy()
-    outer &= ~text_matches(ops["source"], lambda source: source.startswith(BACKWARD_OF))
+    outer &= ~text_matches(ops["source"], is_backward)
     outer &= ~text_matches(ops["name"], lambda name: name.startswith(AUTOGRAD_PREFIX))
     rows = np.flatnonzero(outer & ops["signature"].notna().to_numpy())
     frames = (outermost_frames(evidence, pattern) for pattern in (BACKWARD_CALL, _FORMATS))
@@ -172,12 +172,12 @@ def _is_line(source: str) -> bool:
 
 
 def _has_backward(evidence: Evidence, source: str) -> bool:
-    return any(fold.name == f"{BACKWARD_OF}{source}" for fold in evidence.analysis.lines)
+    return any(fold.name == backward_of(source) for fold in evidence.analysis.lines)
 
 
 def loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sources: Sequence[str]) -> OpLoop:
     """The loop that these lines are, each with its runs of one op and of all ops per step."""
-    names = {name for source in sources for name in (source, f"{BACKWARD_OF}{source}")}
+    names = {name for source in sources for name in (source, backward_of(source))}
     folds = [fold for fold in evidence.analysis.lines if fold.name in names]
     part = _part_of_backward(evidence, folds)
     backward = [row for row in idle_rows(evidence, "python") if _RUNS_BACKWARD.search(row.detail or "")]
@@ -195,9 +195,9 @@ def loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], source
 
 def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:
     """The part of the calls of the backward pass that these lines have: its Python between ops goes with them."""
-    backward = [fold for fold in evidence.analysis.lines if fold.name.startswith(BACKWARD_OF)]
+    backward = [fold for fold in evidence.analysis.lines if is_backward(fold.name)]
     calls = math.fsum(fold.calls for fold in backward)
-    mine = math.fsum(fold.calls for fold in folds if fold.name.startswith(BACKWARD_OF))
+    mine = math.fsum(fold.calls for fold in folds if is_backward(fold.name))
     return mine / calls if calls > 0 else 0.0
 
 
@@ -457,7 +457,7 @@ def _functions_of(evidence: Evidence) -> dict[str, str]:
     functions = {line: f"{found['file']}: {found['function']}" for line, found in of_lines.items()}
     for fold in evidence.analysis.lines:
         place = place_of(fold.name)
-        if place is not None and place.is_function and not fold.name.startswith(BACKWARD_OF):
+        if place is not None and place.is_function and not is_backward(fold.name):
             functions[fold.name] = f"{place.file}: {fold.name.partition(' (')[0].removesuffix('()')}"
     return functions
 
@@ -644,7 +644,7 @@ def _own_lines(evidence: Evidence, sources: Sequence[str], *, with_ops: bool = F
 def _rows_of_source(events: pd.DataFrame, source: str, is_line: Flags, is_frame: Flags) -> Flags:
     """Mask of the events of a line, or of the frames of a function."""
     place = place_of(source)
-    if place is None or source.startswith(BACKWARD_OF):
+    if place is None or is_backward(source):
         return np.zeros(len(events), dtype=bool)
     ending = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\({place.line}\): ")
     return np.asarray((is_frame if place.is_function else is_line) & text_matches(events["name"], ending.search))

@@ -8,7 +8,7 @@ from bottleneck.advice.kernel_work import requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import BACKWARD_OF, at_source
+from bottleneck.schema.op_names import at_source, forward_of
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -39,7 +39,7 @@ def written_views(evidence: Evidence) -> Draft | None:
     longest: dict[str, float] = {}
     for source, us in zip(sources.tolist(), work.us[rows].tolist(), strict=True):
         longest[str(source)] = longest.get(str(source), 0.0) + us
-    line = max(longest, key=lambda source: longest[source]).removeprefix(BACKWARD_OF)
+    line = forward_of(max(longest, key=lambda source: longest[source]))
     place = "" if line in {"None", "nan"} else f" {at_source(line)}"
     return Draft(
         slug="written-views",

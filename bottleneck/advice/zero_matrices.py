@@ -11,7 +11,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import LEAST_SHARE, main_source, removal_of, roots_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import BACKWARD_OF, at_source
+from bottleneck.schema.op_names import at_source, is_backward
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share
 
@@ -37,7 +37,7 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
     high, low = (max(0.0, 1 - times * filled) for times in _PER_NUMBER)
-    forward = [row for row in rows if not str(evidence.linked.ops["source"].iloc[row]).startswith(BACKWARD_OF)]
+    forward = [row for row in rows if not is_backward(str(evidence.linked.ops["source"].iloc[row]))]
     line, size = main_source(evidence, forward or rows), "x".join(map(str, matrix.sizes))
     made = "" if matrix.source is None else f", made {at_source(matrix.source)},"
     return Draft(

@@ -33,7 +33,7 @@ PYTHON_FRAME = re.compile(r"^(?P<path>[^\n]{1,1000}?)\((?P<line>\d{1,9})\): ")
 # A source is 'model.py:57', a line, or 'step() (model.py:4)', a function by the line of its definition, where the trace
 # marks no lines. That of a backward op is the one of its forward op: 'backward of model.py:57'. A line of a notebook is
 # 'cell 3, line 5'.
-BACKWARD_OF = "backward of "
+_BACKWARD_OF = "backward of "
 _IN_CELL = ", line "
 # The file of a cell: as IPython named it before version 8, which our recordings still do, with the number of the cell;
 # and as ipykernel does, with a hash of its code.
@@ -70,6 +70,21 @@ def line_source(path: str, line: int | str) -> str:
 _CELL = re.compile(r"cell #?\d{1,20}")
 
 
+def backward_of(source: str) -> str:
+    """Gives the source of the backward ops of a forward op's source."""
+    return f"{_BACKWARD_OF}{source}"
+
+
+def is_backward(source: str) -> bool:
+    """True for the source of a backward op."""
+    return source.startswith(_BACKWARD_OF)
+
+
+def forward_of(source: str) -> str:
+    """Gives the source of the forward op; that of a forward op is its own."""
+    return source.removeprefix(_BACKWARD_OF)
+
+
 class Place(NamedTuple):
     """File, without its folders, and line of a source.
 
@@ -83,7 +98,7 @@ class Place(NamedTuple):
 
 def place_of(source: str) -> Place | None:
     """The file and line of a source; null where it has none."""
-    text = source.removeprefix(BACKWARD_OF)
+    text = forward_of(source)
     is_function = text.endswith(")") and " (" in text
     text = text[text.rindex(" (") + 2 : -1] if is_function else text
     cell, _, line = text.rpartition(_IN_CELL)
@@ -110,7 +125,7 @@ def at_source(source: str | None) -> str:
     """'at model.py:57', 'in step() (model.py:4)', 'in the backward of model.py:57', 'at no known line'."""
     if source is None:
         return "at no known line"
-    if source.startswith(BACKWARD_OF):
+    if is_backward(source):
         return f"in the {source}"
     return f"{'at' if source.endswith(tuple('0123456789')) else 'in'} {source}"
 

@@ -10,7 +10,7 @@ from pandas.arrays import IntegerArray
 
 from bottleneck.schema.intervals import Codes, Flags, Integers
 from bottleneck.schema.linked_trace import Trace, Window
-from bottleneck.schema.op_names import BACKWARD_NODE, BACKWARD_OF
+from bottleneck.schema.op_names import BACKWARD_NODE, backward_of
 from bottleneck.schema.tables import OPS, as_integers, category, nearest_ancestor, text_matches
 from bottleneck.trace.frames import Labels, Places
 from bottleneck.trace.joins import are_named, ends_ns, match_latest, starts_ns, threads
@@ -125,7 +125,7 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
     module, _ = _inherited(places.module, trees, forward, root)
     source, is_backward = _inherited(places.source, trees, forward, root)
     code = np.where(is_backward, source.code + len(source.labels), source.code)
-    labels = [*source.labels, *(f"{BACKWARD_OF}{label}" for label in source.labels)]
+    labels = [*source.labels, *(backward_of(label) for label in source.labels)]
     return Places(module, Labels(code, labels, _UNKNOWN_SINCE))
 
 

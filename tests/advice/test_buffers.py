@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.advice.buffers import moved_buffer
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import BACKWARD_OF
+from bottleneck.schema.op_names import backward_of
 from bottleneck.schema.records import replace
 from tests.advice.cases import program_line, two_steps, with_analysis, with_recording
 from tests.builders import op
@@ -55,5 +55,5 @@ def test_a_short_join_and_one_that_is_trained_through_are_none(tmp_path: Path) -
     assert moved_buffer(joining(tmp_path / "short", text, join_us=20.0)) is None
     case = joining(tmp_path / "trained", text)
     assert moved_buffer(case) is not None
-    backward = replace(case.analysis.lines[0], name=f"{BACKWARD_OF}train.py:12")
+    backward = replace(case.analysis.lines[0], name=backward_of("train.py:12"))
     assert moved_buffer(with_analysis(case, lines=(*case.analysis.lines, backward))) is None
