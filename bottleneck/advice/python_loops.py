@@ -797,9 +797,7 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
             f"{source} calls {name} {times} per step",
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
-        advice=(remedy.advice if source is not None else remedy.advice.replace("{at} ", "")).format(
-            at=at_source(source)
-        ),
+        advice=remedy.advice.format(at="there" if source is None else at_source(source)),
         code=remedy.code,
         gain_us=gain_us,
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
