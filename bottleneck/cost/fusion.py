@@ -74,8 +74,14 @@ def fuse_calls(step: StepCalls, *, channels_last: bool = False) -> list[FusedLoo
 
 
 def live_calls(step: StepCalls) -> list[bool]:
-    """For each call, True where its result reaches what outlives the step: a compiler drops the others."""
+    """For each call, True where its result reaches what outlives the step: a compiler drops the others.
+
+    A step that leaves nothing behind gives back what it holds at its end, which the program dropped.
+    """
     lasting = {number for number, storage in enumerate(step.storages) if storage.freed is None or storage.created < 0}
+    made = {use.storage for call in step.calls for use in call.outputs}
+    if not made & lasting:
+        lasting |= {number for number, storage in enumerate(step.storages) if (storage.freed or 0) >= len(step.calls)}
     needed, live = set(lasting), [True] * len(step.calls)
     for position in range(len(step.calls) - 1, -1, -1):
         call = step.calls[position]

@@ -71,6 +71,12 @@ def test_a_call_whose_result_nothing_uses_is_dropped() -> None:
     assert [group.calls for group in groups] == [(1,)]
 
 
+def test_a_step_that_leaves_nothing_behind_gives_back_what_it_held_at_its_end() -> None:
+    calls = step(call("relu", [use(0, N)], use(1, N)), call("tanh", [use(0, N)], use(2, N)))
+    unused, dropped = replace(calls.storages[1], freed=1), replace(calls.storages[2], freed=2)
+    assert live_calls(replace(calls, storages=(calls.storages[0], unused, dropped))) == [False, True]
+
+
 def test_no_fusion_spares_the_input_and_the_result() -> None:
     assert least_bytes(chain("relu", "sigmoid", "tanh")) == 2 * MIB4
 
