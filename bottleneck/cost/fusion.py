@@ -42,6 +42,7 @@ _MOST_CONCATENATED = 8
 _FLAGGED_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"})
 _TRAINING = 5
 _BATCH_NORM = re.compile(r"native_group_norm|_batch_norm_with_update|(?:\w+_)?(?:batch|native_group)_norm_backward")
+_VECTOR_PRODUCTS = frozenset({"mm", "bmm"})
 _JOINS = frozenset({"cat", "_cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"})
 
 
@@ -68,9 +69,12 @@ class FusedLoop:
     moves_result: bool = False
 
 
-def fuse_calls(step: StepCalls, *, channels_last: bool = False) -> list[FusedLoop]:
-    """The loops of a step whose storages are known, in the order of their first calls; results in vain have none."""
-    return _Fusion(step, channels_last).run()
+def fuse_calls(step: StepCalls, *, channels_last: bool = False, tunes: bool = False) -> list[FusedLoop]:
+    """The loops of a step whose storages are known, in the order of their first calls; results in vain have none.
+
+    A compiler that ``tunes`` makes a loop of a product with one row or column (torch/_inductor/decomposition.py, `mm`).
+    """
+    return _Fusion(step, channels_last, tunes).run()
 
 
 def live_calls(step: StepCalls) -> list[bool]:
@@ -168,8 +172,16 @@ def _parsed(call: StepCall) -> OpCall | None:
         return None
 
 
+def _is_by_vector(call: StepCall) -> bool:
+    """True for a product of which one operand has one row or column."""
+    left, right = (use.dims for use in call.inputs[-2:])
+    return left[-2] == 1 or right[-1] == 1
+
+
 def _reduced(call: StepCall) -> tuple[float, bool]:
     """The number of elements that make one result, and whether they lie apart in memory."""
+    if _bare(call.name) in _VECTOR_PRODUCTS:
+        return float(call.inputs[-1].dims[-2]), False
     dims = call.inputs[0].dims
     folded = _folded_dims(_parsed(call), len(dims)) or ()
     if "softmax" in call.name:
@@ -182,9 +194,10 @@ def _reduced(call: StepCall) -> tuple[float, bool]:
 class _Fusion:
     """Walks over the calls once. Each write to a storage makes a new version of it, which one loop produces."""
 
-    def __init__(self, step: StepCalls, channels_last: bool) -> None:
+    def __init__(self, step: StepCalls, channels_last: bool, tunes: bool) -> None:
         self.step = step
         self.channels_last = channels_last
+        self.tunes = tunes
         self.loops: list[FusedLoop] = []
         self.version: dict[int, int] = {}
         self.maker: dict[tuple[int, int], FusedLoop] = {}
@@ -218,6 +231,8 @@ class _Fusion:
         is_large = family == "pooling" and _is_large_window(_parsed(call), name)
         if name == "convolution":
             self._add_convolution(position, call)
+        elif self.tunes and name in _VECTOR_PRODUCTS and _is_by_vector(call):
+            self._add_reduction(position, call, {max(math.prod(use.dims) for use in call.inputs)})
         elif family in _LIBRARY or is_large or not call.outputs:
             self._add_library(position, call)
         elif name == "cat" and len(call.inputs) > 1:

@@ -36,7 +36,7 @@ def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGrou
     channels_last, autotunes = uses_channels_last(step), backend.startswith("max-autotune")
     groups: list[KernelGroup] = []
     unknown: dict[Reason, int] = {}
-    for loop in fuse_calls(step, channels_last=channels_last):
+    for loop in fuse_calls(step, channels_last=channels_last, tunes=autotunes):
         call = step.calls[loop.calls[0]]
         kernels = _library_kernels(call, loop, channels_last, autotunes) if loop.is_library else [_kernel(call, loop)]
         if isinstance(kernels, Reason):
