@@ -32,11 +32,26 @@ def llama_8b():
     return llama(4096, 32, 32, 14336, tied=False)
 
 
-def benchmark_step(model, length, work):
+def choose_mask(compiled):
+    """Has models make the mask that they make for real tensors, op by op or while Dynamo traces them.
+
+    `transformers` leaves the causal mask to attention's own argument unless sequences are packed, for which it looks at
+    values, or unless the model is exported: Dynamo before torch 2.14 takes `torch.compiler.is_exporting()` as true
+    (transformers/masking_utils.py, `_ignore_causal_mask_sdpa`).
+    """
+    from transformers import masking_utils  # noqa: PLC0415
+
+    masking_utils.find_packed_sequence_indices = lambda *_, **__: None
+    if compiled:
+        masking_utils.is_torchdynamo_exporting = lambda: True
+
+
+def benchmark_step(model, length, work, compiled):
     """A step of `torch-compile-bench.py`: 'forward', 'backward' (both) or 'optimizer' (with AdamW); one sequence.
 
     It sets the precision of products to 'high' and turns checkpointing on for training.
     """
+    choose_mask(compiled)
     torch.set_float32_matmul_precision("high")
     tokens = torch.zeros(1, length, dtype=torch.long)
     if work == "forward":

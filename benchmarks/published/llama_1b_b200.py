@@ -7,7 +7,7 @@ NEEDS = ("transformers",)
 _MS = {"forward": (8.1, 3.4, 1.9), "backward": (48.8, 12.6, 8.1), "optimizer": (58.8, 18.7, 17.6)}
 _WAYS = (("eager", ()), ("compile", ("compile",)), ("reduce-overhead", ("compile-reduce-overhead",)))
 TIMES = {
-    f"{work} {way}": ({"work": work}, changes, ms)
+    f"{work} {way}": ({"work": work, "compiled": bool(changes)}, changes, ms)
     for work, times in _MS.items()
     for (way, changes), ms in zip(_WAYS, times, strict=True)
 }
@@ -18,7 +18,7 @@ GAINS = [
 ]
 
 
-def workload(work="backward"):
+def workload(work="backward", compiled=False):
     from benchmarks.published.llama import benchmark_step, llama_1b  # noqa: PLC0415
 
-    return benchmark_step(llama_1b(), 512, work)
+    return benchmark_step(llama_1b(), 512, work, compiled)
