@@ -42,6 +42,7 @@ _WAYS = {
     "eager": _BackendWords("eager", "eager", ""),
     "compile": _BackendWords("compile", "torch.compile", ", compiled,"),
     "cudagraphs": _BackendWords("CUDA graphs", "CUDA graphs", ", as a CUDA graph,"),
+    "captured": _BackendWords("captured graphs", "captured CUDA graphs", ", as captured CUDA graphs,"),
     "reduce-overhead": _BackendWords(
         "reduce-overhead", "torch.compile with CUDA graphs", ", compiled and with CUDA graphs,"
     ),
