@@ -1,4 +1,7 @@
-"""Reads which aids to debugging are on in the profiled process, and times what can be timed of them."""
+"""Reads which aids to debugging are on in the profiled process.
+
+It times what can be timed of them.
+"""
 
 import dataclasses
 import os
@@ -57,9 +60,11 @@ _IMPORT = re.compile(r"^\s*(?:import|from)\s")
 
 
 def read_debug_modes(torch: Any, environment: Mapping[str, str] | None = None) -> tuple[DebugMode, ...]:
-    """The aids to debugging that are on now. Call it while no profiler of ours runs: that has a profile function too.
+    """Reads the aids to debugging that are on now.
 
-    Nothing of the program is called. ``torch`` is null where the program has not imported it.
+    Call it while no profiler of ours runs: that has a profile function too. Nothing of the program is called. ``torch``
+    is
+    null where the program has not imported it.
     """
     environment = os.environ if environment is None else environment
     found = (*_of_torch(torch), *_of_python(), *_of_environment(environment))
@@ -144,7 +149,10 @@ def _class_name(thing: Any) -> str:
 
 
 def _line_that_switches(name: DebugName) -> str | None:
-    """The first line of the program, as 'train.py:5', with the words that switch the aid on; null where none has."""
+    """Finds the first line of the program that switches the aid on.
+
+    As 'train.py:5', with the words that do so; null where none has.
+    """
     if name not in _SWITCHES:
         return None
     words = re.compile(_SWITCHES[name])
@@ -156,7 +164,10 @@ def _line_that_switches(name: DebugName) -> str | None:
 
 
 def call_us(clock: Callable[[], int] = time.thread_time_ns) -> float:
-    """Microseconds of a call of an empty function, the quickest of three times twenty: few calls for a foreign tool."""
+    """Times a call of an empty function, in microseconds.
+
+    It is the quickest of three times twenty: few calls for a foreign tool.
+    """
 
     def empty() -> None:
         return None
@@ -171,9 +182,11 @@ def call_us(clock: Callable[[], int] = time.thread_time_ns) -> float:
 
 
 class CaptureClock:
-    """Times the stack traces that anomaly detection records of the forward pass; the program gets the same ones.
+    """Times the stack traces that anomaly detection records.
 
-    torch 2 calls `torch.fx.traceback.format_stack` for each node of the graph, by its name in that module.
+    They are those of the forward pass; the program gets the same ones. torch 2 calls `torch.fx.traceback.format_stack`
+    for
+    each node of the graph, by its name in that module.
     """
 
     def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
@@ -212,9 +225,11 @@ class CaptureClock:
 
 
 class DebugWatch:
-    """The aids to debugging that a process had on, read from time to time, with the time that they took in one step.
+    """Aids to debugging that a process had on.
 
-    Both times are processor time of the thread: one step, on a processor that others want too, is no measure.
+    They are read from time to time, with the time that they took in one step. Both times are processor time of the
+    thread:
+    one step, on a processor that others want too, is no measure.
     """
 
     def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
@@ -238,7 +253,10 @@ class DebugWatch:
         return merged(known, tuple(found))
 
     def begin_step(self, known: tuple[DebugMode, ...]) -> None:
-        """Begins to time what the next step spends on them; one that is not measured."""
+        """Begins to time what the next step spends on them.
+
+        That step is not measured.
+        """
         if any(each.name == "anomaly-detection" and each.share is None for each in known):
             self._captures.start()
             self._since_ns = self._clock()
