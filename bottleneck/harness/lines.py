@@ -1,7 +1,9 @@
-"""Records at which source line each function of the program was, adds that to the trace, and reads those lines' text.
+"""Records the source line of each function of the program over time.
 
-The profiler names a frame by the line at which its function begins, or at which the window found it. It does know the
-line of each call, but only its event tree tells, and no export writes it.
+It adds that to the trace, and reads those lines' text. The profiler names a frame by the line at which its function
+begins, or at which the window found it. It does know the line of each call, but only its event tree tells, and no
+export
+writes it.
 
 The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function,
 or to the one at which the window found it. Where the text of the program is at hand, operators are found in it.
@@ -35,7 +37,10 @@ _INSTALLED = ("site-packages/", "dist-packages/", "lib/python")
 
 @dataclass(frozen=True)
 class Line:
-    """A stretch at one line, with the methods that torch's exporter asks of every activity."""
+    """Stretch at one line.
+
+    It has the methods that torch's exporter asks of every activity.
+    """
 
     label: str
     start_ns: int
@@ -99,7 +104,10 @@ class WithLines:
         return getattr(self._results, name)
 
     def trace_activities(self) -> list[Any]:
-        """All activities, as torch's exporter in Python asks for them; without lines where none can be told."""
+        """Returns all activities, as torch's exporter in Python asks for them.
+
+        They are without lines where none can be told.
+        """
         activities = [each for each in self._results.trace_activities() if _is_readable(each)]
         if self._followed:
             mine = (each for each in activities if not _is_own_frame(each.name()))
@@ -113,7 +121,10 @@ class WithLines:
         return [*_named(self.lines), *self._own]
 
     def renamed(self, frame: str) -> str | None:
-        """The name of a frame in the trace; null where the followed lines stand for it."""
+        """Returns the name of a frame in the trace.
+
+        Null where the followed lines stand for it.
+        """
         return None if self._followed and _is_own_frame(frame) else with_cell_numbers(frame)
 
     def _look_for_lines(self, activities: Iterable[Any]) -> None:
@@ -122,9 +133,11 @@ class WithLines:
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
-        """The events of each frame; none where this version of torch does not tell them, or the program was followed.
+        """Returns the events of each frame.
 
-        Read once: the tree of a window takes as long to read as its activities.
+        None where this version of torch does not tell them, or the program was followed. Read once: the tree of a
+        window takes
+        as long to read as its activities.
         """
         roots = () if self._followed or not self._has_frames else event_tree(self._results)
         return list(siblings_in(roots)) if roots else []
@@ -153,7 +166,10 @@ def _named(activities: Iterable[Any]) -> Iterable[Any]:
 
 
 def with_cell_numbers(name: str) -> str:
-    """The name of a frame; of one in a notebook's cell with the number of the cell, where IPython tells it."""
+    """Returns the name of a frame.
+
+    Of one in a notebook's cell it is with the number of the cell, where IPython tells it.
+    """
     path, parenthesis, rest = name.partition("(")
     number = _cell_numbers().get(path) if parenthesis else None
     numbered = None if number is None else numbered_cell(path, number)
@@ -161,7 +177,10 @@ def with_cell_numbers(name: str) -> str:
 
 
 def _cell_numbers() -> Mapping[str, int]:
-    """The number of each cell by the name of its file; empty outside of notebooks, and where IPython tells none."""
+    """Returns the number of each cell by the name of its file.
+
+    Empty outside of notebooks, and where IPython tells none.
+    """
     shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
     compiler = getattr(getattr(shell, "_instance", None), "compile", None)
     found = getattr(compiler, "_filename_map", None)  # what IPython names cells by in tracebacks
@@ -169,7 +188,10 @@ def _cell_numbers() -> Mapping[str, int]:
 
 
 def _is_readable(activity: Any) -> bool:
-    """True if it has a name: torch 2.13 reads that of the frame in which a module was imported from freed memory."""
+    """True if it has a name that can be read.
+
+    torch 2.13 reads that of the frame in which a module was imported from freed memory.
+    """
     try:
         activity.name()
     except UnicodeDecodeError:
@@ -185,9 +207,9 @@ def _is_own_frame(name: str) -> bool:
 def find_lines(
     siblings: Sequence[list[Any]], activities: Iterable[Any], operators: OperatorLines | None = None
 ) -> list[Line]:
-    """The lines from which code of the program called something; calls from one line that follow each other are one.
+    """Finds the lines from which code of the program called something.
 
-    ``operators`` tells those of ops that no call made.
+    Calls from one line that follow each other are one. ``operators`` tells those of ops that no call made.
     """
     operators = operators or OperatorLines(_read_here)
     frames = [list(_calls_of(events, operators)) for events in siblings]
@@ -216,9 +238,10 @@ _LONG_NS = 100_000
 
 @dataclass
 class _Call:
-    """Calls from one line: the first one's name, the span of all, the profiler's own number of the thread.
+    """Calls from one line.
 
-    ``follower_ns`` is the start of what follows in the same frame; null at its end.
+    The first one's name, the span of all, the profiler's own number of the thread. ``follower_ns`` is the start of what
+    follows in the same frame; null at its end.
     """
 
     label: str
@@ -230,7 +253,10 @@ class _Call:
 
 
 def _stretch(frame: list[_Call]) -> None:
-    """Lengthens the calls of one frame up to what follows, where long: a function of C goes on without a record."""
+    """Lengthens the calls of one frame up to what follows, where long.
+
+    A function of C goes on without a record.
+    """
     for call in frame:
         if call.follower_ns is not None and call.follower_ns - call.end_ns >= _LONG_NS:
             call.end_ns = call.follower_ns - 2  # lines get a nanosecond more on both sides
@@ -246,7 +272,10 @@ def siblings_in(roots: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _calls_of(siblings: list[Any], operators: OperatorLines) -> Iterator[_Call]:
-    """Calls among the events of one frame, those from one line that follow each other as one."""
+    """Returns calls among the events of one frame.
+
+    Those from one line that follow each other are one.
+    """
     current: _Call | None = None
     for event, label in zip(siblings, _labels_of(siblings, operators), strict=True):
         if current is not None and label == current.label:
@@ -263,7 +292,10 @@ def _calls_of(siblings: list[Any], operators: OperatorLines) -> Iterator[_Call]:
 
 
 def _labels_of(siblings: list[Any], operators: OperatorLines) -> list[str | None]:
-    """The label of each event of one frame: of a call by its caller, of an op between calls by the text."""
+    """Labels each event of one frame.
+
+    A call is labelled by its caller, an op between calls by the text.
+    """
     labels = [_label(event) for event in siblings]
     known = [at for at, label in enumerate(labels) if label is not None]
     for before, after in itertools.pairwise((-1, *known, len(labels))) if known else ():
@@ -300,7 +332,10 @@ def _label(event: Any) -> str | None:
 
 
 def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
-    """The profiler's own number of each thread, by start and name of an op in it: torch before 2.13 tells ops alone."""
+    """Returns the profiler's own number of each thread.
+
+    It is by start and name of an op in it: torch before 2.13 tells ops alone.
+    """
     found: dict[int, tuple[int, str]] = {}
     for event in itertools.chain.from_iterable(siblings):
         if _is_op(event):
@@ -309,7 +344,10 @@ def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
 
 
 def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -> dict[int, tuple[int, int]]:
-    """Process and thread, as activities name them, of each of the profiler's own numbers of threads."""
+    """Returns process and thread of the profiler's own numbers of threads.
+
+    They are as activities name them.
+    """
     found: dict[int, tuple[int, int]] = {}
     wanted = len({*threads.values()})
     for activity in activities:
@@ -323,7 +361,10 @@ def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -
 
 @cache
 def is_program(file: str) -> bool:
-    """True if a file, whose name the profiler may have cut at an entry of sys.path, is neither installed nor ours."""
+    """True if a file is the program's: neither installed nor ours.
+
+    The profiler may have cut its name at an entry of sys.path.
+    """
     if (file.startswith("<") and not file.startswith("<ipython-input-")) or any(part in file for part in _INSTALLED):
         return False
     package = file.replace(os.sep, "/").split("/")[0].removesuffix(".py")
@@ -343,10 +384,13 @@ _LOADED_S = time.time()
 
 
 def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) -> dict[str, str]:
-    """The text of these lines in short by 'model.py:57', without secrets; those that take most time, up to a bound.
+    """Reads the text of these lines in short by 'model.py:57'.
 
-    Names that the profiler has cut are looked for in sys.path, whose relative entries begin in ``folder``. A line has
-    no text where files of one name differ in it, and where its file was written after ``loaded_s``.
+    It is without secrets, and of those that take most time, up to a bound. Names that the profiler has cut are looked
+    for in
+    sys.path, whose relative entries begin in ``folder``. A line has no text where files of one name differ in it, and
+    where
+    its file was written after ``loaded_s``.
     """
     spent_ns: Counter[str] = Counter()
     for line in lines:
@@ -365,7 +409,10 @@ def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) ->
 
 
 def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[str]:
-    """The lines, 'model.py:57', that half of the steps between these marks or more were at."""
+    """Returns the lines, 'model.py:57', at which most of the steps were.
+
+    That is half of the steps between these marks or more.
+    """
     steps: dict[str, set[int]] = {}
     for line in lines:
         match = PYTHON_FRAME.match(line.label)
@@ -378,7 +425,10 @@ def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[
 
 
 def _read_here(name: str) -> Sequence[str]:
-    """The lines of a file of the program, its folder as far as it is known now."""
+    """Reads the lines of a file of the program.
+
+    Its folder is taken as far as it is known now.
+    """
     try:
         return _read_lines(name, os.getcwd(), _LOADED_S)  # noqa: PTH109 - as plain text
     except OSError:
@@ -386,7 +436,10 @@ def _read_here(name: str) -> Sequence[str]:
 
 
 def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
-    """The lines of a file of the program; none where it is not at hand, not unique or not what was loaded."""
+    """Reads the lines of a file of the program.
+
+    None where it is not at hand, not unique or not what was loaded.
+    """
     in_memory = linecache.cache.get(name)
     if in_memory is not None and len(in_memory) == 4 and in_memory[1] is None:  # a cell of a notebook
         return in_memory[2]
@@ -405,9 +458,11 @@ _MOST_FILES = 200
 
 
 def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[str]]]:
-    """The loaded files of the program with their lines, that of `__main__` first; not those that were written since.
+    """Returns the loaded files of the program with their lines.
 
-    The files are read as text; nothing of the program is called.
+    That of `__main__` comes first; those that were written since are left out. The files are read as text; nothing of
+    the
+    program is called.
     """
     main = sys.modules.get("__main__")
     modules = [module for module in (main, *sys.modules.values()) if type(module) is ModuleType]
@@ -426,7 +481,10 @@ def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[s
 
 
 def texts_at(places: Collection[str]) -> dict[str, str]:
-    """The text of these lines ('model.py:57') of the program's loaded files in short, without secrets."""
+    """Reads the text of these lines ('model.py:57') in short.
+
+    They are of the program's loaded files, and without secrets.
+    """
     texts: dict[str, str] = {}
     for file, lines in program_lines() if places else ():
         name = os.path.basename(file)  # noqa: PTH119 - as plain text
@@ -445,7 +503,10 @@ Tracer = Callable[[FrameType, str, Any], Any]
 
 
 class LineTracer:
-    """Notes the stretches that one thread spends in each line of the program's own files while it is on."""
+    """Notes the stretches that one thread spends in each line.
+
+    The lines are those of the program's own files, while it is on.
+    """
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -454,7 +515,10 @@ class LineTracer:
         self._is_on = False
 
     def start(self) -> None:
-        """Begins, in this thread, with the functions that are under way; not where a debugger watches."""
+        """Begins, in this thread, with the functions that are under way.
+
+        Not where a debugger watches.
+        """
         if sys.gettrace() is not None or not _may_trace():
             return
         self._is_on = True
@@ -509,7 +573,10 @@ class LineTracer:
 
 
 def is_own_file(file: str) -> bool:
-    """True for a whole path to a file of the program's own: neither installed, nor torch's, nor ours."""
+    """True for a whole path to a file of the program's own.
+
+    It is neither installed, nor torch's, nor ours.
+    """
     return not file.startswith((OURS, _torch_folder())) and is_program(file)
 
 
@@ -518,5 +585,8 @@ def _torch_folder() -> str:
 
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
-    """True if tracing leaves alone what runs compiled: seen with Python 3.11, whose successors trace in another way."""
+    """True if tracing leaves alone what runs compiled.
+
+    Seen with Python 3.11, whose successors trace in another way.
+    """
     return version <= (3, 11) or not may_trace_hooks()

@@ -1,7 +1,8 @@
-"""Names the modules of a window by their attribute paths in the model: 'encoder.layer.0.attention' of 'Attention_3'.
+"""Names the modules of a window by their attribute paths in the model.
 
-The profiler numbers the modules of a class in the order of their first calls. Its event tree also tells the address of
-each, by which the module is found among those that the program holds; the export of the trace carries the table.
+That is 'encoder.layer.0.attention' for 'Attention_3'. The profiler numbers the modules of a class in the order of their
+first calls. Its event tree also tells the address of each, by which the module is found among those that the program
+holds; the export of the trace carries the table.
 """
 
 import gc
@@ -20,7 +21,10 @@ _DEEPEST = 100
 
 
 class ModelPath(NamedTuple):
-    """A place of a module: the address and the class of the model that holds it, and its path there, '' of its own."""
+    """Place of a module.
+
+    The address and the class of the model that holds it, and its path there, '' of its own.
+    """
 
     root: int
     model: str
@@ -61,10 +65,11 @@ def _find(module: Any) -> Mapping[int, Held]:
 
 
 def named_tensors(torch: Any) -> list[tuple[str, Any]]:
-    """The parameters and buffers of all models that the program holds, by names as 'Net.head.weight', each once.
+    """Returns the parameters and buffers of all models of the program.
 
-    Wrappers of a model (of torch.compile, of DistributedDataParallel) leave its names as they are; of two models of one
-    class the second is 'Net#2'. Empty where they cannot be read.
+    They are by names as 'Net.head.weight', each once. Wrappers of a model (of torch.compile, of
+    DistributedDataParallel)
+    leave its names as they are; of two models of one class the second is 'Net#2'. Empty where they cannot be read.
     """
     try:
         return list(_tensors(torch.nn.Module))
@@ -117,7 +122,10 @@ def _held(module: Any) -> list[tuple[str, Any]]:
 
 
 def tensors_of(module: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The parameters and buffers of a module and of those inside it, by attribute paths."""
+    """Yields the parameters and buffers of a module by attribute paths.
+
+    Those of modules inside it too.
+    """
     for name, tensor in _held(module):
         yield f"{path}{name}", tensor
     if depth < _DEEPEST:
@@ -134,13 +142,19 @@ def _subclasses(kind: Any) -> Iterator[Any]:
 
 
 def _children(module: Any) -> list[tuple[str, Any]]:
-    """Name and module of each attribute that is a module; none of a scripted one, whose container is another."""
+    """Returns name and module of each attribute that is a module.
+
+    None of a scripted one, whose container is another.
+    """
     modules = module.__dict__.get("_modules")
     return [(name, child) for name, child in modules.items() if child is not None] if isinstance(modules, dict) else []
 
 
 def _walk(root: Any) -> Iterator[tuple[int, str]]:
-    """Address and path of each module in a model, a module once: by the first path that ``named_modules`` gives."""
+    """Yields address and path of each module in a model.
+
+    A module comes once: by the first path that ``named_modules`` gives.
+    """
     seen = set()
     waiting = [(root, "")]
     while waiting:
@@ -154,10 +168,11 @@ def _walk(root: Any) -> Iterator[tuple[int, str]]:
 
 
 def attribute_paths(events: Iterable[Any], held: Mapping[int, Held]) -> dict[str, str]:
-    """The path of each module that the profiler's events name, where it is known beyond doubt.
+    """Returns the path of each module that the profiler's events name.
 
-    With several models at work it begins with the class of its own: 'Generator.net.0'. A model itself goes by its
-    class.
+    Where it is known beyond doubt. With several models at work it begins with the class of its own: 'Generator.net.0'.
+    A
+    model itself goes by its class.
     """
     called = _called(events)
     at_work = {number for number, _ in called.values()}
@@ -183,7 +198,10 @@ def attribute_paths(events: Iterable[Any], held: Mapping[int, Held]) -> dict[str
 
 
 def _called(events: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    """Address and class of the module of each name in the trace, for names that stand for one module only."""
+    """Returns address and class of the module of each name in the trace.
+
+    For names that stand for one module only.
+    """
     found: dict[str, set[tuple[int, int]]] = {}
     for event in events:
         name = _name(event)

@@ -1,7 +1,8 @@
-"""Finds the lines of ops that operators called: `x + y` and `x[i]` are no calls, and the profiler tells calls only.
+"""Finds the lines of ops that operators called.
 
-Such an op lies between two calls of its function, whose lines are known: the text of the program says which operators
-stand between these lines, and of what kind they are.
+`x + y` and `x[i]` are no calls, and the profiler tells calls only. Such an op lies between two calls of its function,
+whose lines are known: the text of the program says which operators stand between these lines, and of what kind they
+are.
 """
 
 import ast
@@ -59,7 +60,10 @@ class _Operator:
 
 @dataclass(frozen=True)
 class _Scope:
-    """A function, or a module: its operators in the order in which they are evaluated, and its loops by first line."""
+    """Function, or module, with its operators and loops.
+
+    Operators are in the order in which they are evaluated, and loops by first line.
+    """
 
     first: int
     last: int
@@ -68,7 +72,10 @@ class _Scope:
 
 
 class OperatorLines:
-    """The operators of the program's files; ``read`` gives the lines of a file, none where they are not at hand."""
+    """Operators of the program's files.
+
+    ``read`` gives the lines of a file, none where they are not at hand.
+    """
 
     def __init__(self, read: Callable[[str], Sequence[str]]) -> None:
         self._read = read
@@ -77,10 +84,11 @@ class OperatorLines:
     def lines_of(
         self, file: str, function: str, before: int | None, after: int | None, ops: Sequence[str]
     ) -> list[int | None]:
-        """The line of each of these ops, which ran one after the other between calls at two lines of a function.
+        """Returns the line of each of these ops.
 
-        Null where no operator between these lines calls such an op. ``before`` is null at the beginning of the
-        function, ``after`` at its end.
+        They ran one after the other between calls at two lines of a function. Null where no operator between these
+        lines calls
+        such an op. ``before`` is null at the beginning of the function, ``after`` at its end.
         """
         known = [line for line in (before, after) if line is not None]
         scope = next((each for each in self._scopes(file).get(function, ()) if _has(each, known)), None)
@@ -112,9 +120,10 @@ def _has(scope: _Scope, lines: Sequence[int]) -> bool:
 
 
 def _between(scope: _Scope, before: int | None, after: int | None) -> list[_Operator]:
-    """The operators that can be evaluated after a call at one line and before one at another, first to last.
+    """Returns the operators that can be evaluated between two lines.
 
-    A loop goes on from its end to its beginning.
+    That is after a call at one line and before one at another, first to last. A loop goes on from its end to its
+    beginning.
     """
     loop = None
     if before is not None:
@@ -147,7 +156,10 @@ def _loops(body: Sequence[ast.AST]) -> Iterator[tuple[int, int]]:
 
 
 def _operators(node: ast.AST) -> Iterator[_Operator]:
-    """The operators in a statement or expression, in the order in which they are evaluated."""
+    """Yields the operators in a statement or expression.
+
+    They come in the order in which they are evaluated.
+    """
     if isinstance(node, _OWN_SCOPES):
         return
     children = list(ast.iter_child_nodes(node))
