@@ -48,10 +48,9 @@ class Entry:
     """One row of the table in SI units.
 
     Peaks are dense with fp32 accumulation, per device as torch counts devices. A name in ``exact_names`` matches as a
-    whole
-    only; one in ``names`` also where another word follows it. ``sm_counts`` and ``memory_bytes`` hold every figure that
-    the
-    part is known to report; the first SM count is the one that the peaks belong to. ``called`` are what people call it.
+    whole only; one in ``names`` also where another word follows it. ``sm_counts`` and ``memory_bytes`` hold every
+    figure that the part is known to report; the first SM count is the one that the peaks belong to. ``called`` are what
+    people call it.
     """
 
     names: tuple[str, ...]
@@ -131,8 +130,7 @@ class KernelName(Struct, frozen=True):
     """Names of kernels made for a generation.
 
     With the architectures that run kernels of such names: libraries build some of their kernels for later generations
-    under
-    the old name.
+    under the old name.
     """
 
     pattern: re.Pattern[str]

@@ -63,8 +63,7 @@ def default_clocks_mhz(architecture: str) -> tuple[float, float] | None:
     """Returns the fastest boost and tensor clocks of an architecture.
 
     They are those that the table lists; null when it lists none. Traces do not record clocks. The fastest gives
-    ceilings
-    that may be too high, so that floors stay lower bounds.
+    ceilings that may be too high, so that floors stay lower bounds.
     """
     rows = [entry for entry in entries() if entry.architecture == architecture]
     if not rows:
@@ -76,8 +75,7 @@ def architectures(properties: DeviceProperties, flavour: str) -> tuple[str, ...]
     """Returns the rows of rates.csv that a device may belong to.
 
     They follow from vendor, compute capability and name. NVIDIA and AMD give different parts equal numbers: a warp of
-    64
-    means AMD. GeForce boards run tensor cores with fp32 accumulation at half rate; without a name both variants are
+    64 means AMD. GeForce boards run tensor cores with fp32 accumulation at half rate; without a name both variants are
     possible.
     """
     capability = properties.compute_capability or ""
@@ -205,10 +203,8 @@ def match_fingerprint(fitting: Sequence[Entry], properties: DeviceProperties) ->
     """Makes a device of the rows with its fingerprint.
 
     It is the one row, or has the highest ceilings of several, with this architecture, multiprocessor count and memory.
-    Only
-    AMD names its parts so vaguely (none at all, 'AMD Radeon Graphics') that a fingerprint is as good as a name; a new
-    NVIDIA
-    name is a part that we do not know.
+    Only AMD names its parts so vaguely (none at all, 'AMD Radeon Graphics') that a fingerprint is as good as a name; a
+    new NVIDIA name is a part that we do not know.
     """
     base = from_entry(fitting[0], properties)
     peaks = upper_peaks(entry.peaks_flops_per_s for entry in fitting)
@@ -295,8 +291,7 @@ def plausible_ridges(flavour: str, kinds: Sequence[str] = ()) -> dict[str, tuple
     """Returns the lowest and highest ridge per peak.
 
     They are of the devices of this flavour, and of these architectures where any are given. For CPUs it is a range of
-    all
-    that torch runs on; for GPUs the rows of the table of devices.
+    all that torch runs on; for GPUs the rows of the table of devices.
     """
     if flavour == "cpu":
         return dict(_CPU_RIDGES)
@@ -342,8 +337,7 @@ def device_by_name(name: str) -> Device:
     """Finds the device of the table that a user names.
 
     The name is whole, by its own words ('mi300x', 'rtx 4070'), or as people call it. Raises UsageError with the nearest
-    names
-    when no row, or more than one, fits.
+    names when no row, or more than one, fits.
     """
     usual, query = usual_names().get(" ".join(name.lower().split())), _words(name)
     if usual is not None:

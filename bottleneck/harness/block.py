@@ -125,9 +125,8 @@ def _leave_quietly() -> None:
     """Lets a fork of a process that used the profiler end at once.
 
     It would hang otherwise: in a destructor, after Python. All callbacks of the program have run by then. What is
-    registered
-    last is called first; `on_exit` of glibc hands the status on. Elsewhere there is none, and a fork that ends by
-    `sys.exit` hangs as after any use of the profiler.
+    registered last is called first; `on_exit` of glibc hands the status on. Elsewhere there is none, and a fork that
+    ends by `sys.exit` hangs as after any use of the profiler.
     """
     libc = ctypes.CDLL(None)
     register = getattr(libc, "on_exit", None)

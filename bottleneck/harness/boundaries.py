@@ -65,7 +65,7 @@ def watch_class(torch: Any, kind: Any, before_call: Callable[[Any], None]) -> Re
     """
     module = torch.nn.Module
     is_plain = kind.__call__ is module.__call__ and READ_BY_COMPILED in vars(module)
-    if not is_plain or any(READ_BY_COMPILED in vars(each) for each in kind.__mro__ if each is not module):
+    if not is_plain or any(READ_BY_COMPILED in vars(base) for base in kind.__mro__ if base is not module):
         return None
     return _watch_attribute(kind, READ_BY_COMPILED, before_call)
 
@@ -119,10 +119,8 @@ class Leader:
     """The one among several optimizers (modules, loaders) whose turns count.
 
     They count in the thread in which it was first met. It is the first, until it is gone, or has kept still while
-    others
-    had more than ``patience`` turns. The patience grows each time, or two that work by turns would replace each other
-    for
-    ever.
+    others had more than ``patience`` turns. The patience grows each time, or two that work by turns would replace each
+    other for ever.
     """
 
     def __init__(self, patience: float, on_gone: Callable[[], None] = lambda: None) -> None:
@@ -191,14 +189,10 @@ class Boundaries:
     """Calls back at each step boundary.
 
     It also does before the first boundary of each source that is better than the one before. A boundary is the end of
-    an
-    optimizer's step; where there is none, the start of a call of the outermost module that repeats; where there is
-    none, or
-    several calls belong to each batch, the start of a data loader's `next`. A call of `bottleneck.step()` overrules
-    them
-    all. ``wanted`` is what the user named, which alone counts then; ``thread`` the only one in which steps are looked
-    for,
-    null for that in which each leader is first met.
+    an optimizer's step; where there is none, the start of a call of the outermost module that repeats; where there is
+    none, or several calls belong to each batch, the start of a data loader's `next`. A call of `bottleneck.step()`
+    overrules them all. ``wanted`` is what the user named, which alone counts then; ``thread`` the only one in which
+    steps are looked for, null for that in which each leader is first met.
     """
 
     def __init__(
@@ -303,8 +297,7 @@ class Boundaries:
         """True if from now on only steps of the present source are told of.
 
         That costs a microsecond each. ``on_lost`` is called where a better source is found. False where it would cost
-        more, as
-        the hook of all modules does; nothing is watched then.
+        more, as the hook of all modules does; nothing is watched then.
         """
         source, _ = self._current
         is_cheap = source in {"mark", "optimizer", "loader"} or (source == "module" and self._is_narrow)

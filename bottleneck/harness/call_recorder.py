@@ -114,8 +114,7 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
     """Sees every op below autograd.
 
     Memory is followed from the beginning, calls only between ``start`` and ``stop``. ``replaced`` are ops that a CUDA
-    device
-    does otherwise, which autograd has replaced already wherever it is on.
+    device does otherwise, which autograd has replaced already wherever it is on.
     """
 
     @classmethod
@@ -168,9 +167,9 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
 
         The second result is the number there of each storage that the calls name.
         """
-        kept = [number for number, memory in enumerate(self._memory) if memory.is_seen_alive]
-        return tuple(self._as_storage(self._memory[number]) for number in kept), {
-            number: position for position, number in enumerate(kept)
+        alive = [number for number, memory in enumerate(self._memory) if memory.is_seen_alive]
+        return tuple(self._as_storage(self._memory[number]) for number in alive), {
+            number: position for position, number in enumerate(alive)
         }
 
     @staticmethod
@@ -227,9 +226,9 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
 
         It is its own where a fake tensor knows it, else a number that decides nothing.
         """
-        known = self._known(tensor)
-        if known is not None:
-            return known
+        number = self._known(tensor)
+        if number is not None:
+            return number
         if self.in_optimizer:
             return _LATE_STEP
         if self.is_on:
@@ -246,9 +245,9 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
 
     def _read_float(self, tensor: Any) -> float:
         """The value of `float(tensor)`, which can be no number of ours."""
-        known = self._known(tensor)
-        if known is not None:
-            return float(known)
+        number = self._known(tensor)
+        if number is not None:
+            return float(number)
         place = self._source() or "the program"
         if self.is_on and not self.in_optimizer:
             self._read("aten::_local_scalar_dense", tensor)

@@ -1,7 +1,7 @@
 """Entry point of the processes that run the user's program.
 
-It calls a function of this package with the arguments. Started by its path
-(`python child.py MODULE:FUNCTION ARGUMENTS…`), so that no folder of the user's can shadow this package.
+It calls a function of this package with the arguments. Started by its path (`python child.py MODULE:FUNCTION
+ARGUMENTS…`), so that no folder of the user's can shadow this package.
 """
 
 import sys

@@ -81,8 +81,8 @@ class CudaChoices:
         """scaled_dot_product_attention by the first backend that takes the arguments: flash, efficient, math."""
         torch, aten, enabled = self._torch, self._aten, self._torch.backends.cuda
         tensors = (query, key, value)
-        is_half = all(each.dtype in (torch.float16, torch.bfloat16) for each in tensors)
-        is_plain = all(each.dim() == 4 and each.stride(-1) == 1 and each.numel() for each in tensors)
+        is_half = all(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
+        is_plain = all(tensor.dim() == 4 and tensor.stride(-1) == 1 and tensor.numel() for tensor in tensors)
         head = query.size(-1)
         is_even = head == key.size(-1) == value.size(-1)
         is_flash = is_half and is_plain and is_even and head <= _LARGEST_HEAD and attn_mask is None
@@ -90,9 +90,9 @@ class CudaChoices:
             return self._flash(query, key, value, dropout_p, is_causal, head**-0.5 if scale is None else scale)
         alignment = 16 // query.element_size()
         is_aligned = head % alignment == 0 and value.size(-1) % alignment == 0
-        is_float = is_half or all(each.dtype == torch.float32 for each in tensors)
+        is_float = is_half or all(tensor.dtype == torch.float32 for tensor in tensors)
         if enabled.mem_efficient_sdp_enabled() and is_float and is_plain and is_aligned and not enable_gqa:
-            needs_grad = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+            needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
             mask = self._as_bias(attn_mask, query)
             if mask is not None:
                 mask = mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
@@ -106,7 +106,7 @@ class CudaChoices:
     def _flash(self, query: Any, key: Any, value: Any, *options: Any) -> Any:
         head = query.size(-1)
         if missing := -head % _MASK_ALIGNMENT:
-            query, key, value = (self._aten.constant_pad_nd(each, [0, missing]) for each in (query, key, value))
+            query, key, value = (self._aten.constant_pad_nd(tensor, [0, missing]) for tensor in (query, key, value))
         dropout_p, is_causal, scale = options
         result = self._aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale

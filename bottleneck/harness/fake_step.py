@@ -123,7 +123,7 @@ def refusal_of(error: BaseException) -> Mapping[str, Any]:
     while error is not None and error not in chain:
         chain.append(error)
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    names = {type(each).__name__: each for each in chain}
+    names = {type(one_error).__name__: one_error for one_error in chain}
     for name in _DATA_DEPENDENT:
         if name in names:
             asked = str(names[name]) if name == "DependsOnData" else _op_words(name, str(names[name]))
@@ -131,7 +131,7 @@ def refusal_of(error: BaseException) -> Mapping[str, Any]:
     if "UnsupportedOperatorException" in names:
         what = f"torch has no fake version of {names['UnsupportedOperatorException']}"
         return _refusal(_NO_VERSION, _where(chain), _TO_DO, what)
-    lacking = next((str(each) for each in chain if _NO_FAKE in str(each)), None)
+    lacking = next((str(one_error) for one_error in chain if _NO_FAKE in str(one_error)), None)
     if lacking is not None:
         return _refusal(
             _NO_VERSION, _where(chain), f"give it one with register_fake, or {_TO_DO}", lacking.split(". ")[0]
@@ -172,8 +172,7 @@ class FakeSession:
 
     Their ops are those that a CUDA device would choose. ``mode`` is entered wherever code of the program runs; within
     ``compiling()`` torch.compile captures graphs, which else gives back what it gets. Ends the process where torch is
-    too
-    old.
+    too old.
     """
 
     def __init__(self) -> None:
@@ -279,10 +278,10 @@ def _at_size(asked: Program, module: Any, size: int, usual: int | None) -> Progr
             raise ValueError("the inputs have no batch dimension in common")
         return tensor.new_empty((size, *tensor.shape[1:]))
 
-    kept = module.__dict__.setdefault("_bottleneck_inputs", module.inputs)
+    first_inputs = module.__dict__.setdefault("_bottleneck_inputs", module.inputs)
     import torch
 
-    module.inputs = torch_private.trees().tree_map_only(torch.Tensor, resized, kept)
+    module.inputs = torch_private.trees().tree_map_only(torch.Tensor, resized, first_inputs)
     return asked
 
 
@@ -378,7 +377,7 @@ class _StepRecorder:
     def _enter(self, module: Any, arguments: Any) -> None:
         stack = self._recorder.modules
         if not stack and self._recorder.is_on:
-            tensors = [each for each in arguments if hasattr(each, "shape") and len(each.shape)]
+            tensors = [argument for argument in arguments if hasattr(argument, "shape") and len(argument.shape)]
             self._first_sizes += [int(tensors[0].shape[0])] if tensors else []
         outer = stack[-1] if stack else ""
         stack.append(self._paths.get(id(module)) or outer or type(module).__name__)
@@ -453,16 +452,16 @@ class _StepRecorder:
 
     def _tag(self) -> None:
         """Labels the memory of parameters, buffers, gradients and optimizer state."""
-        found = [each for each in gc.get_objects() if issubclass(type(each), self._torch.nn.Module)]
-        parameters = {id(each): each for module in found for each in module.parameters(recurse=False)}
+        modules = [one for one in gc.get_objects() if issubclass(type(one), self._torch.nn.Module)]
+        parameters = {id(one): one for module in modules for one in module.parameters(recurse=False)}
         for optimizer in self._optimizers.values():
-            parameters.update((id(each), each) for group in optimizer.param_groups for each in group["params"])
+            parameters.update((id(one), one) for group in optimizer.param_groups for one in group["params"])
             state = [value for values in optimizer.state.values() for value in values.values()]
-            tensors = [each for each in state if hasattr(each, "untyped_storage") and each.dim() > 0]
+            tensors = [one for one in state if hasattr(one, "untyped_storage") and one.dim() > 0]
             self._recorder.tag(tensors, "optimizer state")
-        self._recorder.tag([each for module in found for each in module.buffers(recurse=False)], "buffer")
+        self._recorder.tag([one for module in modules for one in module.buffers(recurse=False)], "buffer")
         self._recorder.tag([*parameters.values()], "parameter")
-        self._recorder.tag([each.grad for each in parameters.values() if each.grad is not None], "gradient")
+        self._recorder.tag([one.grad for one in parameters.values() if one.grad is not None], "gradient")
 
     def result(self, asked: Program) -> StepCalls:
         """The record of the step."""
@@ -536,6 +535,6 @@ def _without_datasets(storages: Sequence[Storage], calls: Sequence[StepCall]) ->
     """
     used = {use.storage for call in calls for use in (*call.inputs, *call.outputs)}
     return tuple(
-        dataclasses.replace(each, bytes=0) if each.kind == "input" and number not in used else each
-        for number, each in enumerate(storages)
+        dataclasses.replace(storage, bytes=0) if storage.kind == "input" and number not in used else storage
+        for number, storage in enumerate(storages)
     )

@@ -63,10 +63,8 @@ class Ending:
 
     Exit status, and how many processors others kept busy as it began. ``status`` is null while the program goes on, and
     where nobody saw its end. ``telemetry`` is what the sensors said meanwhile; null where they were not asked.
-    ``remarks``
-    are told with the warnings of the measurement. ``versions`` and ``processors`` are those of the machine of the run,
-    which
-    need not be this one.
+    ``remarks`` are told with the warnings of the measurement. ``versions`` and ``processors`` are those of the machine
+    of the run, which need not be this one.
     """
 
     status: int | None
@@ -140,10 +138,13 @@ def read_all_notes(folder: Path) -> Mapping[int, Notes]:
 
     They are of those that left some, and of those that are missing.
     """
-    found = {rank: read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)}
-    ranks = min(max((notes.ranks for notes in found.values()), default=1), _MOST_RANKS)
+    notes_by_rank = {rank: read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)}
+    ranks = min(max((notes.ranks for notes in notes_by_rank.values()), default=1), _MOST_RANKS)
     expected = ranks_present(folder) or range(ranks)
-    return {rank: found.get(rank) or read_notes(RankFiles(folder, rank)) for rank in sorted({*found, *expected})}
+    return {
+        rank: notes_by_rank.get(rank) or read_notes(RankFiles(folder, rank))
+        for rank in sorted({*notes_by_rank, *expected})
+    }
 
 
 def _ranks_in(folder: Path) -> list[int]:
@@ -185,7 +186,7 @@ def finish_recording(
     """
     folder = Path(plan.folder)
     files = {rank: RankFiles(folder, rank) for rank in notes}
-    defects = {rank: _settle(each.partial, each.trace) for rank, each in files.items()}
+    defects = {rank: _settle(one.partial, one.trace) for rank, one in files.items()}
     traces = tuple(_rank_trace(files[rank], notes[rank]) for rank, why in defects.items() if why is None)
     first = notes[traces[0].rank if traces else min(notes)]
     sampling, complaints = _keep_telemetry(folder, first, ending.telemetry)
@@ -232,9 +233,9 @@ def steps_before_the_end(folder: Path) -> int | None:
     Null if there were none, or their count ended before.
     """
     notes = _notes_here(folder)
-    if not notes or any(each.is_measured for each in notes):
+    if not notes or any(rank_notes.is_measured for rank_notes in notes):
         return None
-    return max(each.steps_seen for each in notes) or None
+    return max(rank_notes.steps_seen for rank_notes in notes) or None
 
 
 def is_whole(folder: Path) -> bool:
@@ -243,7 +244,7 @@ def is_whole(folder: Path) -> bool:
     Whatever ended it then does not matter.
     """
     notes = _notes_here(folder)
-    return bool(notes) and all(each.exit_status == 0 and each.step_source != "none" for each in notes)
+    return bool(notes) and all(rank_notes.exit_status == 0 and rank_notes.step_source != "none" for rank_notes in notes)
 
 
 def remove_notes(folder: Path) -> None:
@@ -276,14 +277,15 @@ def _rank_warnings(notes: Mapping[int, Notes], defects: Mapping[int, str | None]
     With the ranks that it is of, unless it is of all. That there is no trace is said only where nothing else explains
     it.
     """
-    found: dict[str, list[int]] = {}
+    ranks_by_warning: dict[str, list[int]] = {}
     for rank, of_rank in notes.items():
         defect = defects[rank]
         is_explained = defect == _NO_TRACE and of_rank.warnings
         for warning in (*of_rank.warnings, *([defect] if defect and not is_explained else [])):
-            found.setdefault(warning, []).append(rank)
+            ranks_by_warning.setdefault(warning, []).append(rank)
     return tuple(
-        warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}" for warning, ranks in found.items()
+        warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}"
+        for warning, ranks in ranks_by_warning.items()
     )
 
 
@@ -389,8 +391,7 @@ class Follower:
     """Calls ``when_measured`` once, in its own thread.
 
     It sees to it that a program that was told to stop ends. The event that the call gets is set when the program has
-    ended.
-    ``wait`` waits for it; tests give their own.
+    ended. ``wait`` waits for it; tests give their own.
     """
 
     def __init__(
@@ -422,10 +423,10 @@ class Follower:
             if not self._has_changed():
                 continue
             notes = read_all_notes(self._folder).values()
-            if any(each.stopped for each in notes):
+            if any(rank_notes.stopped for rank_notes in notes):
                 self._end(child)
                 return
-            if not is_measured and notes and all(each.is_measured for each in notes):
+            if not is_measured and notes and all(rank_notes.is_measured for rank_notes in notes):
                 is_measured = True
                 self._when_measured(self._ended)
 

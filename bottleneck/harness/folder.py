@@ -1,10 +1,8 @@
 """Makes, checks and claims the folder of a recording.
 
 It does so before the program runs, and finishes or removes the folder after it. A run that records holds a lock on a
-file
-in the folder for as long as its supervisor lives, and leaves a mark with what it does. So nobody else records there,
-and
-the recording of a run that was killed can be finished.
+file in the folder for as long as its supervisor lives, and leaves a mark with what it does. So nobody else records
+there, and the recording of a run that was killed can be finished.
 """
 
 import contextlib
@@ -72,9 +70,8 @@ class RankFiles:
     """Files of one rank's part of a recording.
 
     The trace is ``partial`` until the supervisor has found it whole, then ``trace``. ``light`` is the trace of the
-    window
-    with the fewest options, ``partial_light`` until it is found whole. ``compiled`` describes the kernels of a compiled
-    program, for the trace that lies beside it.
+    window with the fewest options, ``partial_light`` until it is found whole. ``compiled`` describes the kernels of a
+    compiled program, for the trace that lies beside it.
     """
 
     folder: Path
@@ -248,8 +245,7 @@ def read_run_state(folder: Path) -> RunState | None:
     """Reads the state of the run that left its mark here.
 
     Null if there is none that can be read. The folder may have been moved, or come from anywhere: nothing outside of it
-    is
-    meant.
+    is meant.
     """
     import msgspec  # the user's program shares a process with this module, not with msgspec
 
@@ -280,8 +276,7 @@ class RecordingFolder:
     """Folder for one recording.
 
     ``output`` is the one that the user names, null to number one after the program. A recording never overwrites what
-    it
-    finds, unless by force, and then only what another recording left.
+    it finds, unless by force, and then only what another recording left.
     """
 
     def __init__(self, output: Path | None, program: str, *, force: bool = False) -> None:
@@ -592,13 +587,13 @@ class BlockFolder(RecordingFolder):
         return False
 
     def _is_of_others(self, path: Path) -> bool:
-        found = _OF_RANK.fullmatch(path.name)
-        return path.name in {CLAIM_FILE, *_LOCKS} or (found is not None and int(found[1]) != self._rank)
+        match = _OF_RANK.fullmatch(path.name)
+        return path.name in {CLAIM_FILE, *_LOCKS} or (match is not None and int(match[1]) != self._rank)
 
     def _remove_old(self) -> None:
         for path in self.folder.iterdir():
-            found = _OF_RANK.fullmatch(path.name)
-            if found is not None and int(found[1]) == self._rank:
+            match = _OF_RANK.fullmatch(path.name)
+            if match is not None and int(match[1]) == self._rank:
                 path.unlink()
         if self._rank == 0:
             for pattern in _FINISHED:

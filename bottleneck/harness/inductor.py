@@ -2,9 +2,9 @@
 
 It notes what each of them reads, writes and computes. It changes one setting of the program's compiler
 (`cpp.enable_kernel_profile`: a scope around each kernel, whose loops and arithmetic stay as they were) and watches
-three
-of its functions. Inductor keeps what it compiles under a key that includes its settings, so the first measured run of a
-program compiles anew. The notes ride along in what it keeps: a later run, which compiles nothing, has them too.
+three of its functions. Inductor keeps what it compiles under a key that includes its settings, so the first measured
+run of a program compiles anew. The notes ride along in what it keeps: a later run, which compiles nothing, has them
+too.
 """
 
 import json
@@ -260,8 +260,8 @@ def _argument(value: Any) -> SpelledArgument:
 
 def _tensor(value: Any) -> Any:
     """The stand-in tensor of a node of the captured graph, null for anything else."""
-    found = getattr(value, "meta", {}).get("val") if hasattr(value, "meta") else None
-    return found if hasattr(found, "shape") else None
+    tensor = getattr(value, "meta", {}).get("val") if hasattr(value, "meta") else None
+    return tensor if hasattr(tensor, "shape") else None
 
 
 def _plain(value: Any) -> Any:
@@ -395,8 +395,7 @@ class Inductor:
         """Takes over the notes of a graph.
 
         It was just compiled, or loaded as it was compiled by an earlier process. A kernel's name holds the number of
-        its graph
-        in the process that compiled it, so that two may share one.
+        its graph in the process that compiled it, so that two may share one.
         """
         notes = json.loads(getattr(compiled, _NOTES, "{}"))
         if notes.get("schema") != COMPILED_SCHEMA:

@@ -2,8 +2,7 @@
 
 It adds that to the trace, and reads those lines' text. The profiler names a frame by the line at which its function
 begins, or at which the window found it. It does know the line of each call, but only its event tree tells, and no
-export
-writes it.
+export writes it.
 
 The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function,
 or to the one at which the window found it. Where the text of the program is at hand, operators are found in it.
@@ -108,16 +107,18 @@ class WithLines:
 
         They are without lines where none can be told.
         """
-        activities = [each for each in self._results.trace_activities() if _is_readable(each)]
+        activities = [activity for activity in self._results.trace_activities() if _is_readable(activity)]
         if self._followed:
-            mine = (each for each in activities if not _is_own_frame(each.name()))
+            mine = (activity for activity in activities if not _is_own_frame(activity.name()))
             return [*_named(mine), *_named(self._followed), *self._own]
         self._look_for_lines(activities)
         return [*_named(activities), *_named(self.lines), *self._own]
 
     def added(self) -> list[Any]:
         """The lines and our own stretches, which torch's exporter in C++ does not know."""
-        self._look_for_lines(each for each in map(NativeActivity, self._results.events()) if _is_readable(each))
+        self._look_for_lines(
+            activity for activity in map(NativeActivity, self._results.events()) if _is_readable(activity)
+        )
         return [*_named(self.lines), *self._own]
 
     def renamed(self, frame: str) -> str | None:
@@ -136,8 +137,7 @@ class WithLines:
         """Returns the events of each frame.
 
         None where this version of torch does not tell them, or the program was followed. Read once: the tree of a
-        window takes
-        as long to read as its activities.
+        window takes as long to read as its activities.
         """
         roots = () if self._followed or not self._has_frames else event_tree(self._results)
         return list(siblings_in(roots)) if roots else []
@@ -161,8 +161,10 @@ def _named(activities: Iterable[Any]) -> Iterable[Any]:
     """The activities; those of a notebook's cells by the numbers of the cells."""
     if not _cell_numbers():
         return activities
-    pairs = ((each, each.name()) for each in activities)
-    return [each if (new := with_cell_numbers(name)) == name else _Renamed(each, new) for each, name in pairs]
+    pairs = ((activity, activity.name()) for activity in activities)
+    return [
+        activity if (new := with_cell_numbers(name)) == name else _Renamed(activity, new) for activity, name in pairs
+    ]
 
 
 def with_cell_numbers(name: str) -> str:
@@ -183,8 +185,8 @@ def _cell_numbers() -> Mapping[str, int]:
     """
     shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
     compiler = getattr(getattr(shell, "_instance", None), "compile", None)
-    found = getattr(compiler, "_filename_map", None)  # what IPython names cells by in tracebacks
-    return found if isinstance(found, dict) else {}
+    names = getattr(compiler, "_filename_map", None)  # what IPython names cells by in tracebacks
+    return names if isinstance(names, dict) else {}
 
 
 def _is_readable(activity: Any) -> bool:
@@ -219,7 +221,7 @@ def find_lines(
         if frame and frame[-1].end_ns - frame[0].start_ns >= _OPEN_ALL_ALONG * whole_ns:
             _stretch(frame)
     first = {
-        (call.start_ns, call.first): thread for thread, call in {each.thread: each for each in reversed(calls)}.items()
+        (call.start_ns, call.first): thread for thread, call in {one.thread: one for one in reversed(calls)}.items()
     }
     place = _places({**_first_ops(siblings), **first}, activities)
     # A nanosecond more on both sides, so that the call lies inside its line.
@@ -297,8 +299,8 @@ def _labels_of(siblings: list[Any], operators: OperatorLines) -> list[str | None
     A call is labelled by its caller, an op between calls by the text.
     """
     labels = [_label(event) for event in siblings]
-    known = [at for at, label in enumerate(labels) if label is not None]
-    for before, after in itertools.pairwise((-1, *known, len(labels))) if known else ():
+    labelled = [at for at, label in enumerate(labels) if label is not None]
+    for before, after in itertools.pairwise((-1, *labelled, len(labels))) if labelled else ():
         ops = [at for at in range(before + 1, after) if _is_op(siblings[at])]
         sides = [None if at in {-1, len(labels)} else PYTHON_FRAME.match(str(labels[at])) for at in (before, after)]
         frames = {(side["path"], side.string[side.end() :]) for side in sides if side is not None}
@@ -336,11 +338,11 @@ def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
 
     It is by start and name of an op in it: torch before 2.13 tells ops alone.
     """
-    found: dict[int, tuple[int, str]] = {}
+    by_op: dict[int, tuple[int, str]] = {}
     for event in itertools.chain.from_iterable(siblings):
         if _is_op(event):
-            found.setdefault(event.start_tid, (event.start_time_ns, event.name))
-    return {key: thread for thread, key in found.items()}
+            by_op.setdefault(event.start_tid, (event.start_time_ns, event.name))
+    return {key: thread for thread, key in by_op.items()}
 
 
 def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -> dict[int, tuple[int, int]]:
@@ -348,15 +350,15 @@ def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -
 
     They are as activities name them.
     """
-    found: dict[int, tuple[int, int]] = {}
+    places: dict[int, tuple[int, int]] = {}
     wanted = len({*threads.values()})
     for activity in activities:
         thread = threads.get((activity.timestamp(), activity.name()))
         if thread is not None:
-            found[thread] = (activity.device_id(), activity.resource_id())
-            if len(found) == wanted:
+            places[thread] = (activity.device_id(), activity.resource_id())
+            if len(places) == wanted:
                 break
-    return found
+    return places
 
 
 @cache
@@ -387,10 +389,8 @@ def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) ->
     """Reads the text of these lines in short by 'model.py:57'.
 
     It is without secrets, and of those that take most time, up to a bound. Names that the profiler has cut are looked
-    for in
-    sys.path, whose relative entries begin in ``folder``. A line has no text where files of one name differ in it, and
-    where
-    its file was written after ``loaded_s``.
+    for in sys.path, whose relative entries begin in ``folder``. A line has no text where files of one name differ in
+    it, and where its file was written after ``loaded_s``.
     """
     spent_ns: Counter[str] = Counter()
     for line in lines:
@@ -401,8 +401,8 @@ def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) ->
         match = PYTHON_FRAME.match(label)
         if match is not None:
             number = int(match["line"])
-            found = read(match["path"])
-            text = kept_source(found[number - 1]) if 0 < number <= len(found) else ""
+            file_lines = read(match["path"])
+            text = kept_source(file_lines[number - 1]) if 0 < number <= len(file_lines) else ""
             key = f"{file_of(with_cell_numbers(label).partition('(')[0])}:{number}"
             texts[key] = text if texts.get(key, text) == text else ""
     return {key: text for key, text in texts.items() if text}
@@ -421,7 +421,7 @@ def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[
             key = f"{os.path.basename(match['path'])}:{match['line']}"  # noqa: PTH119 - as plain text
             steps.setdefault(key, set()).add(step)
     least = max(1, (len(marks_ns) - 1) / 2)
-    return frozenset(key for key, found in steps.items() if len(found) >= least)
+    return frozenset(key for key, numbers in steps.items() if len(numbers) >= least)
 
 
 def _read_here(name: str) -> Sequence[str]:
@@ -461,8 +461,7 @@ def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[s
     """Returns the loaded files of the program with their lines.
 
     That of `__main__` comes first; those that were written since are left out. The files are read as text; nothing of
-    the
-    program is called.
+    the program is called.
     """
     main = sys.modules.get("__main__")
     modules = [module for module in (main, *sys.modules.values()) if type(module) is ModuleType]
@@ -566,10 +565,10 @@ class LineTracer:
 
     def _is_own(self, frame: FrameType) -> bool:
         name = frame.f_code.co_filename
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = is_own_file(name)
-        return known
+        is_own = self._known.get(name)
+        if is_own is None:
+            is_own = self._known[name] = is_own_file(name)
+        return is_own
 
 
 def is_own_file(file: str) -> bool:

@@ -88,8 +88,7 @@ def make_wakeable() -> None:
     """Installs a handler that lets others interrupt the main thread's waits.
 
     It stays. SIGURG is ignored by default, and left alone where the program handles it. Without the handler a main
-    thread
-    that waits for another (``thread.join()``) does what it is given only when that wait is over.
+    thread that waits for another (``thread.join()``) does what it is given only when that wait is over.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
         signal.signal(signal.SIGURG, _do_nothing)

@@ -14,8 +14,7 @@ def step() -> None:
     """Ends a step here: call it at the end of each turn of the loop.
 
     It overrules what `bottleneck run` or `bottleneck.record` would take for the steps by itself. Where neither
-    measures, it
-    does nothing and costs under a tenth of a microsecond.
+    measures, it does nothing and costs under a tenth of a microsecond.
     """
     if _listener is not None:
         _listener()

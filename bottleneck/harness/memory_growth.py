@@ -54,8 +54,7 @@ class MemoryLook:
     """Memory of the process, and its variables that hold tensors.
 
     They are those at one step boundary. ``step`` is the function that is repeated where the harness repeats it: its
-    variables
-    are in no frame then.
+    variables are in no frame then.
     """
 
     def __init__(self, torch: Any, step: object = None, clock: Callable[[], float] = time.thread_time) -> None:
@@ -144,7 +143,7 @@ def _keepers(
             grown.append((now, per_step))
     # One list has several names where it is passed on: the innermost frame comes first.
     seen: set[int] = set()
-    grown.sort(key=lambda each: not each[0].has_graph)
+    grown.sort(key=lambda row: not row[0].has_graph)
     for now, per_step in grown:
         if now.identity in seen and not now.is_sum:
             continue
@@ -177,7 +176,7 @@ def variables_of(frame: FrameType | None, step: object) -> Iterator[tuple[str, s
             if type(name) is str and not name.startswith("__"):
                 yield file, name, value
                 if name == "self":
-                    yield from ((file, f"self.{key}", each) for key, each in fields_of(value))
+                    yield from ((file, f"self.{key}", field) for key, field in fields_of(value))
 
 
 def locals_of(frame: FrameType) -> Mapping[str, object]:
@@ -190,20 +189,20 @@ def locals_of(frame: FrameType) -> Mapping[str, object]:
     if sys.gettrace() is not None:  # a debugger may write the snapshot back
         return {}
     snapshot = frame.f_locals
-    found = dict(snapshot)
+    variables = dict(snapshot)
     snapshot.clear()
-    return found
+    return variables
 
 
 def _closure_of(function: FunctionType) -> Mapping[str, object]:
-    found: dict[str, object] = {}
+    variables: dict[str, object] = {}
     code: CodeType = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         try:
-            found[name] = cell.cell_contents
+            variables[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    return found
+    return variables
 
 
 def fields_of(instance: object) -> Iterator[tuple[str, object]]:
@@ -214,7 +213,7 @@ def fields_of(instance: object) -> Iterator[tuple[str, object]]:
     kind = type(instance)
     if kind.__getattribute__ is not object.__getattribute__:
         return
-    slot = next((vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each)), None)
+    slot = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
     if type(slot) is GetSetDescriptorType:
         for name, value in list(object.__getattribute__(instance, "__dict__").items())[:_MOST_VARIABLES]:
             if type(name) is str:
@@ -227,7 +226,7 @@ def _length_of(container: Any) -> int:
     Those of lists that are its values count too.
     """
     inner = list(dict.values(container))[:_MOST_INNER] if type(container) in _MAPPINGS else []
-    return len(container) + sum(len(each) for each in inner if type(each) in _SEQUENCES)
+    return len(container) + sum(len(entry) for entry in inner if type(entry) in _SEQUENCES)
 
 
 def _last_of(container: Any) -> object:
@@ -244,8 +243,8 @@ def _additions(tensor: Any) -> int:
     """
     node, count = tensor.grad_fn, 0
     while node is not None and count < _LONGEST_CHAIN and type(node).__name__ == "AddBackward0":
-        following = [each[0] for each in node.next_functions if each[0] is not None]
-        node = next((each for each in following if type(each).__name__ == "AddBackward0"), None)
+        following = [entry[0] for entry in node.next_functions if entry[0] is not None]
+        node = next((entry for entry in following if type(entry).__name__ == "AddBackward0"), None)
         count += 1
     return count
 

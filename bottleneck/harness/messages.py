@@ -67,18 +67,13 @@ class RecordOptions:
     """Way to run a program and to measure its steps.
 
     The defaults are those of ``bottleneck run``. Null leaves a number or a choice to the harness. ``step`` names what
-    ends a
-    step; with ``stop`` the program ends as soon as it is measured. ``nproc_per_node`` is how many ranks torchrun
-    starts.
-    ``changes`` are applied to the step of a workload or a model, by their names there; ``device`` is torch's default
-    one and
-    ``threads`` its number of threads, both set before the program is loaded. Without ``option_costs`` the cost of the
-    profiler's options is not measured. With ``counting`` steps are profiled, and none is timed; with ``numerics`` what
-    the
-    first steps return and change is digested. ``timed_s`` is how long a step that can be repeated is timed. With
-    ``follow_children`` the processes that the program starts are ranks of the recording. With ``inspect_padding`` the
-    ids in
-    the inputs of embeddings are looked at.
+    ends a step; with ``stop`` the program ends as soon as it is measured. ``nproc_per_node`` is how many ranks torchrun
+    starts. ``changes`` are applied to the step of a workload or a model, by their names there; ``device`` is torch's
+    default one and ``threads`` its number of threads, both set before the program is loaded. Without ``option_costs``
+    the cost of the profiler's options is not measured. With ``counting`` steps are profiled, and none is timed; with
+    ``numerics`` what the first steps return and change is digested. ``timed_s`` is how long a step that can be repeated
+    is timed. With ``follow_children`` the processes that the program starts are ranks of the recording. With
+    ``inspect_padding`` the ids in the inputs of embeddings are looked at.
     """
 
     steps: int | None = None
@@ -169,14 +164,13 @@ class Notes(Measured):
     """Measurements of the child, as far as they are made.
 
     ``ranks`` is how many processes the program consists of, by the launcher that started them. ``steps_seen`` tells how
-    often a step was seen to end until all was measured.
-    ``first_step`` is the number of the step at whose beginning the first of ``step_marks_ns`` is, counted from 0; null
-    where no steps are watched.
-    ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
-    ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
-    was then told to end. ``is_complete`` turns true at the regular end of the program; false means that it died or left
-    by `os._exit`. ``exit_status`` is that of its own end, before Python takes the interpreter apart; null without one.
-    ``light`` is the window with the fewest options, null where none was kept.
+    often a step was seen to end until all was measured. ``first_step`` is the number of the step at whose beginning the
+    first of ``step_marks_ns`` is, counted from 0; null where no steps are watched. ``setup_s`` is what the first step
+    took, with the changes that were applied before it, beyond a usual step. ``is_measured`` turns true as soon as
+    nothing more will be measured, while the program goes on; ``stopped`` where it was then told to end. ``is_complete``
+    turns true at the regular end of the program; false means that it died or left by `os._exit`. ``exit_status`` is
+    that of its own end, before Python takes the interpreter apart; null without one. ``light`` is the window with the
+    fewest options, null where none was kept.
     """
 
     ranks: int = 1

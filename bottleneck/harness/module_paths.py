@@ -68,8 +68,8 @@ def named_tensors(torch: Any) -> list[tuple[str, Any]]:
     """Returns the parameters and buffers of all models of the program.
 
     They are by names as 'Net.head.weight', each once. Wrappers of a model (of torch.compile, of
-    DistributedDataParallel)
-    leave its names as they are; of two models of one class the second is 'Net#2'. Empty where they cannot be read.
+    DistributedDataParallel) leave its names as they are; of two models of one class the second is 'Net#2'. Empty where
+    they cannot be read.
     """
     try:
         return list(_tensors(torch.nn.Module))
@@ -171,8 +171,7 @@ def attribute_paths(events: Iterable[Any], held: Mapping[int, Held]) -> dict[str
     """Returns the path of each module that the profiler's events name.
 
     Where it is known beyond doubt. With several models at work it begins with the class of its own: 'Generator.net.0'.
-    A
-    model itself goes by its class.
+    A model itself goes by its class.
     """
     called = _called(events)
     at_work = {number for number, _ in called.values()}

@@ -85,10 +85,10 @@ def export(results: Any, path: Path, metadata: Mapping[str, str]) -> None:
     base = _BASE.search(content)
     lines = "".join(_spelled(line, int(base[1]) if base is not None else 0) for line in results.added())
     fields = "".join(f"{json.dumps(name)}: {value},\n" for name, value in metadata.items())
-    start, found, rest = content.partition(_EVENTS)
+    start, opening, rest = content.partition(_EVENTS)
     with gzip.open(path, "wb", _GZIP_LEVEL) as file:
         file.write(start.replace(b"{", b"{\n" + fields.encode(), 1))
-        file.write(found + lines.encode() if rest.lstrip()[:1] == b"{" else found)
+        file.write(opening + lines.encode() if rest.lstrip()[:1] == b"{" else opening)
         file.write(rest)
 
 

@@ -44,15 +44,15 @@ def _copies(torch: Any) -> dict[int, Any]:
 
     None where they would take gigabytes.
     """
-    found = [tensor for _, tensor in itertools.islice(named_tensors(torch), _MOST_TENSORS)]
-    if sum(tensor.numel() * tensor.element_size() for tensor in found) > _MOST_COPIED_BYTES:
+    tensors = [tensor for _, tensor in itertools.islice(named_tensors(torch), _MOST_TENSORS)]
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > _MOST_COPIED_BYTES:
         return {}
-    return {id(tensor): tensor.detach().to("cpu", copy=True) for tensor in found}
+    return {id(tensor): tensor.detach().to("cpu", copy=True) for tensor in tensors}
 
 
 def _digests_of(result: Any, name: str, torch: Any) -> dict[str, TensorDigest]:
-    found = itertools.islice(_numbers(result, name, torch, 0), _MOST_TENSORS)
-    return {path: digest(tensor, torch) for path, tensor in found}
+    tensors = itertools.islice(_numbers(result, name, torch, 0), _MOST_TENSORS)
+    return {path: digest(tensor, torch) for path, tensor in tensors}
 
 
 def _numbers(value: Any, name: str, torch: Any, depth: int) -> Iterator[tuple[str, Any]]:
@@ -65,11 +65,11 @@ def _numbers(value: Any, name: str, torch: Any, depth: int) -> Iterator[tuple[st
     elif isinstance(value, bool | int | float):
         yield name, torch.tensor(float(value), dtype=torch.float64)
     elif depth < _DEEPEST and isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _numbers(each, f"{name}[{key!r:.40}]", torch, depth + 1)
+        for key, entry in value.items():
+            yield from _numbers(entry, f"{name}[{key!r:.40}]", torch, depth + 1)
     elif depth < _DEEPEST and isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        for index, each in enumerate(value):
-            yield from _numbers(each, f"{name}[{index}]", torch, depth + 1)
+        for index, entry in enumerate(value):
+            yield from _numbers(entry, f"{name}[{index}]", torch, depth + 1)
 
 
 def digest(tensor: Any, torch: Any, before: Any = None) -> TensorDigest:

@@ -16,8 +16,7 @@ class NvmlDevice:
     """Device, or a slice of one (MIG).
 
     ``card`` is the handle of the whole device, ``handle`` its own. ``slice_of`` is the UUID of the card that it is a
-    slice
-    of, ``instance`` the number of its GPU instance there.
+    slice of, ``instance`` the number of its GPU instance there.
     """
 
     sensor: str
@@ -60,15 +59,15 @@ def _slices(nvml: Any, card: NvmlDevice) -> list[NvmlDevice]:
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle) if is_on else 0
     except (nvml.NVMLError, AttributeError):
         return []
-    found = []
+    slices = []
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, index)
             instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
-            found.append(NvmlDevice(_uuid(nvml, handle), handle, card.handle, card.sensor, instance))
+            slices.append(NvmlDevice(_uuid(nvml, handle), handle, card.handle, card.sensor, instance))
         except (nvml.NVMLError, UnicodeDecodeError):  # places for slices that were not made
             continue
-    return found
+    return slices
 
 
 def match_sensors(
@@ -77,13 +76,13 @@ def match_sensors(
     """Matches the sensor of each device as the program numbers them.
 
     Devices that cannot be told for certain are left out. What the program's own CUDA says of its devices comes first.
-    Without
-    it, ``CUDA_VISIBLE_DEVICES`` tells where it names UUIDs, or indexes in the order of the bus. A single device needs
-    no
-    telling.
+    Without it, ``CUDA_VISIBLE_DEVICES`` tells where it names UUIDs, or indexes in the order of the bus. A single device
+    needs no telling.
     """
-    told = _by_facts(facts, sensors)
-    return told or _by_environment(environment, [sensor for sensor in sensors if sensor.startswith(("GPU-", "MIG-"))])
+    by_facts = _by_facts(facts, sensors)
+    return by_facts or _by_environment(
+        environment, [sensor for sensor in sensors if sensor.startswith(("GPU-", "MIG-"))]
+    )
 
 
 def _plain(uuid: str) -> str:
@@ -92,12 +91,12 @@ def _plain(uuid: str) -> str:
 
 def _by_facts(facts: Iterable[Mapping[str, object]], sensors: Sequence[str]) -> dict[int, str]:
     by_uuid = {_plain(sensor): sensor for sensor in sensors}
-    found = {}
+    by_index = {}
     for fact in facts:
         index, uuid = fact.get("index"), fact.get("uuid")
         if isinstance(index, int) and isinstance(uuid, str) and _plain(uuid) in by_uuid:
-            found[index] = by_uuid[_plain(uuid)]
-    return found
+            by_index[index] = by_uuid[_plain(uuid)]
+    return by_index
 
 
 def _by_environment(environment: Mapping[str, str], sensors: Sequence[str]) -> dict[int, str]:
@@ -106,7 +105,7 @@ def _by_environment(environment: Mapping[str, str], sensors: Sequence[str]) -> d
     if visible is None:
         return {0: sensors[0]} if len(sensors) == 1 else {}
     is_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(cards) == 1
-    found: dict[int, str] = {}
+    by_index: dict[int, str] = {}
     for index, entry in enumerate(part.strip() for part in visible.split(",")):
         if entry.isdecimal() and is_bus_order:
             sensor = cards[int(entry)] if len(entry) < 5 and int(entry) < len(cards) else None
@@ -114,10 +113,10 @@ def _by_environment(environment: Mapping[str, str], sensors: Sequence[str]) -> d
             sensor = _by_prefix(entry, sensors)
         if sensor is None:  # CUDA shows no device from the first entry on that it does not know
             break
-        if sensor in found.values():  # CUDA shows none at all
+        if sensor in by_index.values():  # CUDA shows none at all
             return {}
-        found[index] = sensor
-    return found
+        by_index[index] = sensor
+    return by_index
 
 
 def _by_prefix(entry: str, sensors: Sequence[str]) -> str | None:
@@ -127,8 +126,8 @@ def _by_prefix(entry: str, sensors: Sequence[str]) -> str | None:
     """
     if not entry.startswith(("GPU-", "MIG-")):
         return None
-    found = [sensor for sensor in sensors if sensor.lower().startswith(entry.lower())]
-    return found[0] if len(found) == 1 else None
+    fitting = [sensor for sensor in sensors if sensor.lower().startswith(entry.lower())]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 Values = Mapping[str, float | None]
@@ -344,7 +343,8 @@ class NvmlSampler:
     def columns(self) -> dict[str, list[str]]:
         """The readings of each device, by its UUID."""
         return {
-            sensor: [name for each in taken_ for name in each.reading.columns] for sensor, taken_ in self._taken.items()
+            sensor: [name for taken in taken_ for name in taken.reading.columns]
+            for sensor, taken_ in self._taken.items()
         }
 
     def close(self) -> None:
@@ -367,20 +367,19 @@ class NvmlSampler:
         """Returns the readings that this device gives.
 
         Of those for the same columns the first. Their values are dropped. Each is tried before the measurement, since a
-        first
-        call takes longer than those that follow.
+        first call takes longer than those that follow.
         """
-        kept: list[Taken] = []
+        supported: list[Taken] = []
         covered: set[str] = set()
         for reading in self._readings(device):
             if covered >= set(reading.columns):
                 continue
-            each = Taken(reading, device, self._clock, crowd)
-            values = self._try(each)
+            taken = Taken(reading, device, self._clock, crowd)
+            values = self._try(taken)
             if values is not None:
                 covered |= set(values or reading.columns)
-                kept.append(each)
-        return kept
+                supported.append(taken)
+        return supported
 
     def _readings(self, device: NvmlDevice) -> Sequence[Reading]:
         gpm = Gpm.of(self._nvml, device, self._clock)
@@ -401,11 +400,11 @@ class NvmlSampler:
 
     def _row(self, sensor: str, now_s: float) -> dict[str, float]:
         values: dict[str, float] = {}
-        for each in [one for one in self._taken.get(sensor, ()) if one.is_due(now_s)]:
+        for taken in [one for one in self._taken.get(sensor, ()) if one.is_due(now_s)]:
             try:
-                values |= each.take(now_s)
+                values |= taken.take(now_s)
             except self._nvml.NVMLError as exc:
-                if self._is_over(sensor, each, exc, now_s):
+                if self._is_over(sensor, taken, exc, now_s):
                     break
         return values
 

@@ -87,19 +87,18 @@ class OperatorLines:
         """Returns the line of each of these ops.
 
         They ran one after the other between calls at two lines of a function. Null where no operator between these
-        lines calls
-        such an op. ``before`` is null at the beginning of the function, ``after`` at its end.
+        lines calls such an op. ``before`` is null at the beginning of the function, ``after`` at its end.
         """
-        known = [line for line in (before, after) if line is not None]
-        scope = next((each for each in self._scopes(file).get(function, ()) if _has(each, known)), None)
-        if scope is None or not known:
+        ends = [line for line in (before, after) if line is not None]
+        scope = next((one for one in self._scopes(file).get(function, ()) if _has(one, ends)), None)
+        if scope is None or not ends:
             return [None] * len(ops)
         operators, at, lines = _between(scope, before, after), 0, list[int | None]()
         for op in ops:
             name = op.removeprefix("aten::")
-            found = next((each for each in range(at, len(operators)) if operators[each].ops.fullmatch(name)), None)
-            lines.append(None if found is None else operators[found].line)
-            at = at if found is None else found + 1
+            match = next((one for one in range(at, len(operators)) if operators[one].ops.fullmatch(name)), None)
+            lines.append(None if match is None else operators[match].line)
+            at = at if match is None else match + 1
         return lines
 
     def _parse(self, file: str) -> dict[str, tuple[_Scope, ...]]:
@@ -127,23 +126,23 @@ def _between(scope: _Scope, before: int | None, after: int | None) -> list[_Oper
     """
     loop = None
     if before is not None:
-        inside = [each for each in scope.loops if each[0] <= before <= each[1]]
-        inside = [each for each in inside if after is None or each[0] <= after <= each[1]]
+        inside = [one for one in scope.loops if one[0] <= before <= one[1]]
+        inside = [one for one in inside if after is None or one[0] <= after <= one[1]]
         loop = max(inside, default=None)
     first = scope.first if before is None else before
     if after is not None and first < after:
-        return [each for each in scope.operators if first <= each.line <= after]
+        return [one for one in scope.operators if first <= one.line <= after]
     last = scope.last if after is None else first if loop is None else loop[1]
-    ahead = [each for each in scope.operators if first <= each.line <= last]
+    ahead = [one for one in scope.operators if first <= one.line <= last]
     if loop is None or after is None:
         return ahead if after is None or after == first else []
-    return ahead + [each for each in scope.operators if loop[0] <= each.line <= after]
+    return ahead + [one for one in scope.operators if loop[0] <= one.line <= after]
 
 
 def _scope_of(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> _Scope:
-    operators = tuple(each for statement in node.body for each in _operators(statement))
+    operators = tuple(one for statement in node.body for one in _operators(statement))
     loops = tuple(_loops(node.body))
-    last = max((each.end_lineno or each.lineno for each in node.body), default=0)
+    last = max((one.end_lineno or one.lineno for one in node.body), default=0)
     return _Scope(1 if isinstance(node, ast.Module) else node.lineno, last, operators, loops)
 
 

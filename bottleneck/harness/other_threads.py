@@ -1,8 +1,7 @@
 """Looks at other Python threads of the program while its steps are timed.
 
 It tells who computes, and whether the steps wait. Two looks, outside of any step, read the processor time of each
-thread
-from Linux; a thread that computed is then sampled for its line.
+thread from Linux; a thread that computed is then sampled for its line.
 """
 
 import os
@@ -50,12 +49,12 @@ class ThreadLook:
     ) -> None:
         self.stepping = threading.get_ident()
         self.at_ns = clock_ns()
-        tasks = {each.ident: each.native_id for each in threading.enumerate()}
+        tasks = {thread.ident: thread.native_id for thread in threading.enumerate()}
         tasks[self.stepping] = threading.get_native_id()
         self.ran = {
-            ident: found
+            ident: times
             for ident, task in tasks.items()
-            if ident is not None and task is not None and (found := read(task)) is not None
+            if ident is not None and task is not None and (times := read(task)) is not None
         }
 
     def __len__(self) -> int:
@@ -88,7 +87,7 @@ def threads_between(
         wall_s=wall_ns / _NS,
         cpu_share=ran,
         queued_share=waited,
-        threads=tuple(sorted(threads, key=lambda each: -each.cpu_share)),
+        threads=tuple(sorted(threads, key=lambda thread: -thread.cpu_share)),
     )
 
 
@@ -97,16 +96,16 @@ def _sample(idents: tuple[int, ...], sleep: Callable[[float], None]) -> Mapping[
 
     Without threads that run no own code.
     """
-    found: dict[int, Counter[tuple[str, str]]] = {ident: Counter() for ident in idents}
+    by_thread: dict[int, Counter[tuple[str, str]]] = {ident: Counter() for ident in idents}
     for _ in range(_SAMPLES):
         sleep(_PAUSE_S)
         frames = sys._current_frames()
         for ident in idents:
             place = place_of_frame(frames.get(ident))
             if place is not None:
-                found[ident][place] += 1
+                by_thread[ident][place] += 1
         del frames
-    return {ident: counts.most_common(1)[0][0] for ident, counts in found.items() if counts}
+    return {ident: counts.most_common(1)[0][0] for ident, counts in by_thread.items() if counts}
 
 
 def place_of_frame(frame: FrameType | None) -> tuple[str, str] | None:

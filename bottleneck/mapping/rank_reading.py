@@ -2,8 +2,7 @@
 
 Those that an earlier report has read come from files: the digests of ranks are kept, so that a report that was
 interrupted goes on where it was. What it compares the ranks by is kept apart, as ``StoredCalls``: of many ranks it
-takes
-more than memory has.
+takes more than memory has.
 """
 
 import time
@@ -113,8 +112,7 @@ class RankReading:
     """Reads the ranks of a job with workers and a folder of digests.
 
     The folder is null where none are kept. With ``resumes`` the digests that are there already are used, and all are
-    kept
-    for another time.
+    kept for another time.
     """
 
     workers: Workers = field(default_factory=LocalWorkers)

@@ -78,8 +78,7 @@ def map_tasks(
     """Yields the result for each item by its key.
 
     They come in the order in which they get done; an error of the item is a result. Close this generator to end what
-    still
-    runs. Raises WorkloadError where workers were lost again and again.
+    still runs. Raises WorkloadError where workers were lost again and again.
     """
     undone = dict(items)
     for tried in range(_EXECUTORS):
@@ -184,8 +183,7 @@ class ProcessPool(Executor):
     """Runs tasks in processes of its own.
 
     One that is killed costs its own task only, which is tried again. The pool of the standard library is broken as a
-    whole
-    by one process that is killed.
+    whole by one process that is killed.
     """
 
     def __init__(self, jobs: int) -> None:

@@ -54,10 +54,8 @@ class ReportSettings:
     """Settings of a report: output, ceilings and form.
 
     ``ceilings`` gives those of this CPU for a number of threads. ``render`` is null for the terminal report on one
-    screen.
-    ``failure`` says how the program ended, if not as it should. Pieces of the step are timed alone for
-    ``probe_budget_s``
-    at most.
+    screen. ``failure`` says how the program ended, if not as it should. Pieces of the step are timed alone for
+    ``probe_budget_s`` at most.
     """
 
     say: Callable[[str], None]
@@ -301,8 +299,7 @@ class Reporter:
     """Reports once, early if it can.
 
     ``result`` is null as long as there is no report. ``ending`` is what is known of the run before its end. ``early``
-    is
-    what was found out before it, and is told then.
+    is what was found out before it, and is told then.
     """
 
     plan: "Plan"
@@ -318,10 +315,8 @@ class Reporter:
         """Finishes the recording early, from the thread that follows the program.
 
         It does so if the program goes on when all is measured. One line says what came of it: a report would stand
-        between the
-        program's own output, or at its prompt. Where something is missing that needs the end of the program, the line
-        says when
-        the report comes.
+        between the program's own output, or at its prompt. Where something is missing that needs the end of the
+        program, the line says when the report comes.
         """
         from bottleneck.analysis.telemetry import MARGIN_NS
 
@@ -435,8 +430,7 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
     """Finishes what a killed run left in this folder.
 
     There is nothing to do in any other folder, or while the run still lasts. Raises TraceError while the program is
-    still
-    being recorded, or if the folder cannot be written to.
+    still being recorded, or if the folder cannot be written to.
     """
     from bottleneck.harness.folder import CLAIM_FILE, claim
     from bottleneck.schema.recording import is_recording

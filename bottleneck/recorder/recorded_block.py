@@ -1,8 +1,7 @@
 """Records one block of a program: ``with bottleneck.record(folder):``.
 
 It records what `bottleneck run` does. The program's process is the only one: no sensor is read beside the block, since
-a
-thread that reads them would take the interpreter from the program, and ceilings are not measured, since that takes
+a thread that reads them would take the interpreter from the program, and ceilings are not measured, since that takes
 seconds.
 """
 

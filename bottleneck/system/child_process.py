@@ -162,9 +162,8 @@ class Child:
         """Ends it and all that it started.
 
         True if it ended by itself in this time. ``ask`` asks it to end. It is given time for that, and then its group
-        is
-        killed with every descendant that left the group. These are looked for before: once it has ended, they cannot be
-        found from it any more.
+        is killed with every descendant that left the group. These are looked for before: once it has ended, they cannot
+        be found from it any more.
         """
         if self.end is not None:
             return True

@@ -28,8 +28,7 @@ def read_file(path: Path, most_bytes: int) -> bytes:
     """Returns the content of a regular file.
 
     Raises OSError for a pipe, a device or a folder, and for more bytes than allowed. A pipe is not waited for. The size
-    is
-    checked while reading: a file may grow, and a device has none.
+    is checked while reading: a file may grow, and a device has none.
     """
     with path.open("rb") if is_remote(path) else _open_regular(path) as file:
         data = file.read(most_bytes + 1)

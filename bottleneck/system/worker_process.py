@@ -24,9 +24,8 @@ class WorkerProcess:
     """Process that calls a function of ours.
 
     The function serves the messages of this process until there are no more. ``call`` is the call as it is written, of
-    a
-    function of ``module``; ``inherited`` are the open files that it gets. What the process writes to standard error is
-    dropped where it ``is_silent``.
+    a function of ``module``; ``inherited`` are the open files that it gets. What the process writes to standard error
+    is dropped where it ``is_silent``.
     """
 
     def __init__(self, module: str, call: str, *, inherited: Sequence[int] = (), is_silent: bool = False) -> None:

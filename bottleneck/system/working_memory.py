@@ -75,8 +75,7 @@ def return_freed_memory() -> None:
     """Gives freed memory back to the system where the C library keeps it.
 
     That is glibc: it keeps up to 64 MB on top of the heap, and all holes in it: 0.1 GB after the linking of a trace of
-    1 GB.
-    The call takes milliseconds.
+    1 GB. The call takes milliseconds.
     """
     if sys.platform != "linux":
         return
