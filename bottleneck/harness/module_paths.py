@@ -52,8 +52,8 @@ def find_modules(torch: Any) -> Mapping[int, Held]:
 
 def _find(module: Any) -> Mapping[int, Held]:
     kinds = set(_subclasses(module))
-    alive = {id(found): found for found in gc.get_objects() if type(found) in kinds}
-    inner = {id(child) for each in alive.values() for _, child in _children(each)}
+    alive = {id(one): one for one in gc.get_objects() if type(one) in kinds}
+    inner = {id(child) for parent in alive.values() for _, child in _children(parent)}
     places: dict[int, list[ModelPath]] = {}
     for root in (number for number in alive if number not in inner):
         model = type(alive[root]).__name__
@@ -80,7 +80,7 @@ def named_tensors(torch: Any) -> list[tuple[str, Any]]:
 def instances_of(kind: Any) -> list[Any]:
     """The objects that the program holds of this class or one below it."""
     kinds = set(_subclasses(kind))
-    return [found for found in gc.get_objects() if type(found) in kinds]
+    return [one for one in gc.get_objects() if type(one) in kinds]
 
 
 _WRAPPED = ("_orig_mod", "module")
@@ -88,18 +88,18 @@ _WRAPPED = ("_orig_mod", "module")
 
 def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
     alive = instances_of(module)
-    inner = {id(child) for each in alive for _, child in _children(each)}
+    inner = {id(child) for one in alive for _, child in _children(one)}
     seen: set[int] = set()
     models: Counter[str] = Counter()
-    for root in (each for each in alive if id(each) not in inner):
+    for root in (one for one in alive if id(one) not in inner):
         model = _unwrapped(root)
-        found = [(name, tensor) for name, tensor in tensors_of(model) if id(tensor) not in seen]
-        if not found:
+        new = [(name, tensor) for name, tensor in tensors_of(model) if id(tensor) not in seen]
+        if not new:
             continue
         kind = type(model).__name__
         models[kind] += 1
         prefix = kind if models[kind] == 1 else f"{kind}#{models[kind]}"
-        for name, tensor in found:
+        for name, tensor in new:
             if id(tensor) not in seen:  # a weight that two layers share
                 seen.add(id(tensor))
                 yield f"{prefix}.{name}", tensor
@@ -136,9 +136,9 @@ def tensors_of(module: Any, path: str = "", depth: int = 0) -> Iterator[tuple[st
 def _subclasses(kind: Any) -> Iterator[Any]:
     waiting = [kind]
     while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += type.__subclasses__(each)
+        subclass = waiting.pop()
+        yield subclass
+        waiting += type.__subclasses__(subclass)
 
 
 def _children(module: Any) -> list[tuple[str, Any]]:
@@ -201,16 +201,16 @@ def _called(events: Iterable[Any]) -> dict[str, tuple[int, int]]:
 
     For names that stand for one module only.
     """
-    found: dict[str, set[tuple[int, int]]] = {}
+    by_name: dict[str, set[tuple[int, int]]] = {}
     for event in events:
         name = _name(event)
         if name.startswith(MODULE_PREFIX):
             module = event.extra_fields.module
-            found.setdefault(name.removeprefix(MODULE_PREFIX), set()).add((module.self_ptr, module.cls_ptr))
+            by_name.setdefault(name.removeprefix(MODULE_PREFIX), set()).add((module.self_ptr, module.cls_ptr))
     # Reports look a module up by the part of its path behind the last dot.
-    unclear = {name.rpartition(".")[2] for name in found if "." in name}
-    unclear.update(name for name, modules in found.items() if "." in name or len(modules) > 1)
-    return {name: next(iter(modules)) for name, modules in found.items() if name not in unclear}
+    unclear = {name.rpartition(".")[2] for name in by_name if "." in name}
+    unclear.update(name for name, modules in by_name.items() if "." in name or len(modules) > 1)
+    return {name: next(iter(modules)) for name, modules in by_name.items() if name not in unclear}
 
 
 def _name(event: Any) -> str:
