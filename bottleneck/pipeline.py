@@ -1,4 +1,7 @@
-"""The only code that knows the order of the stages: from paths to one Analysis."""
+"""Runs the stages in order, from paths to one Analysis.
+
+No other code knows their order.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

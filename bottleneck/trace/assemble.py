@@ -1,7 +1,7 @@
 """Assembles the columns of a trace file into a ``Trace``.
 
-Its tables are sorted and rebased, and null where a value is unknown. The last step of ``read_trace``, after
-``Columns`` has collected all events.
+Its tables are sorted and rebased, and null where a value is unknown. The last step of ``read_trace``, after ``Columns``
+has collected all events.
 """
 
 import json
@@ -100,8 +100,7 @@ def _without_strays(events: Events, rows: Array, damage: Damage) -> Array:
     """Keeps all rows but a few that stand apart from all others.
 
     The rows are in order of time. An event stands apart where nothing happens between it and the middle one for a
-    thousand
-    times as long as all that goes on around the middle takes together.
+    thousand times as long as all that goes on around the middle takes together.
     """
     if not rows.size:
         return rows
@@ -130,8 +129,7 @@ def _break_ties(events: Events, rows: Array, identifier: Array) -> Array:
     """Reorders rows with equal starts independently of the file's order.
 
     Changes ``rows``. Ids grow inwards, because ops and frames get theirs when they begin. Names and tracks only make
-    the
-    order total.
+    the order total.
     """
     ts_ns = events.ts_ns[rows]
     same = np.zeros(rows.size + 1, bool)
@@ -298,8 +296,7 @@ def _correlated(launches: Arrays, devices: Arrays) -> tuple[Arrays, Arrays]:
     """Gives launches and device work with the External id as correlation.
 
     Only where the file calls it by that name: a builder of ROCm traces has no field for the correlation, and each piece
-    of
-    work shares an External id with one call.
+    of work shares an External id with one call.
     """
     called, issued = launches["external_id"], devices["external_id"]
     if (launches["correlation"] != ABSENT).any() or (devices["correlation"] != ABSENT).any() or not issued.size:
@@ -315,10 +312,8 @@ def _ids_are_trusted(devices: Arrays, launches: Arrays) -> bool:
     """Returns True where External ids can be those of ops.
 
     The ids are those of device work, or of launches where there is none. From 1.12 to 2.2 Kineto wrote the correlation
-    in
-    their place (fixed in 63675439, Kineto #873). Over 224 real traces the share of kernels where both are equal is
-    exactly
-    1 in the bad ones and at most 0.083 in the good ones.
+    in their place (fixed in 63675439, Kineto #873). Over 224 real traces the share of kernels where both are equal is
+    exactly 1 in the bad ones and at most 0.083 in the good ones.
     """
     for rows in (devices, launches):
         both = (rows["correlation"] != ABSENT) & (rows["external_id"] != ABSENT)

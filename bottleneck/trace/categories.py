@@ -89,8 +89,7 @@ def implied_category(pid: object, args: bytes) -> str:
     """Gives the raw category that pid and arguments of an event imply.
 
     For events without one of their own; NO_CATEGORY when nothing implies one. Legacy ``autograd.profiler`` arrays (to
-    1.7,
-    and builds without Kineto) name it in ``pid``; torch_npu in ``args``.
+    1.7, and builds without Kineto) name it in ``pid``; torch_npu in ``args``.
     """
     if pid in {LEGACY_OP, LEGACY_KERNEL}:
         return str(pid)

@@ -3,8 +3,8 @@
 A clean chunk is decoded whole, any other value by value. Every event keeps its ``args`` as raw text, and only those of
 categories that need them are decoded, by role. Measured and rejected: a union of structs tagged by `ph` (no faster);
 one tagged by `cat` with typed args inside (7 % less time where most events are ops, none elsewhere, and a second path
-for events of an unknown category or none); the collector on (4 % more); chunks below 512 KiB (more calls) and above
-1 MiB (more memory).
+for events of an unknown category or none); the collector on (4 % more); chunks below 512 KiB (more calls) and above 1
+MiB (more memory).
 """
 
 import json
