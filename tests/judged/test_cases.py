@@ -9,8 +9,9 @@ import pytest
 from bottleneck.analysis.fitness import check_trace
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import analyse, explain
-from bottleneck.schema.analysis import Analysis
-from tests.builders import frame, kernel, launch, op, write_trace
+from bottleneck.schema.analysis import Analysis, StepAnalysis
+from tests.advice.cases import case_of
+from tests.builders import frame, kernel, launch, op, step, write_trace
 
 CASES = Path(__file__).parent / "cases"
 
@@ -56,6 +57,22 @@ def test_checks_for_nan_are_not_charged_with_the_stalls_that_fell_into_them() ->
     assert "1.79 ms per step" in checks.evidence[0]
 
 
+def test_drawing_random_numbers_on_a_cpu_is_arithmetic_of_their_generator(tmp_path: Path) -> None:
+    """One thread draws some 200 million numbers a second, far below what any memory moves; a fill is memory's."""
+    assert bound_of(judged("recorded_simulated_paths"), "aten::normal_") == "compute"
+    # The same on a CPU with known ceilings: 4 MB in 5 ms, where memory would take 0.4.
+    drawn, filled = (
+        op(name, at, 5000, dims=[[1000, 1000], [], []]) for name, at in (("aten::normal_", 10), ("aten::fill_", 6000))
+    )
+    found = case_of(tmp_path, [step(1, 0, 12_000), drawn, filled]).analysis
+    assert (bound_of(found, "aten::normal_"), bound_of(found, "aten::fill_")) == ("compute", "memory")
+
+
+def bound_of(found: StepAnalysis, name: str) -> str:
+    """The bound of the op of this name."""
+    return next(row.bound for row in found.kernels if row.name == name)
+
+
 # Bound and kinds of first advice by somebody who judged the raw events before a report was read.
 @pytest.mark.parametrize(
     ("name", "bound", "first"),
@@ -64,6 +81,8 @@ def test_checks_for_nan_are_not_charged_with_the_stalls_that_fell_into_them() ->
         ("made_pageable_images", "transfer", {"pageable-copies", "copies-not-overlapped"}),
         ("recorded_unaided_loader", "overhead", {"loader-without-workers", "input-wait", "loader-hot-spot"}),
         ("recorded_recurrent_loop", "overhead", {"looped-op", "eager-overhead", "host-overhead"}),
+        ("made_sharded_training", "communication", {"exposed-communication"}),
+        ("recorded_simulated_paths", "compute", {"unfused-chain"}),
         ("recorded_watched_convolutions", "mixed", {"host-stalls"}),
         ("recorded_written_attention", "memory", {"unfused-attention", "unfused-chain"}),
         ("recorded_edge_messages", "memory", {"scattered-lookups", "sparse-product", "slow-for-its-bytes"}),
