@@ -203,3 +203,37 @@ def test_a_wait_names_the_kernel_that_it_is_for_and_the_op_that_comes_next(tmp_p
     assert (longest.before, longest.after) == ("some_gemm", "aten::relu")
     (synced,) = [finding for finding in found.findings if finding.slug == "host-sync"]
     assert any("for some_gemm to end, before aten::relu" in words for words in synced.evidence)
+
+
+def of_a_task_queue(folder: Path, call: str, thread: int = 7) -> Analysis:
+    """Ten ops whose kernels name no launch; another thread issues them, each with a call of the runtime of 0.8 ms."""
+    events: list[dict[str, object]] = [step(1, 0, 10_000)]
+    for number in range(10):
+        at = 1000 * number
+        events.append(op("aten::mm", at + 1, 20))
+        called = {"name": call, "ph": "X", "pid": 9, "tid": thread, "ts": at + 50, "dur": 800}
+        events.append({**called, "args": {"connection_id": number}})
+        ran = {"name": "MatMul", "ph": "X", "pid": 800, "tid": 3, "ts": at + 860, "dur": 100}
+        events.append({**ran, "args": {"Task Type": "AI_CORE", "connection_id": number}})
+    return analyse([write_trace(folder / "trace.json", events, deviceProperties=[])])
+
+
+def test_operators_that_the_runtime_compiles_while_the_device_is_free_are_found(tmp_path: Path) -> None:
+    found = of_a_task_queue(tmp_path, "AscendCL@aclopCompileAndExecute")
+    assert {entry.account: entry.us for entry in found.ledger}["overhead.compile"] == pytest.approx(8000, rel=0.02)
+    assert slugs(found)[0] == "compiling-in-step"
+    assert "ready-made operators" in found.findings[0].advice
+    assert "10 times per step: 8.00 ms of the host" in found.findings[0].evidence[1]
+
+
+def test_calls_of_a_task_queue_that_only_execute_compile_nothing(tmp_path: Path) -> None:
+    found = of_a_task_queue(tmp_path, "AscendCL@aclopExecuteV2")
+    assert "overhead.compile" not in {entry.account for entry in found.ledger}
+    assert "compiling-in-step" not in slugs(found)
+
+
+def test_a_public_trace_with_compiled_operators_is_told_so(traces: Path) -> None:
+    (path,) = traces.glob("Ascend+msprof-analyze*timeline_advice__trace_view.json.gz")
+    found = analyse([path])
+    assert slugs(found)[0] == "compiling-in-step"
+    assert "aclopCompileAndExecute, 11 times per step: 6.64 ms" in found.findings[0].evidence[1]
